@@ -1,0 +1,45 @@
+"""What a training script may say to ddptop; every call is free and harmless without it.
+
+The agent itself is started by the runner (`python -m ddptop.agent script.py`), so a script
+needs none of this.  Importing it loads neither torch nor textual.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["log", "start"]
+
+
+class Listener(Protocol):
+    """The agent of this process, as the public functions see it."""
+
+    def announce(self, total_steps: int | None, note: str | None) -> None:
+        """Take in how long the training will be and what it says of itself."""
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """Take in values for the step now in work."""
+
+
+_listener: Listener | None = None
+
+
+def start(*, total_steps: int | None = None, note: str | None = None) -> None:
+    """Tell the dashboard how many optimizer steps the training takes, so that it can show progress.
+
+    Args:
+        total_steps: Optimizer steps of the whole run, None where nobody knows.
+        note: One line that every screen shows, for example that the data is synthetic.
+    """
+    if _listener is not None:
+        _listener.announce(total_steps, note)
+
+
+def log(**metrics: float) -> None:
+    """Attach values to the step now in work: `log(accuracy=0.91, lr=0.1)`.
+
+    Values must be Python numbers: a tensor would have to be waited for, so call `.item()`
+    where the script can afford it. Anything else is left out and counted as a fault.
+    """
+    if _listener is not None:
+        _listener.log(metrics)

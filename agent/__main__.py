@@ -1,0 +1,149 @@
+"""The runner: `python -m ddptop.agent [-m] script args…`, one a rank, usually under torchrun.
+
+Runs the script, unmodified, as the `__main__` that it would be under plain Python, with the
+agent beside it.  Loads neither torch nor textual; where the agent cannot start, the script
+runs without it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import runpy
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from ddptop.agent.rank import enrolment, hooks
+from ddptop.agent.rank.session import Session, open_session
+from ddptop.agent.rundir import MARKER, RunDir, RunDirError
+
+USAGE = "usage: python -m ddptop.agent [-m] script [args…]   (see `ddptop launch --help` for the easy way)"
+
+
+def main() -> None:
+    """Run the script that the command line names."""
+    arguments = sys.argv[1:]
+    as_module = arguments[:1] == ["-m"]
+    if as_module:
+        arguments = arguments[1:]
+    if not arguments or arguments[0].startswith("-"):
+        _refuse(USAGE)
+    program = arguments[0]
+    if not as_module and not Path(program).exists():
+        _refuse(f"ddptop: no script {program} in {os.getcwd()}; give its path, or `-m` and a module")
+    session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
+    if session is not None:
+        hooks.install_with_torch(session)
+    _run(program, arguments, as_module, session)
+
+
+def _refuse(line: str) -> None:
+    print(line, file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
+    try:
+        directory = enrolment.enrolled()
+        if directory is None:
+            enrolment.enrol_and_restart(program, arguments)
+            return None
+        run = directory.read()
+    except (OSError, RunDirError) as error:
+        print(f"ddptop: no agent in this rank ({error}); the training goes on without", file=sys.stderr)
+        return None
+    log = _redirect(directory) if run.launched else None
+    return open_session(directory, program, os.environ.get(MARKER, run.run_id), log)
+
+
+def _redirect(directory: RunDir) -> str | None:
+    """Send stdout and stderr of a launched rank to its log, in the order written."""
+    path = directory.rank_log(int(os.environ.get("RANK", "0")))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    return str(path)
+
+
+def _run(program: str, arguments: list[str], as_module: bool, session: Session | None) -> None:
+    """Run the script and tell how it ended; its own exit code and traceback stay what they are."""
+    code, error, trace = 0, None, None
+    try:
+        sys.argv = arguments
+        _execute(program, as_module)
+    except SystemExit as request:
+        code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
+        error = None if code == 0 else f"SystemExit: {request.code}"
+        raise
+    except BaseException as failure:
+        # A signal's default way to die is kept, so that the launcher sees what it would have seen.
+        code = 130 if isinstance(failure, KeyboardInterrupt) else 1
+        own = _without_runner(failure.__traceback__)
+        error = traceback.format_exception_only(type(failure), failure)[-1].strip()
+        trace = "".join(traceback.format_exception(type(failure), failure, own))
+        sys.excepthook(type(failure), failure, own)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        if session is not None:
+            session.close(code, error, trace)
+    if code == 130:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    if code:
+        raise SystemExit(code)
+
+
+def _without_runner(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def _execute(program: str, as_module: bool) -> None:
+    """Run the program as `__main__`, and leave it there: what it started may still need its globals."""
+    main_module = ModuleType("__main__")
+    if as_module:
+        spec, code = _module(program)
+        sys.argv[0] = str(spec.origin)
+        main_module.__spec__ = spec
+        main_module.__package__ = spec.parent
+        main_module.__loader__ = spec.loader
+        main_module.__file__ = spec.origin
+    elif Path(program).is_dir() or program.endswith((".zip", ".pyz")):
+        runpy.run_path(program, run_name="__main__")
+        return
+    else:
+        # As Python does it: imports are looked up beside the script.
+        sys.path[0] = str(Path(program).resolve().parent)
+        code = compile(Path(program).read_bytes(), program, "exec", dont_inherit=True)
+        main_module.__package__ = None
+        main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", program)
+        main_module.__file__ = program
+    main_module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main_module
+    exec(code, main_module.__dict__)
+
+
+def _module(name: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
+    """Return spec and code of a module, or of a package's `__main__`."""
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        return _module(f"{name}.__main__")
+    loader = None if spec is None else spec.loader
+    code = loader.get_code(name) if isinstance(loader, importlib.abc.InspectLoader) else None
+    if spec is None or code is None:
+        raise ModuleNotFoundError(f"No module named {name!r} that can be run", name=name)
+    return spec, code
+
+
+if __name__ == "__main__":
+    main()

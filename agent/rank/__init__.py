@@ -1,0 +1,1 @@
+"""Inside one rank's process: sees the training step, never disturbs it."""

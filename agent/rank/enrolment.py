@@ -1,0 +1,78 @@
+"""Which run this rank belongs to.
+
+A launched rank is told by its environment.  A job started by hand under the agent finds its
+run by what its ranks share, the launcher above them, and the first rank makes the directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from ddptop.agent import rundir
+from ddptop.agent.rundir import Run, RunDir, RunDirError
+
+
+def enrolled() -> RunDir | None:
+    """Return the run that the environment names, None for a job started by hand."""
+    given = os.environ.get(rundir.DIRECTORY_VARIABLE)
+    return RunDir(Path(given)) if given else None
+
+
+def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:
+    """Find or make the run of a job started by hand, then run this process again with its marker.
+
+    The marker has to be in the environment that the process starts with: there, and only
+    there, `ddptop kill` finds it again in every process that the script forks. Same process
+    number, so torchrun notices nothing.
+
+    Raises:
+        RunDirError: there can be no run directory.
+    """
+    directory, run_id = _find_or_make(program, arguments)
+    environment = {**os.environ, rundir.MARKER: run_id, rundir.DIRECTORY_VARIABLE: str(directory.path)}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str]:
+    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    launcher = rundir.identify(os.getppid()) if under_torchrun else None
+    run_id = hashlib.sha256(_shared(launcher).encode()).hexdigest()[:32]
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:24] or "run"
+    for digits in (4, 8, 12):
+        run = Run(
+            run=f"{stem}-{run_id[:digits]}",
+            run_id=run_id,
+            program=program,
+            arguments=arguments,
+            world=int(os.environ.get("WORLD_SIZE", "1")),
+            backend=None,
+            device=None,
+            created_at_ns=time.time_ns(),
+            launched=False,
+            cwd=os.getcwd(),
+            torchrun=launcher,
+            state="running",
+        )
+        try:
+            return rundir.create(run), run_id
+        except RunDirError:
+            there = RunDir(rundir.base() / run.run)
+            if there.read().run_id == run_id:
+                return there, run_id
+    raise RunDirError(f"no free name for {stem} in {rundir.base()}; remove ended runs there")
+
+
+def _shared(launcher: rundir.Process | None) -> str:
+    """Return what all ranks of this job, and of no other, have in common."""
+    if launcher is not None:
+        return f"torchrun {launcher.pid} {launcher.started}"
+    port = os.environ.get("MASTER_PORT")
+    if port is None:
+        return f"alone {os.getpid()} {time.time_ns()}"
+    job = os.environ.get("SLURM_JOB_ID", os.environ.get("PBS_JOBID", ""))
+    return f"{os.environ.get('MASTER_ADDR')}:{port} {job} {os.getppid()}"

@@ -1,0 +1,59 @@
+"""The step records that a rank keeps for those who join late; bounded by bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from ddptop.agent.wire import Step, Steps, encode
+
+CHUNK = 1000
+"""Records in one message of an answer; keeps an answer below the socket's high-water mark."""
+
+
+class _Joined(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
+    """`wire.Steps` made of records that are encoded already."""
+
+    rank: int
+    steps: tuple[msgspec.Raw, ...]
+
+
+class History:
+    """The newest step records of one rank, in their encoded form."""
+
+    def __init__(self, rank: int, max_bytes: int = 32 << 20) -> None:
+        self._rank = rank
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._kept: deque[tuple[int, bytes]] = deque()
+        """(seq, encoded step)"""
+
+    def add(self, step: Step) -> None:
+        """Keep a record; the oldest ones go when the bound is reached."""
+        payload = encode(step)
+        self._kept.append((step.seq, payload))
+        self._bytes += len(payload)
+        while self._bytes > self._max_bytes:
+            _, oldest = self._kept.popleft()
+            self._bytes -= len(oldest)
+
+    def since(self, first_seq: int, limit: int) -> Iterator[bytes]:
+        """Yield `wire.Steps` payloads with the newest `limit` records from `first_seq` on, oldest first."""
+        count = sum(1 for _ in self._newest(first_seq, limit))
+        chosen = islice(self._kept, len(self._kept) - count, None)
+        while chunk := tuple(msgspec.Raw(payload) for _, payload in islice(chosen, CHUNK)):
+            yield msgspec.msgpack.encode(_Joined(self._rank, chunk))
+
+    def _newest(self, first_seq: int, limit: int) -> Iterator[int]:
+        for seq, _ in islice(reversed(self._kept), limit):
+            if seq < first_seq:
+                return
+            yield seq
+
+
+def batch(rank: int, steps: list[Step]) -> bytes:
+    """Return the payload of one publication."""
+    return encode(Steps(rank, tuple(steps)))

@@ -1,0 +1,188 @@
+"""The agent's one background thread: owns the sockets, publishes, answers commands.
+
+It wakes ten times a second and for a command: the interpreter lock that it takes from the
+training is paid by wake-ups, not by volume.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.rank import history, meter
+from ddptop.agent.rank.gate import GateError
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.session import Session
+
+PERIOD_S = 0.1
+BEAT_S = 1.0
+PATIENCE_TICKS = 2
+"""Ticks that a record waits for its collectives and loss to come in before it goes out without."""
+
+
+class Publisher:
+    """Publishes a rank's records and obeys its commands, on a thread of its own."""
+
+    def __init__(self, session: Session, pub: str, cmd: str) -> None:
+        self._session = session
+        self._history = history.History(session.rank)
+        self._context = zmq.Context()
+        # XPUB tells of each new subscriber, who is greeted at once instead of a second later.
+        self._pub = self._context.socket(zmq.XPUB)
+        self._cmd = self._context.socket(zmq.ROUTER)
+        self._addresses = (pub, cmd)
+        for bound, address in zip((self._pub, self._cmd), self._addresses, strict=True):
+            bound.linger = 200
+            bound.setsockopt(zmq.MAXMSGSIZE, wire.MAX_COMMAND_BYTES)
+            bound.bind(address)
+        self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ddptop-agent", daemon=True)
+        self._owner = os.getpid()
+        self._refused = 0
+        self._seq = 0
+        self._waited = 0
+        self._state = ""
+        self._beat_due = 0.0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Publish what is left and end the thread; takes a fraction of a second."""
+        if self._owner == os.getpid():
+            self._stop.set()
+            self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._pub, zmq.POLLIN)
+        poller.register(self._cmd, zmq.POLLIN)
+        due = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                ready = dict(poller.poll(max(0, int((due - time.monotonic()) * 1000))))
+                if self._cmd in ready:
+                    self._obey()
+                if self._pub in ready:
+                    self._greet()
+                if time.monotonic() >= due:
+                    self._publish()
+                    due = time.monotonic() + PERIOD_S
+            except Exception as error:
+                self._session.faults.note("publishing", error)
+                self._stop.wait(PERIOD_S)
+        self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        try:
+            self._waited = PATIENCE_TICKS
+            self._publish()
+            self._send_beat()
+        except Exception as error:
+            self._session.faults.note("publishing the end", error)
+        self._pub.close()
+        self._cmd.close()
+        # Waits for the last beat to go out, as long as the linger at most.
+        self._context.term()
+        for address in self._addresses:
+            Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    def _publish(self) -> None:
+        steps = self._collect()
+        if steps:
+            for step in steps:
+                self._history.add(step)
+            self._seq = steps[-1].seq
+            self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps))
+        if self._session.state != self._state or time.monotonic() >= self._beat_due:
+            self._send_beat()
+
+    def _collect(self) -> list[wire.Step]:
+        finished = self._session.tape.finished
+        steps = []
+        while finished:
+            if not meter.is_ready(finished[0]) and self._waited < PATIENCE_TICKS:
+                self._waited += 1
+                break
+            self._waited = 0
+            try:
+                steps.append(meter.record(finished.popleft()))
+            except Exception as error:
+                self._session.faults.note("measuring a step", error)
+        return steps
+
+    def _send_beat(self) -> None:
+        self._state = self._session.state
+        self._send(wire.TOPIC_BEAT, wire.encode(self._session.beat(self._seq, self._refused)))
+        self._beat_due = time.monotonic() + BEAT_S
+
+    def _send(self, topic: bytes, payload: bytes) -> None:
+        # XPUB never blocks: a subscriber that does not read loses messages, and sees it by their numbers.
+        self._pub.send_multipart([topic, payload])
+
+    def _greet(self) -> None:
+        newcomers = False
+        for _ in range(100):
+            try:
+                message = self._pub.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if message[:1] == b"\x01":
+                newcomers = True
+            elif message[:1] != b"\x00":
+                self._refused += 1
+        if newcomers:
+            self._send(wire.TOPIC_HELLO, wire.encode(self._session.hello))
+            self._send_beat()
+
+    def _obey(self) -> None:
+        for _ in range(100):
+            try:
+                peer, *frames = self._cmd.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                (payload,) = frames
+                command = wire.read_command(payload)
+            except (ValueError, wire.Unreadable):
+                self._refused += 1
+                continue
+            self._answer(peer, command)
+
+    def _answer(self, peer: bytes, command: wire.Command) -> None:
+        try:
+            reply = self._execute(peer, command)
+        except GateError as refusal:
+            reply = wire.Reply(command.id, False, str(refusal), self._session.gate.completed)
+        self._cmd.send_multipart([peer, wire.encode(reply)])
+
+    def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply:
+        gate = self._session.gate
+        match command:
+            case wire.Hold(id, token, lease_ms):
+                step = gate.promise(token, min(lease_ms, 60_000) / 1000)
+                return wire.Reply(id, True, f"will not pass step {step}", step)
+            case wire.Commit(id, token, step):
+                gate.commit(token, step)
+                return wire.Reply(id, True, f"will hold at step {step}", step)
+            case wire.Resume(id):
+                was = gate.limit
+                gate.resume()
+                return wire.Reply(id, True, "goes on" if was is not None else "was not paused", gate.completed)
+            case wire.Query(id):
+                return wire.Reply(id, gate.held, self._session.state, gate.completed)
+            case wire.Fill(id, first_seq, limit):
+                for payload in self._history.since(first_seq, limit):
+                    self._cmd.send_multipart([peer, payload])
+                return wire.Reply(id, True, "", gate.completed)
+            case wire.Kill(id):
+                return wire.Reply(id, False, "a rank does not end itself; ask the supervisor")

@@ -1,0 +1,175 @@
+"""The agent of one rank: its parts, its state, its beginning and end."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from typing import Any
+
+import msgspec
+
+from ddptop import agent
+from ddptop.agent.rank.comms import Collectives
+from ddptop.agent.rank.device import Gauges
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.gate import Gate
+from ddptop.agent.rank.publisher import Publisher
+from ddptop.agent.rank.tape import Tape
+from ddptop.agent.rundir import Ended, Member, Process, RunDir, RunDirError, identify
+from ddptop.agent.version import VERSION
+from ddptop.agent.wire import PROTOCOL, Beat, Hello
+
+
+class Session:
+    """Everything the agent knows inside one rank's process.
+
+    The training thread writes through `tape`, `cut` and `hold`; the publisher's thread reads.
+    Plain attributes carry the rest: each has one writer, and a reader may be a beat behind.
+    """
+
+    def __init__(self, directory: RunDir, *, run_id: str, program: str, log: str | None) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.faults = Faults()
+        self.tape = Tape()
+        self.gate = Gate()
+        self.collectives = Collectives(self.tape, self.faults)
+        self.sees_forward = False
+        """True once DDP's forward was seen; until then the gap between data and backward is forward."""
+        self.backward_on: Any = None
+        """What `backward` was called on, while it runs."""
+        self.device: str | None = None
+        self.backend: str | None = None
+        self.torch_version: str | None = None
+        self._directory = directory
+        self._gauges = Gauges()
+        self._start_phase = "imports"
+        self._ended = False
+        self._total_steps: int | None = None
+        self._note: str | None = None
+        self.hello = Hello(
+            protocol=PROTOCOL,
+            run=directory.name,
+            run_id=run_id,
+            rank=self.rank,
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            world=int(os.environ.get("WORLD_SIZE", "1")),
+            pid=os.getpid(),
+            started_at_ns=time.time_ns(),
+            host=socket.gethostname(),
+            program=program,
+            agent_version=VERSION,
+            python_version=platform.python_version(),
+            generation=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        )
+        self._member = Member(
+            rank=self.rank,
+            local_rank=self.hello.local_rank,
+            world=self.hello.world,
+            process=identify(os.getpid()) or Process(os.getpid(), time.time()),
+            host=self.hello.host,
+            generation=self.hello.generation,
+            pub=directory.address(self.rank, "pub"),
+            cmd=directory.address(self.rank, "cmd"),
+            log=log,
+        )
+        self._publisher = Publisher(self, self._member.pub, self._member.cmd)
+
+    def open(self) -> None:
+        """Begin to listen and to publish, and say so in the run directory."""
+        self._publisher.start()
+        self._directory.write_member(self._member)
+        agent._listener = self
+        # A forked child (a data worker) has neither our thread nor our sockets.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def close(self, exit_code: int, error: str | None, traceback: str | None) -> None:
+        """Say how the script ended, publish what is left, and take the sockets away."""
+        self._ended = True
+        ended = Ended(time.time_ns(), exit_code, error, traceback)
+        try:
+            self._directory.write_member(msgspec.structs.replace(self._member, ended=ended))
+        except OSError as problem:
+            self.faults.note("saying how the rank ended", problem)
+        self._publisher.stop()
+
+    @staticmethod
+    def _forget() -> None:
+        agent._listener = None
+
+    def starting(self, phase: str) -> None:
+        """Note what the script does before its first step."""
+        self._start_phase = phase
+
+    def cut(self) -> None:
+        """End a step's record."""
+        self.tape.cut(self.gate.completed + 1)
+
+    def hold(self) -> None:
+        """Count the step, and stay at its boundary while the group is paused."""
+        if self.gate.boundary():
+            self.tape.resume()
+
+    def announce(self, total_steps: int | None, note: str | None) -> None:
+        """See `ddptop.agent.start`."""
+        self._total_steps = total_steps
+        self._note = None if note is None else note[:200]
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """See `ddptop.agent.log`."""
+        for name, value in metrics.items():
+            if isinstance(value, (int, float)):
+                self.tape.metric(name, float(value))
+            else:
+                self.faults.note("log", TypeError(f"{name} is {type(value).__name__}, not a number"))
+
+    @property
+    def state(self) -> str:
+        """Of `starting`, `running`, `paused`, `ended`."""
+        if self._ended:
+            return "ended"
+        if self.gate.held:
+            return "paused"
+        return "running" if self.tape.begun else "starting"
+
+    def beat(self, seq: int, refused: int) -> Beat:
+        """Return a sign of life; called by the publisher's thread."""
+        state = self.state
+        activity = {"starting": self._start_phase, "paused": f"held at step {self.gate.completed}"}
+        reading = self._gauges.read(self.device)
+        return Beat(
+            rank=self.rank,
+            at_ns=time.time_ns(),
+            state=state,
+            activity=activity.get(state, self.tape.activity),
+            step=self.gate.completed,
+            step_at_ns=self.tape.completed_at,
+            seq=seq,
+            memory_bytes=reading.memory,
+            memory_total_bytes=reading.memory_total,
+            cpu_percent=reading.cpu,
+            device_percent=reading.device,
+            device=self.device,
+            backend=self.backend,
+            torch_version=self.torch_version,
+            total_steps=self._total_steps,
+            note=self._note,
+            mechanism=self.collectives.mechanism,
+            outstanding=self.collectives.outstanding,
+            dropped=self.tape.dropped,
+            refused=refused,
+            faults=self.faults.count,
+            fault=self.faults.last,
+        )
+
+
+def open_session(directory: RunDir, program: str, run_id: str, log: str | None) -> Session | None:
+    """Start the agent of this process; None where it cannot, which never hurts the training."""
+    try:
+        session = Session(directory, run_id=run_id, program=program, log=log)
+        session.open()
+    except (OSError, RunDirError, ValueError) as error:
+        print(f"ddptop: no agent in this rank ({error}); the training goes on without", flush=True)
+        return None
+    return session

@@ -1,0 +1,275 @@
+"""Every message that crosses a ddptop socket, on one page.
+
+Imports msgspec and nothing else, so that both ends, and any third one, can speak it.
+Telemetry goes out on PUB sockets as two frames, `[topic, payload]`; commands travel
+DEALER -> ROUTER as one payload and are answered by one `Reply` (and, for `Fill`, by any
+number of `Steps` before it).  Times are wall-clock nanoseconds (`time.time_ns`) where
+the name says `at_ns`, durations otherwise; every field carries its unit in its name.
+`None` means "not known", never zero.  Fields may be added only at the end and only with
+a default; anything else raises `PROTOCOL`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+PROTOCOL: Final = 1
+
+PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
+"""Exclusive phases of a step; together they make up its wall time."""
+
+# Topics let a subscriber leave out what it does not look at: ZeroMQ filters at the sender.
+TOPIC_HELLO: Final = b"hello"
+TOPIC_BEAT: Final = b"beat"
+TOPIC_STEPS: Final = b"steps"
+TOPIC_EVENT: Final = b"event"
+TOPIC_RUN: Final = b"run"
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
+    """Base of all messages: a tagged msgpack array, about 130 bytes for a step."""
+
+
+class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One collective as this rank saw it."""
+
+    op: str
+    """Name in lower case, as torch.distributed spells it: `all_reduce`, `broadcast`."""
+    entered_ns: int
+    """When this rank called it, counted from the start of the step."""
+    duration_ns: int | None
+    """From the call to completion on this rank; holds the wait for peers. None: not observed."""
+    bytes: int
+    """Size of this rank's input."""
+    in_flight: int
+    """Collectives under way on this rank when this one was called, itself included."""
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One optimizer step of one rank. The six phases are exclusive and add up to `wall_ns`."""
+
+    seq: int
+    """Consecutive number of the record, so that a gap is seen."""
+    step: int
+    """Optimizer steps completed by the end of this record, counted from 1."""
+    end_at_ns: int
+    wall_ns: int
+    data_ns: int
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    wait_ns: int | None
+    """Time in which this rank's main thread was blocked in a collective. None: collectives are not seen."""
+    other_ns: int
+    loss: float | None = None
+    samples: int | None = None
+    """Samples this rank drew from its loader for this step."""
+    collectives: tuple[Collective, ...] = ()
+    metrics: dict[str, float] = {}
+    """What the script gave to `ddptop.agent.log` during this step."""
+
+
+class Hello(_Message, tag="hello"):
+    """Who a rank is. Sent at the start and again to everybody when somebody new subscribes."""
+
+    protocol: int
+    run: str
+    run_id: str
+    rank: int
+    local_rank: int
+    world: int
+    pid: int
+    started_at_ns: int
+    host: str
+    program: str
+    agent_version: str
+    python_version: str
+    generation: int = 0
+    """Restart count of the group, from torchrun."""
+
+
+class Beat(_Message, tag="beat"):
+    """Sign of life, once a second and at every change of state. Life, not progress."""
+
+    rank: int
+    at_ns: int
+    state: str
+    """`starting`, `running`, `paused` or `ended`."""
+    activity: str
+    """What the main thread does now: a start phase ("imports", "rendezvous") or a step phase."""
+    step: int
+    """Optimizer steps completed."""
+    step_at_ns: int | None
+    """When the last step was completed."""
+    seq: int
+    """Number of the newest `Step` record, so that a subscriber sees what it missed."""
+    memory_bytes: int | None = None
+    """Device memory of this process on an accelerator, resident memory on the CPU."""
+    memory_total_bytes: int | None = None
+    cpu_percent: float | None = None
+    """CPU of this process and its children (data workers); 100 is one core."""
+    device_percent: float | None = None
+    device: str | None = None
+    """As torch spells it: `cpu`, `cuda:0`."""
+    backend: str | None = None
+    torch_version: str | None = None
+    total_steps: int | None = None
+    """Steps that the script announced with `ddptop.agent.start`."""
+    note: str | None = None
+    """One line by the script about itself, for example that its data is synthetic."""
+    mechanism: str | None = None
+    """How collectives are seen: `process-group hooks`, or None where they are not."""
+    outstanding: int = 0
+    """Collectives entered and not finished."""
+    dropped: int = 0
+    """Records lost to overflow, oldest first."""
+    refused: int = 0
+    """Messages that this agent could not read."""
+    faults: int = 0
+    """Errors inside the agent; the training goes on without what failed."""
+    fault: str | None = None
+    """The last of them, one line."""
+
+
+class Steps(_Message, tag="steps"):
+    """Step records of one rank, oldest first."""
+
+    rank: int
+    steps: tuple[Step, ...]
+
+
+class Event(_Message, tag="event"):
+    """Something worth a line in the run's event list."""
+
+    at_ns: int
+    text: str
+    rank: int | None = None
+    level: str = "info"
+    """`info`, `warning` or `error`."""
+
+
+class RunState(_Message, tag="run"):
+    """The supervisor's word on the run as a whole, once a second and at every change."""
+
+    at_ns: int
+    state: str
+    """`starting`, `running`, `killing`, `finished`, `failed` or `killed`."""
+    torchrun_pid: int | None = None
+    exit_code: int | None = None
+    cause: str | None = None
+    """Why it failed: the first cause, one line."""
+    refused: int = 0
+    """Messages that the supervisor could not read."""
+
+
+Telemetry = Hello | Beat | Steps | Event | RunState
+
+
+class Hold(_Message, tag="hold"):
+    """Phase one of a pause: promise not to pass the step now in work.
+
+    Answered with `Reply.step`, the promised step. The promise lapses after `lease_ms`.
+    """
+
+    id: int
+    token: str
+    lease_ms: int = 4000
+
+
+class Commit(_Message, tag="commit"):
+    """Phase two: stay at the boundary after `step` until `Resume`. Refused once the promise has lapsed."""
+
+    id: int
+    token: str
+    step: int
+
+
+class Resume(_Message, tag="resume"):
+    """Let go, whoever committed the pause."""
+
+    id: int
+
+
+class Fill(_Message, tag="fill"):
+    """Send the step records from `first_seq` on that the rank still keeps; `Steps` messages, then a `Reply`."""
+
+    id: int
+    first_seq: int = 0
+    limit: int = 20_000
+    """Newest records only, so that an answer stays within a few megabytes."""
+
+
+class Query(_Message, tag="query"):
+    """Answered with the steps completed and, in `done`, whether the rank is held."""
+
+    id: int
+
+
+class Kill(_Message, tag="kill"):
+    """To the supervisor: end the run, or one rank of it."""
+
+    id: int
+    grace_s: float
+    rank: int | None = None
+    who: str = ""
+    """Who asks, for the event list: `dashboard of ada on pts/3`."""
+
+
+Command = Hold | Commit | Resume | Fill | Query | Kill
+
+
+class Reply(_Message, tag="reply"):
+    """The one answer to a command."""
+
+    id: int
+    done: bool
+    text: str = ""
+    """What was done, or the reason for the refusal."""
+    step: int | None = None
+
+
+Answer = Steps | Reply
+
+_encoder = msgspec.msgpack.Encoder()
+_telemetry = msgspec.msgpack.Decoder(Telemetry)
+_command = msgspec.msgpack.Decoder(Command)
+_answer = msgspec.msgpack.Decoder(Answer)
+
+Unreadable = msgspec.MsgspecError
+"""Raised by the `read_*` functions for anything that is not a message of this protocol."""
+
+MAX_COMMAND_BYTES: Final = 4096
+"""Bound on a command; set as MAXMSGSIZE on the side that binds."""
+
+
+def encode(message: Telemetry | Command | Answer | Step) -> bytes:
+    """Return the msgpack form of any message."""
+    return _encoder.encode(message)
+
+
+_T = TypeVar("_T")
+
+
+def _typed(decoder: msgspec.msgpack.Decoder[_T], payload: bytes) -> _T:
+    # Deep nesting raises RecursionError, bad UTF-8 UnicodeDecodeError: both are "not our message".
+    try:
+        return decoder.decode(payload)
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise Unreadable(str(error)) from error
+
+
+def read_telemetry(payload: bytes) -> Telemetry:
+    """Decode what a PUB socket sent; raises `Unreadable`."""
+    return _typed(_telemetry, payload)
+
+
+def read_command(payload: bytes) -> Command:
+    """Decode what a controller sent; raises `Unreadable`."""
+    return _typed(_command, payload)
+
+
+def read_answer(payload: bytes) -> Answer:
+    """Decode what a ROUTER socket answered; raises `Unreadable`."""
+    return _typed(_answer, payload)

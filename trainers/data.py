@@ -1,0 +1,188 @@
+"""The data sets, real (torchvision, from a folder) or synthetic, opened or refused in one line.
+
+Knows nothing of models; a program brings the view, what is done to a picture before training.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+
+from ddptop.trainers.group import Place
+from ddptop.trainers.options import Options
+from ddptop.trainers.refusal import Refusal, one_line
+from ddptop.trainers.synthetic import SyntheticPictures, View
+
+Pictures = Dataset[tuple[torch.Tensor, int]]
+
+_EVALUATED_SHARE: Final = 5
+"""With --samples, one picture is evaluated for so many trained on."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A data set as its authors describe it."""
+
+    name: str
+    loader: str
+    """Name of the class in torchvision.datasets."""
+    channels: int
+    size: int
+    """Side of a picture in pixels."""
+    classes: int
+    train: int
+    test: int
+    mean: tuple[float, ...]
+    """Of each channel over the training pictures, which are 0 to 1."""
+    std: tuple[float, ...]
+    synthetic_shift: int
+    synthetic_noise: float
+
+
+MNIST: Final = Kind(
+    name="MNIST", loader="MNIST", channels=1, size=28, classes=10, train=60_000, test=10_000,
+    mean=(0.1307,), std=(0.3081,), synthetic_shift=2, synthetic_noise=50.0,
+)  # fmt: skip
+CIFAR10: Final = Kind(
+    name="CIFAR-10", loader="CIFAR10", channels=3, size=32, classes=10, train=50_000, test=10_000,
+    mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616), synthetic_shift=6, synthetic_noise=40.0,
+)  # fmt: skip
+
+
+class Normalized:
+    """A view: the picture as a tensor (channels, height, width) of zero mean and unit deviation."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._mean = torch.tensor(kind.mean).view(-1, 1, 1)
+        self._std = torch.tensor(kind.std).view(-1, 1, 1)
+
+    def __call__(self, picture: Image.Image) -> torch.Tensor:
+        """Return the tensor of one picture."""
+        pixels = np.array(picture, dtype=np.float32) / 255.0
+        planes = torch.from_numpy(pixels.reshape(picture.height, picture.width, -1)).permute(2, 0, 1)
+        return (planes - self._mean) / self._std
+
+
+@dataclass(frozen=True)
+class Data:
+    """Both halves of a data set, ready to be loaded."""
+
+    train: Pictures
+    test: Pictures
+    title: str
+    """Where the pictures come from; says "synthetic" where they are."""
+    synthetic: bool
+
+
+def open_data(kind: Kind, options: Options, place: Place, train_view: View, test_view: View) -> Data:
+    """Open the data set that the options ask for, on all ranks or on none.
+
+    Raises:
+        Refusal: it is not there, not whole, or cannot be downloaded.
+    """
+    folder = options.data_dir
+    if folder is not None and options.download:
+        # One rank of each machine fetches; to agree is also to wait for it.
+        place.agree(lambda: _download(kind, folder) if place.local_rank == 0 else None)
+    if folder is None:
+        train, test, title = (*_synthetic(kind, train_view, test_view), f"synthetic {kind.name}")
+    else:
+        train, test = place.agree(lambda: _real(kind, folder, train_view, test_view))
+        title = f"{kind.name} from {folder}"
+    if options.samples is not None and options.samples < _length(train):
+        title += f" (first {options.samples:,} of {_length(train):,} images)"
+        train = Subset(train, range(options.samples))
+        test = Subset(test, range(min(_length(test), -(-options.samples // _EVALUATED_SHARE))))
+    return Data(train, test, title, synthetic=folder is None)
+
+
+def _length(pictures: Pictures) -> int:
+    return len(cast(Any, pictures))  # torch's Dataset has no len() in its type
+
+
+def _synthetic(kind: Kind, train_view: View, test_view: View) -> tuple[Pictures, Pictures]:
+    def make(count: int, first: int, view: View) -> Pictures:
+        return SyntheticPictures(
+            channels=kind.channels, size=kind.size, classes=kind.classes, count=count, first=first,
+            shift=kind.synthetic_shift, noise=kind.synthetic_noise, view=view,
+        )  # fmt: skip
+
+    return make(kind.train, 0, train_view), make(kind.test, kind.train, test_view)
+
+
+def _datasets() -> Any:
+    # Loading torchvision costs every rank more than a second; synthetic MNIST does without it.
+    return importlib.import_module("torchvision.datasets")
+
+
+def _download(kind: Kind, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for train in (True, False):
+            getattr(_datasets(), kind.loader)(folder, train=train, download=True)
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
+        raise Refusal(f"cannot download {kind.name} into {folder}: {one_line(error)}") from error
+
+
+def _real(kind: Kind, folder: Path, train_view: View, test_view: View) -> tuple[Pictures, Pictures]:
+    if not folder.is_dir():
+        raise Refusal(
+            f"no folder {folder}; add --download to fetch {kind.name} into it, "
+            "or leave --data-dir away for the synthetic set"
+        )
+    loader = getattr(_datasets(), kind.loader)
+    try:
+        train = loader(folder, train=True, transform=train_view)
+        test = loader(folder, train=False, transform=test_view)
+    except RuntimeError as error:
+        if "not found" in str(error):
+            raise Refusal(
+                f"no complete {kind.name} in {folder}; add --download to fetch it, "
+                "or leave --data-dir away for the synthetic set"
+            ) from error
+        raise _damaged(kind, folder, error) from error
+    except (OSError, ValueError, EOFError, AssertionError, LookupError, TypeError, pickle.UnpicklingError) as error:
+        # What the readers of torchvision raise for files that are cut short or hold something else.
+        raise _damaged(kind, folder, error) from error
+    for half in (train, test):
+        if len(half.data) != len(half.targets) or not len(half.data):
+            raise _damaged(kind, folder, ValueError(f"{len(half.data)} images but {len(half.targets)} labels"))
+    return train, test
+
+
+def _damaged(kind: Kind, folder: Path, error: Exception) -> Refusal:
+    return Refusal(f"{kind.name} in {folder} is damaged ({one_line(error)}); remove it there and add --download")
+
+
+def train_loader(data: Data, options: Options, place: Place) -> tuple[DataLoader[Any], DistributedSampler[Any]]:
+    """Return the loader of this rank's share of every epoch, and the sampler that shuffles it."""
+    sampler = DistributedSampler(data.train, place.world, place.rank, shuffle=True, seed=options.seed)
+    return _loader(data.train, options, place, sampler), sampler
+
+
+def test_loader(data: Data, options: Options, place: Place) -> DataLoader[Any]:
+    """Return the loader of this rank's share of the evaluation; no picture is in two shares."""
+    # DistributedSampler would repeat pictures to make the shares equal, and so count them twice.
+    share = Subset(data.test, range(place.rank, _length(data.test), place.world))
+    return _loader(share, options, place, None)
+
+
+def _loader(
+    pictures: Pictures, options: Options, place: Place, sampler: DistributedSampler[Any] | None
+) -> DataLoader[Any]:
+    return DataLoader(
+        pictures,
+        batch_size=options.batch_size,
+        sampler=sampler,
+        num_workers=options.workers,
+        persistent_workers=options.workers > 0,
+        pin_memory=place.device.type == "cuda",
+    )

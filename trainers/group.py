@@ -1,0 +1,113 @@
+"""The process group of a run: which rank this is, on which device, joined and left in one place.
+
+Reads what torchrun says in the environment; a program started alone becomes a group of one, so
+that the training loop knows only one case. Knows nothing of models or data.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from ddptop.trainers.refusal import Refusal
+
+BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
+"""Set by `ddptop launch`: the backend that it chose and shows."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands in the group."""
+
+    rank: int
+    local_rank: int
+    world: int
+    device: torch.device
+    backend: str
+
+    @property
+    def first(self) -> bool:
+        """True on the one rank that prints summaries and writes checkpoints."""
+        return self.rank == 0
+
+    def say(self, line: str) -> None:
+        """Print a line about the whole group, once."""
+        if self.first:
+            print(line, flush=True)
+
+    def agree(self, work: Callable[[], _T]) -> _T:
+        """Do something that may be refused on some ranks only; if one refuses, all do.
+
+        Without this the others would wait in their next collective for a rank that is gone.
+        """
+        result: _T | None = None
+        problem: str | None = None
+        try:
+            result = work()
+        except Refusal as refusal:
+            problem = str(refusal)
+        problems: list[str | None] = [None] * self.world
+        dist.all_gather_object(problems, problem)
+        for rank, found in enumerate(problems):
+            if found is not None:
+                raise Refusal(found if set(problems) == {found} else f"rank {rank}: {found}")
+        return result  # type: ignore[return-value]  # None only where `work` returns None
+
+    def total(self, *numbers: float | torch.Tensor) -> list[float]:
+        """Return each number summed over all ranks."""
+        sums = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums)
+        return [float(value) for value in sums.tolist()]
+
+
+@contextmanager
+def joined() -> Iterator[Place]:
+    """Join the group that the environment describes, and leave it in the end.
+
+    Raises:
+        Refusal: the backend that was asked for cannot work here.
+    """
+    place = _place()
+    if place.device.type == "cuda":
+        torch.cuda.set_device(place.device)
+    if dist.is_torchelastic_launched() or "RANK" in os.environ:
+        dist.init_process_group(place.backend)
+    else:
+        dist.init_process_group(place.backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield place
+    finally:
+        # A model that is still referenced keeps the group's threads alive into the exit of the
+        # interpreter, where gloo aborts the process now and then.
+        gc.collect()
+        dist.destroy_process_group()
+
+
+def _place() -> Place:
+    rank = int(os.environ.get("RANK", "0"))
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", str(rank)))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    return Place(rank, local_rank, world, device, _backend(gpus, local_world))
+
+
+def _backend(gpus: int, local_world: int) -> str:
+    asked = os.environ.get(BACKEND_VARIABLE)
+    if not asked:
+        return "nccl" if gpus >= local_world else "gloo"
+    if asked not in ("gloo", "nccl"):
+        raise Refusal(f"{BACKEND_VARIABLE}={asked}: choose gloo or nccl")
+    if asked == "nccl" and gpus < local_world:
+        raise Refusal(f"backend nccl needs a GPU for each rank, here are {gpus} for {local_world}; choose gloo")
+    return asked

@@ -1,0 +1,149 @@
+"""The options that every program takes, checked before anything heavy starts.
+
+Knows neither torch nor data sets: a program adds its own options to the same parser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from ddptop.trainers import Program
+from ddptop.trainers.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a program does on one kind of device when nothing is asked for."""
+
+    device: str
+    """`CPU` or `GPU`, for the help text."""
+    epochs: int
+    batch_size: int
+    """Per rank."""
+    lr: float
+    samples: int | None
+    """Training images of an epoch over all ranks; None for the whole data set."""
+    workers: int
+
+
+class Options(argparse.Namespace):
+    """The shared options; a program's own are there too, under their names."""
+
+    epochs: int | None
+    """None: `usual_epochs`, or as many as `steps` needs."""
+    usual_epochs: int
+    steps: int | None
+    batch_size: int
+    lr: float
+    samples: int | None
+    workers: int
+    seed: int
+    data_dir: Path | None
+    download: bool
+    checkpoint_dir: Path | None
+    resume: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Refusal(f"{message}; see --help")
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return an argparse type: an integer not below `least` (and not above `most`)."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {number}")
+        if most is not None and number > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most}, not {number}")
+        return number
+
+    return read
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+    if not (rate > 0 and math.isfinite(rate)):
+        raise argparse.ArgumentTypeError(f"must be a positive number, not {text}")
+    return rate
+
+
+def parser(program: Program, defaults: Defaults) -> argparse.ArgumentParser:
+    """Return a parser with the shared options; its errors are raised as `Refusal`."""
+    result = _Parser(
+        prog=program.name,
+        description=f"{program.technique}. Source: {program.source}.",
+        epilog=f"Run it with `ddptop launch {program.name} -- OPTIONS`, with "
+        f"`torchrun --nproc-per-node N -m {program.module} OPTIONS`, or alone with `python -m {program.module}`. "
+        f"The defaults shown are those for a {defaults.device}.",
+        allow_abbrev=False,
+    )
+    result.set_defaults(usual_epochs=defaults.epochs)
+
+    length = result.add_argument_group("how long")
+    length.add_argument(
+        "--epochs", type=whole_number(1), metavar="N",
+        help=f"passes over the training set (default {defaults.epochs}, or what --steps needs)",
+    )  # fmt: skip
+    length.add_argument(
+        "--steps", type=whole_number(1), metavar="N",
+        help="end after N optimizer steps, those before a --resume counted in",
+    )  # fmt: skip
+
+    training = result.add_argument_group("training")
+    training.add_argument(
+        "--batch-size", type=whole_number(1), default=defaults.batch_size, metavar="N",
+        help="images of a step on each rank; N ranks train on N times as many (default %(default)s)",
+    )  # fmt: skip
+    training.add_argument("--lr", type=_rate, default=defaults.lr, help="learning rate (default %(default)s)")
+    training.add_argument(
+        "--seed", type=whole_number(0, 2**63 - 1), default=0, metavar="N",
+        help="of the first parameters, the order of the images and their augmentation (default %(default)s)",
+    )  # fmt: skip
+
+    data = result.add_argument_group("data")
+    data.add_argument(
+        "--data-dir", type=Path, metavar="DIR",
+        help="folder with the real data set, as torchvision lays it out (default: a synthetic set of the same shape)",
+    )  # fmt: skip
+    data.add_argument(
+        "--download", action="store_true", help="fetch the data set into --data-dir if it is not there yet"
+    )
+    data.add_argument(
+        "--samples", type=whole_number(1), default=defaults.samples, metavar="N",
+        help="train on the first N images and evaluate on a fifth as many "
+        f"(default {'all' if defaults.samples is None else format(defaults.samples, ',')})",
+    )  # fmt: skip
+    data.add_argument(
+        "--workers", type=whole_number(0, 64), default=defaults.workers, metavar="N",
+        help="loader processes of each rank; 0 loads in the training process (default %(default)s)",
+    )  # fmt: skip
+
+    keeping = result.add_argument_group("checkpoints")
+    keeping.add_argument(
+        "--checkpoint-dir", type=Path, metavar="DIR",
+        help="write a checkpoint there after every epoch and keep the one before (default: none)",
+    )  # fmt: skip
+    keeping.add_argument("--resume", action="store_true", help="go on from the checkpoint in --checkpoint-dir")
+    return result
+
+
+def check(options: Options) -> None:
+    """Refuse combinations that make no sense, before a process group is built for them."""
+    if options.resume and options.checkpoint_dir is None:
+        raise Refusal("--resume needs --checkpoint-dir, the folder that holds the checkpoint")
+    if options.download and options.data_dir is None:
+        raise Refusal("--download needs --data-dir, the folder to put the data set in")

@@ -1,0 +1,145 @@
+"""What one painting of the screen needs: an immutable picture of a run, made by the store.
+
+Widgets get a `Frame` and nothing else.  `None` is "not known" and is drawn as a dim dash.
+All text in here has been cleaned: no control characters, no escape sequences.  It is still
+not markup: draw it with `rich.text.Text` or `Segment`, never as a markup string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+STATES: Final = (
+    "starting", "running", "pausing", "paused", "stalled", "silent", "killing", "finished", "failed", "killed", "lost",
+)  # fmt: skip
+"""Every state of a run or a rank. `stalled`: alive without progress; `silent`: no sign of life;
+`lost`: ended with nobody watching."""
+
+ENDED: Final = frozenset({"finished", "failed", "killed", "lost"})
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """One line of the run's event list."""
+
+    at: float
+    """Seconds since the epoch."""
+    text: str
+    rank: int | None
+    level: str
+    """`info`, `warning` or `error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who holds the group back, and what it costs."""
+
+    kind: str
+    text: str
+    rank: int | None = None
+    phase: str | None = None
+    cost_ms: float | None = None
+    share: float | None = None
+    since_step: int | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankFrame:
+    """One rank at one moment."""
+
+    rank: int
+    state: str
+    activity: str
+    """What the main thread does: a start phase ("imports") or a step phase ("backward")."""
+    pid: int | None = None
+    host: str | None = None
+    step: int | None = None
+    step_age_s: float | None = None
+    """Since the last step was completed."""
+    heard_age_s: float | None = None
+    """Since the last sign of life of the agent."""
+    loss: float | None = None
+    losses: tuple[float | None, ...] = ()
+    """Recent losses, oldest first, at most 240."""
+    step_ms: float | None = None
+    """Mean over the recent window (about 2 s, at least one step)."""
+    phases_ms: Mapping[str, float] | None = None
+    """The same window, by phase of `wire.PHASES`; adds up to `step_ms`."""
+    allreduce_p50_ms: float | None = None
+    allreduce_p99_ms: float | None = None
+    samples_per_s: float | None = None
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    memory_kind: str = "process"
+    """`device` on an accelerator, `process` for resident memory."""
+    cpu_percent: float | None = None
+    device_percent: float | None = None
+    device: str | None = None
+    mechanism: str | None = None
+    """How collectives are seen, None where they are not."""
+    outstanding: int = 0
+    log: str | None = None
+    """Path of the rank's log, or None where output goes to a terminal."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    missed: int = 0
+    """Step records lost on the way and not to be had any more."""
+    dropped: int = 0
+    refused: int = 0
+    fault: str | None = None
+    """The agent's last own error; the training goes on."""
+    ended: str | None = None
+    """How it ended, one line, for example `exit code 1: ValueError: bad lr`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One run at one moment. Ranks are in order; a rank not heard of yet is there as `starting`."""
+
+    run: str
+    state: str
+    program: str
+    world: int
+    at: float
+    """Seconds since the epoch."""
+    backend: str | None = None
+    device: str | None = None
+    placement: str = ""
+    """One line on why this device and backend were chosen."""
+    note: str | None = None
+    """What the program says of itself, for example that its data is synthetic."""
+    started_at: float | None = None
+    ended_at: float | None = None
+    held_since: float | None = None
+    """When the last rank came to hold, for a paused run."""
+    step: int | None = None
+    """The step that every rank has completed."""
+    total_steps: int | None = None
+    eta_s: float | None = None
+    step_ms: float | None = None
+    """Mean step time of the slowest rank in the recent window: the common scale of the bars."""
+    phases_ms: Mapping[str, float] | None = None
+    """Mean over ranks."""
+    samples_per_s: float | None = None
+    """Of the whole group."""
+    loss: float | None = None
+    """Mean over the ranks' last losses."""
+    slowest: int | None = None
+    """Rank with the largest own time (step without wait), where it stands out at all."""
+    torchrun_pid: int | None = None
+    supervised: bool = True
+    """False when no supervisor looks after the run."""
+    orphaned: bool = False
+    """True when torchrun is gone and ranks live on."""
+    launched: bool = True
+    exit_code: int | None = None
+    cause: str | None = None
+    cause_rank: int | None = None
+    ranks: tuple[RankFrame, ...] = ()
+    events: tuple[EventLine, ...] = ()
+    """Newest last, at most 500."""
+    verdict: Verdict | None = None
+    refused: int = 0
+    """Messages that came to the dashboard and could not be read, plus those the agents refused."""

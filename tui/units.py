@@ -1,0 +1,152 @@
+"""Numbers and foreign text, ready for a cell grid.
+
+A number keeps its width and its unit while it changes, so that nothing jumps; what is not
+known is a dash.  Text from outside loses everything a terminal could act on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+
+DASH: Final = "–"
+"""What is not known."""
+
+_KIB: Final = 1024.0
+
+# CSI; OSC, DCS, SOS, PM and APC up to their terminator; charset choices; any other two-character escape.
+# C1 forms (one byte each in Latin-1) are matched too: some terminals obey them.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"
+    r"|\x1b[ -/]*[0-~]?"
+)
+
+
+def clean(text: str, limit: int = 2000) -> str:
+    """Return `text` as one line without escape sequences, control, format or combining characters."""
+    text = text[: limit * 4]
+    if "\x1b" in text or not text.isascii():
+        text = _ESCAPES.sub("", text)
+    text = text.replace("\t", "    ")
+    if not text.isprintable():
+        text = "".join(_visible(char) for char in text)
+    if not text.isascii():
+        # Terminals disagree on where a combining mark goes; without them every cell is certain.
+        text = "".join(char for char in unicodedata.normalize("NFC", text) if not unicodedata.combining(char))
+    return text[:limit]
+
+
+def _visible(char: str) -> str:
+    if char.isprintable():
+        return char
+    return " " if char.isspace() else ""
+
+
+def fit(text: str, width: int) -> str:
+    """Return `text` in exactly `width` cells, cut with an ellipsis or padded."""
+    if width <= 0:
+        return ""
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    return set_cell_size(text, width - 1) + "…"
+
+
+def shorten(text: str, width: int) -> str:
+    """Return `text` in at most `width` cells, cut with an ellipsis."""
+    return text if cell_len(text) <= width else fit(text, width)
+
+
+def count(number: int | None) -> str:
+    """Return `1,284`."""
+    return DASH if number is None else f"{number:,}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return six cells: `  81.3`, ` 1,240`; the unit is the caller's."""
+    if value is None or not math.isfinite(value):
+        return DASH.rjust(6)
+    if value >= 99_999.5:
+        return ">99999"
+    return f"{value:6.1f}" if value < 999.95 else f"{value:6,.0f}"
+
+
+def short_milliseconds(value: float | None) -> str:
+    """Return four cells: ` 9.8`, `  81`, `1240`, ` 12s`."""
+    if value is None or not math.isfinite(value):
+        return DASH.rjust(4)
+    if value < 9.95:
+        return f"{value:4.1f}"
+    if value < 9999.5:
+        return f"{value:4.0f}"
+    return f"{value / 1000:3.0f}s" if value < 999_499 else ">999"
+
+
+def size(value: int | None) -> str:
+    """Return eight cells: ` 812 MiB`, `1.23 GiB`, `61.4 GiB`."""
+    if value is None:
+        return DASH.rjust(4) + "    "
+    mib = value / _KIB**2
+    if mib < 999.5:
+        return f"{mib:4.0f} MiB"
+    gib = mib / _KIB
+    return f"{gib:4.2f} GiB" if gib < 9.995 else f"{gib:4.1f} GiB" if gib < 99.95 else f"{gib:4.0f} GiB"
+
+
+def percent(value: float | None, width: int = 4) -> str:
+    """Return `width` cells: ` 96%`."""
+    return (DASH if value is None or not math.isfinite(value) else f"{value:.0f}%").rjust(width)
+
+
+def loss(value: float | None) -> str:
+    """Return seven cells: ` 1.2840`, `0.01230`, `1.23e-5`, `    nan`."""
+    if value is None:
+        return DASH.rjust(7)
+    if not math.isfinite(value):
+        return str(value).rjust(7)
+    size_ = abs(value)
+    if size_ == 0 or 1e-2 <= size_ < 1e4:
+        digits = 4 if size_ < 100 else 2
+        return f"{value:7.{digits}f}"
+    return f"{value:7.1e}"
+
+
+def rate(value: float | None) -> str:
+    """Return five cells, samples a second: `  412`, ` 9.31`, `1,284`."""
+    if value is None or not math.isfinite(value):
+        return DASH.rjust(5)
+    if value < 9.995:
+        return f"{value:5.2f}"
+    if value < 99_999:
+        return f"{value:5,.0f}" if value < 9999.5 else f"{value / 1000:4.1f}k"
+    return f"{value / 1000:4,.0f}k"
+
+
+def duration(seconds: float | None) -> str:
+    """Return `06:12`, `1:06:12`, `3d 04h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return DASH
+    whole = max(0, int(seconds))
+    if whole < 3600:
+        return f"{whole // 60:02d}:{whole % 60:02d}"
+    if whole < 2 * 86_400:
+        return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return f"{whole // 86_400}d {whole // 3600 % 24:02d}h"
+
+
+def age(seconds: float | None) -> str:
+    """Return six cells: ` 0.4 s`, `  12 s`, ` 3 min`, `   2 h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return DASH.rjust(6)
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:4.1f} s"
+    if seconds < 119.5:
+        return f"{seconds:4.0f} s"
+    if seconds < 5940:
+        return f"{seconds / 60:2.0f} min"
+    return f"{seconds / 3600:4.0f} h" if seconds < 172_800 else f"{seconds / 86_400:4.0f} d"
