@@ -61,14 +61,13 @@ class Normalized:
     """A view: the picture as a tensor (channels, height, width) of zero mean and unit deviation."""
 
     def __init__(self, kind: Kind) -> None:
-        self._mean = torch.tensor(kind.mean).view(-1, 1, 1)
-        self._std = torch.tensor(kind.std).view(-1, 1, 1)
+        self._scale = 1 / (255 * np.array(kind.std, dtype=np.float32))
+        self._offset = np.array(kind.mean, dtype=np.float32) / np.array(kind.std, dtype=np.float32)
 
     def __call__(self, picture: Image.Image) -> torch.Tensor:
         """Return the tensor of one picture."""
-        pixels = np.array(picture, dtype=np.float32) / 255.0
-        planes = torch.from_numpy(pixels.reshape(picture.height, picture.width, -1)).permute(2, 0, 1)
-        return (planes - self._mean) / self._std
+        pixels = np.asarray(picture).reshape(picture.height, picture.width, -1)
+        return torch.from_numpy((pixels * self._scale - self._offset).transpose(2, 0, 1).copy())
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,9 @@ def _damaged(kind: Kind, folder: Path, error: Exception) -> Refusal:
 
 def train_loader(data: Data, options: Options, place: Place) -> tuple[DataLoader[Any], DistributedSampler[Any]]:
     """Return the loader of this rank's share of every epoch, and the sampler that shuffles it."""
-    sampler = DistributedSampler(data.train, place.world, place.rank, shuffle=True, seed=options.seed)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        data.train, place.world, place.rank, shuffle=True, seed=options.seed
+    )
     return _loader(data.train, options, place, sampler), sampler
 
 

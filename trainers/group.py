@@ -24,6 +24,11 @@ BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
 _T = TypeVar("_T")
 
 
+def say(line: str) -> None:
+    """Print a line in one piece: the ranks often share one terminal or pipe."""
+    print(line + "\n", end="", flush=True)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where this process stands in the group."""
@@ -42,7 +47,7 @@ class Place:
     def say(self, line: str) -> None:
         """Print a line about the whole group, once."""
         if self.first:
-            print(line, flush=True)
+            say(line)
 
     def agree(self, work: Callable[[], _T]) -> _T:
         """Do something that may be refused on some ranks only; if one refuses, all do.
@@ -82,14 +87,24 @@ def joined() -> Iterator[Place]:
     if dist.is_torchelastic_launched() or "RANK" in os.environ:
         dist.init_process_group(place.backend)
     else:
-        dist.init_process_group(place.backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in the package's __all__
+        dist.init_process_group(place.backend, store=store, rank=0, world_size=1)
     try:
         yield place
-    finally:
-        # A model that is still referenced keeps the group's threads alive into the exit of the
-        # interpreter, where gloo aborts the process now and then.
-        gc.collect()
-        dist.destroy_process_group()
+    except Refusal:
+        _leave()
+        raise
+    else:
+        _leave()
+    # Any other error ends the process as it is: to leave in good order would be to wait for ranks
+    # that themselves wait for this one.
+
+
+def _leave() -> None:
+    # A model that is still referenced keeps the group's threads alive into the exit of the
+    # interpreter, where gloo aborts the process now and then.
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def _place() -> Place:

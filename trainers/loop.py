@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,50 +24,11 @@ from torch.utils.data import DataLoader
 import ddptop.agent as agent
 from ddptop.trainers import checkpoint, group, options
 from ddptop.trainers.checkpoint import Checkpoint
-from ddptop.trainers.data import Data, Kind, open_data, test_loader, train_loader
-from ddptop.trainers.group import Place
+from ddptop.trainers.data import open_data, test_loader, train_loader
+from ddptop.trainers.group import Place, say
 from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal, one_line, refuse
-from ddptop.trainers.synthetic import View
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a program brings to the loop."""
-
-    title: str
-    """The model in words; a checkpoint goes on only under the same title."""
-    kind: Kind
-    train_view: View
-    test_view: View
-    model: Callable[[], nn.Module]
-    optimizer: Callable[[Iterable[nn.Parameter], float], Optimizer]
-    log_every: int
-    """Batches between two log lines."""
-    schedule: Callable[[float], float] = lambda progress: 1.0
-    """Factor of the learning rate at a progress of 0 to 1. A pure function needs no state to resume."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long to train, in epochs and steps counted from the very beginning."""
-
-    steps_per_epoch: int
-    epochs: int
-    steps: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run came to."""
-
-    first_loss: float | None
-    """Mean over the first epoch of this run, all ranks; None if there was nothing left to train."""
-    last_loss: float | None
-    test_loss: float
-    accuracy: float
-    """Share of the evaluation pictures that were named rightly, 0 to 1."""
-    evaluated: int
+from ddptop.trainers.task import Evaluation, Outcome, Plan, Task
 
 
 def run(
@@ -86,61 +46,115 @@ def run(
 
 
 def train(name: str, task: Task, asked: Options, place: Place) -> Outcome:
-    """Train a task to the end, from the start or from a checkpoint."""
+    """Train a task to its end, from the start or from a checkpoint."""
     started = time.monotonic()
     data = open_data(task.kind, asked, place, task.train_view, task.test_view)
     loader, sampler = train_loader(data, asked, place)
-    plan = _plan(asked, len(loader))
+    test = test_loader(data, asked, place)
+    plan = Plan.of(asked, len(loader))
 
     torch.manual_seed(asked.seed)
     model = task.model().to(place.device)
     optimizer = task.optimizer(model.parameters(), asked.lr)
-    begun = place.agree(lambda: _restore(asked, place, task, model, optimizer))
-    ddp = DistributedDataParallel(model, device_ids=[place.device] if place.device.type == "cuda" else None)
+    first_epoch, step = place.agree(lambda: _begin(task, asked, place, model, optimizer))
+    ddp = DistributedDataParallel(model)
 
-    place.say(_opening(name, task, asked, place, data, plan, begun))
-    agent.start(total_steps=max(plan.steps - begun.step, 0), note=data.title)
+    place.say(
+        f"{name}: {task.title}, {plan.steps} steps ({plan.steps_per_epoch} an epoch), "
+        f"world {place.world}, batch {asked.batch_size} a rank, lr {asked.lr:g}, seed {asked.seed}, "
+        f"{place.backend} on {place.device.type}, data {data.title}"
+        + (f", goes on from epoch {first_epoch}, step {step}" if asked.resume else "")
+    )
+    agent.start(total_steps=max(plan.steps - step, 0), note=data.title if data.synthetic else None)
 
-    step, losses = begun.step, []
-    result = None
-    for epoch in range(begun.epoch, plan.epochs):
+    losses = []
+    evaluation = None
+    for epoch in range(first_epoch, plan.epochs):
+        if step >= plan.steps:
+            break
         # The order and the augmentation of an epoch depend on nothing that happened before it,
         # so that a resumed run goes on as if it had never stopped.
         sampler.set_epoch(epoch)
         torch.manual_seed(hash((asked.seed, epoch, place.rank)))
-        ddp.train()
-        loss_sum, batches = torch.zeros((), device=place.device), 0
-        for batch, (images, labels) in enumerate(loader):
-            lr = asked.lr * task.schedule(step / plan.steps)
-            for parameters in optimizer.param_groups:
-                parameters["lr"] = lr
+        model.train()
+        loss_sum = torch.zeros((), device=place.device)
+        batch = 0
+        for batch, (images, labels) in enumerate(loader, start=1):
+            lr = _set_rate(optimizer, asked.lr * task.schedule(step / plan.steps))
             images = images.to(place.device, non_blocking=True)
             labels = labels.to(place.device, non_blocking=True)
 
             optimizer.zero_grad()
             loss = cross_entropy(ddp(images), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
             optimizer.step()
 
             step += 1
-            batches += 1
             loss_sum += loss.detach()
             agent.log(lr=lr)
             if batch % task.log_every == 0:
-                print(f"rank {place.rank}, epoch {epoch}, batch {batch}, loss {loss.item():.4f}", flush=True)
+                say(f"rank {place.rank}, epoch {epoch}, batch {batch}, loss {loss.item():.4f}")
             if step == plan.steps:
                 break
-        result = evaluate(model, test_loader(data, asked, place), place)
-        agent.log(accuracy=result.accuracy)
-        loss_total, batch_total = place.total(loss_sum, batches)
-        losses.append(loss_total / batch_total)
+
+        evaluation = evaluate(model, test, place)
+        agent.log(accuracy=evaluation.accuracy)
+        losses.append(place.total(loss_sum)[0] / (batch * place.world))
         place.say(
-            f"epoch {epoch} of {plan.epochs}: step {step}, training loss {losses[-1]:.4f}, "
-            f"test loss {result.loss:.4f}, accuracy {result.accuracy:.1%} on {data.title}"
+            f"epoch {epoch}: step {step} of {plan.steps}, training loss {losses[-1]:.4f}, "
+            f"test loss {evaluation.loss:.4f}, accuracy {evaluation.accuracy:.1%}, data {data.title}"
         )
-        if asked.checkpoint_dir and place.first and batches == plan.steps_per_epoch:
+        if asked.checkpoint_dir is not None and batch == plan.steps_per_epoch and place.first:
             checkpoint.save(
                 asked.checkpoint_dir,
                 Checkpoint(task.title, epoch + 1, step, model.state_dict(), optimizer.state_dict()),
             )
-    return Outcome()
+
+    outcome = Outcome(step, tuple(losses), evaluation or evaluate(model, test, place))
+    place.say(f"{name} finished: {outcome.summary(data.title, time.monotonic() - started)}")
+    return outcome
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, loader: DataLoader[Any], place: Place) -> Evaluation:
+    """Return loss and accuracy over the shares of all ranks, from sums: exact, however uneven the shares."""
+    # Statistics that no gradient moves (batch norm) differ between ranks after a step. DDP takes
+    # rank 0's before the next one; so do we, and evaluate the one model that is also saved.
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
+    model.eval()
+    loss = torch.zeros((), device=place.device)
+    right = torch.zeros((), device=place.device)
+    pictures = 0
+    for images, labels in loader:
+        images, labels = images.to(place.device), labels.to(place.device)
+        scores = model(images)
+        loss += cross_entropy(scores, labels, reduction="sum")
+        right += (scores.argmax(1) == labels).sum()
+        pictures += len(labels)
+    loss_total, right_total, pictures_total = place.total(loss, right, pictures)
+    return Evaluation(loss_total / pictures_total, right_total / pictures_total, int(pictures_total))
+
+
+def _begin(task: Task, asked: Options, place: Place, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
+    """Return the epoch and the step to begin with, model and optimizer being as they were then."""
+    folder = asked.checkpoint_dir
+    if folder is None:
+        return 0, 0
+    if not asked.resume:
+        if place.first:
+            checkpoint.prepare(folder)
+        return 0, 0
+    found = checkpoint.load(folder, task.title)
+    try:
+        model.load_state_dict(found.model)
+        optimizer.load_state_dict(found.optimizer)
+    except (RuntimeError, ValueError, LookupError, TypeError) as error:
+        raise Refusal(f"the checkpoint in {folder} does not fit {task.title}: {one_line(error)[:120]}") from error
+    return found.epoch, found.step
+
+
+def _set_rate(optimizer: Optimizer, lr: float) -> float:
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = lr
+    return lr

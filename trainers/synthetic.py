@@ -1,7 +1,8 @@
 """Pictures that cost nothing to get and that a model can learn, in the shape of a real data set.
 
 Each class has a few smooth prototypes; a picture is one of them, moved, dimmed, mixed with a
-prototype of another class and covered with noise. Picture number i is the same in every run.
+prototype of another class and covered with noise. In one of fifteen the other class is the
+stronger, so that no model names all of them. Picture number i is the same in every run.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class SyntheticPictures(Dataset[tuple[torch.Tensor, int]]):
         other = (label + int(rng.integers(1, self._classes))) % self._classes
         variant, distractor, bank = (int(n) for n in rng.integers((_PROTOTYPES_PER_CLASS,) * 2 + (_NOISES,)))
         moves = [(int(y), int(x)) for y, x in rng.integers(-self._shift, self._shift + 1, (3, 2))]
-        strength, mixture = rng.uniform(0.4, 0.9), rng.uniform(0.0, 0.35)
-        content = (
+        strength, mixture = rng.uniform(0.4, 0.9), rng.uniform(0.0, 0.6)
+        content: npt.NDArray[np.float32] = (
             127.5
             + strength * np.roll(self._prototypes[label, variant], moves[0], (0, 1))
             + mixture * np.roll(self._prototypes[other, distractor], moves[1], (0, 1))

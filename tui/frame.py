@@ -64,10 +64,12 @@ class RankFrame:
     loss: float | None = None
     losses: tuple[float | None, ...] = ()
     """Recent losses, oldest first, at most 240."""
+    curve: tuple[tuple[int, float], ...] = ()
+    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages."""
     step_ms: float | None = None
     """Mean over the recent window (about 2 s, at least one step)."""
     phases_ms: Mapping[str, float] | None = None
-    """The same window, by phase of `wire.PHASES`; adds up to `step_ms`."""
+    """The same window, by phase of `wire.PHASES`; adds up to `step_ms`. A phase not observed is left out."""
     allreduce_p50_ms: float | None = None
     allreduce_p99_ms: float | None = None
     samples_per_s: float | None = None
@@ -92,6 +94,8 @@ class RankFrame:
     """The agent's last own error; the training goes on."""
     ended: str | None = None
     """How it ended, one line, for example `exit code 1: ValueError: bad lr`."""
+    torch_version: str | None = None
+    python_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

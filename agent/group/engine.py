@@ -24,7 +24,6 @@ def command(program: str, arguments: Sequence[str], world: int) -> tuple[str, ..
     target = ["-m", module.strip()] if flag == "-m" else [os.path.join(".", program) if flag[:1] == "-" else program]
     return (
         sys.executable,
-        "-u",
         "-m",
         "torch.distributed.run",
         # A rendezvous of its own on a free port: any number of runs at once.

@@ -48,14 +48,14 @@ class Take:
 
     __slots__ = ("calls", "end", "end_at", "losses", "marks", "metrics", "observed", "samples", "seq", "step")
 
-    def __init__(self, observed: bool) -> None:
+    def __init__(self) -> None:
         self.marks: list[tuple[int, int]] = []
         """(clock in ns, phase that begins there)"""
         self.calls: list[Call] = []
         self.losses: list[Pending] = []
         self.samples: int | None = None
         self.metrics: dict[str, float] = {}
-        self.observed = observed
+        self.observed = False
         """True where collectives are seen at all."""
         self.seq = 0
         self.step = 0
@@ -77,7 +77,7 @@ class Tape:
         self._capacity = capacity
         self._phases = [OTHER]
         self._seq = 0
-        self._take = Take(False)
+        self._take = Take()
         self.observed = False
         """Set once collectives are hooked."""
         self.finished: deque[Take] = deque()
@@ -132,7 +132,7 @@ class Tape:
         """End the record at a step boundary."""
         take = self._take
         self._seq += 1
-        take.seq, take.step = self._seq, step
+        take.seq, take.step, take.observed = self._seq, step, self.observed
         take.end, take.end_at = self.clock(), self._wall()
         self.completed_at = take.end_at
         if len(self.finished) >= self._capacity:
@@ -140,7 +140,7 @@ class Tape:
             self.dropped += 1
         self.finished.append(take)
         self._phases[0] = OTHER
-        self._take = Take(self.observed)
+        self._take = Take()
         self._take.marks.append((take.end, self._phases[-1]))
 
     def resume(self) -> None:

@@ -1,0 +1,185 @@
+"""How a run ended and what the first cause was: pure, from what the ranks and torchrun left behind.
+
+The last traceback of a group is rarely the reason: when one rank dies, its peers fail a
+moment later with a lost connection, and torchrun ends the rest.  Everything read here was
+written by somebody else and may hold anything; what goes out is one clean line.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddptop.agent.rundir import Member
+
+_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")
+# Controls, and the marks that turn the direction of text around.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
+
+_LOST_PEER = re.compile(
+    r"connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"
+    r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat",
+    re.IGNORECASE,
+)
+"""Errors that say that somebody else has gone, as gloo, NCCL and TCPStore put it."""
+
+_FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
+"""An entry of torchrun's failure summary."""
+_TOLD = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
+
+_MEANING: Final = {
+    signal.SIGKILL: "out of memory, or kill -9",
+    signal.SIGSEGV: "a crash in native code",
+    signal.SIGABRT: "native code gave up; its log says why",
+    signal.SIGBUS: "often a full /dev/shm",
+    signal.SIGTERM: "somebody ended it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How a run ended."""
+
+    state: str
+    """`finished`, `failed` or `lost`."""
+    exit_code: int | None
+    cause: str | None = None
+    rank: int | None = None
+    warning: str | None = None
+    """What went wrong without making the run a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    rank: int
+    at_ns: float
+    secondary: bool
+    """True for what looks like the consequence of another rank's death."""
+    text: str
+
+
+def judge(
+    world: int,
+    members: Mapping[int, Member],
+    exit_code: int | None,
+    torchrun_log: str = "",
+    died_at_ns: Mapping[int, int] | None = None,
+) -> Judgement:
+    """Return how a run ended.
+
+    Args:
+        world: number of ranks that there should be.
+        members: what the ranks said of themselves.
+        exit_code: torchrun's, negative for a signal; None where nobody waited for it.
+        torchrun_log: the end of what torchrun printed.
+        died_at_ns: when each rank was seen dead, where somebody watched.
+    """
+    codes = _summary(torchrun_log, members)
+    code = exit_code if exit_code is None or exit_code >= 0 else 128 - exit_code
+    if exit_code == 0:
+        return Judgement("finished", 0)
+    if len(members) >= world and all(member.ended and member.ended.exit_code == 0 for member in members.values()):
+        return Judgement("finished", 0, warning=_late_trouble(codes, exit_code))
+    suspects = _suspects(members, codes, died_at_ns or {})
+    if suspects:
+        first = min(suspects, key=lambda suspect: (suspect.secondary, suspect.at_ns, suspect.rank))
+        return Judgement("failed", 1 if code is None else code, first.text, first.rank)
+    if told := _TOLD.findall(torchrun_log):
+        return Judgement("failed", code, f"torchrun was told to end by {_signal_name(int(told[-1]))}")
+    if exit_code is None:
+        return Judgement("lost", None, "it ended with nobody watching, and not every rank left word")
+    if exit_code < 0:
+        return Judgement("failed", code, f"torchrun was killed by {_signal_name(-exit_code)}")
+    return Judgement("failed", code, last_line(torchrun_log) or f"torchrun ended with exit code {exit_code}")
+
+
+def clean(text: str, limit: int = 300) -> str:
+    """Return text of unknown origin as one line without control characters."""
+    line = " ".join(_CONTROLS.sub(" ", _ESCAPES.sub("", text)).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def last_line(text: str) -> str | None:
+    """Return the last line that is not empty, clean."""
+    lines = [line for line in map(clean, text.splitlines()) if line]
+    return lines[-1] if lines else None
+
+
+def tail(path: Path, limit: int = 65536) -> str:
+    """Return the end of a log, or nothing where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - limit))
+            return file.read(limit).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def describe_end(member: Member) -> tuple[str, str]:
+    """Return text and level of the event "rank N has ended", from its own record."""
+    ended = member.ended
+    if ended is None:
+        return f"rank {member.rank} died without a word", "error"
+    if ended.exit_code == 0:
+        return f"rank {member.rank} finished", "info"
+    reason = f": {clean(ended.error)}" if ended.error else ""
+    return f"rank {member.rank} ended with exit code {ended.exit_code}{reason}", "error"
+
+
+def _summary(log: str, members: Mapping[int, Member]) -> dict[int, int]:
+    codes = {}
+    for rank, code, pid in _FAILURE.findall(log):
+        member = members.get(int(rank))
+        # A script can print such lines too; only torchrun's have the right pid.
+        if member is None or member.process.pid == int(pid):
+            codes[int(rank)] = int(code)
+    return codes
+
+
+def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_ns: Mapping[int, int]) -> list[_Suspect]:
+    suspects = []
+    for rank in sorted({*members, *codes}):
+        member = members.get(rank)
+        ended = member.ended if member else None
+        died = died_at_ns.get(rank, float("inf"))
+        if ended is not None and ended.exit_code != 0:
+            reason = clean(ended.error) if ended.error else f"ended with exit code {ended.exit_code}"
+            secondary = ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM) or bool(_LOST_PEER.search(reason))
+            text = f"rank {rank}: {reason}" if ended.error else f"rank {rank} {reason}"
+            suspects.append(_Suspect(rank, ended.at_ns, secondary, text))
+        elif rank in codes and codes[rank] != 0:
+            after = " at exit, after its script had finished" if ended is not None else ""
+            suspects.append(_Suspect(rank, died, False, f"rank {rank} {_silent(codes[rank])}{after}"))
+        elif ended is None and rank in died_at_ns:
+            # Where there is a summary and this rank is not in it, torchrun ended it because of the others.
+            text = f"rank {rank} died without a word (a signal, or out of memory)"
+            suspects.append(_Suspect(rank, died, bool(codes), text))
+    return suspects
+
+
+def _silent(code: int) -> str:
+    if code > 0:
+        return f"left with exit code {code} and without an exception"
+    meaning = _MEANING.get(-code)  # type: ignore[call-overload]
+    return f"was killed by {_signal_name(-code)}" + (f" ({meaning})" if meaning else "")
+
+
+def _late_trouble(codes: Mapping[int, int], exit_code: int | None) -> str | None:
+    if exit_code is None:
+        return None
+    if not codes:
+        who = f"torchrun {_silent(exit_code)}" if exit_code < 0 else f"torchrun ended with exit code {exit_code}"
+        return f"{who}, after every rank had finished: counted as finished"
+    who = ", ".join(f"rank {rank} {_silent(code)}" for rank, code in sorted(codes.items()))
+    return f"{who}, after every script had finished: counted as finished"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,202 @@
+"""Frames and sources for tests of the screens; run as a program it shows a moving run.
+
+    python tests/tui/frames.py [WORLD] [STATE]
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
+from ddptop.tui.source import Refused
+
+NOW = 1_800_000_000.0
+"""The one moment at which still frames are taken."""
+
+EVIL = "x[/foo] [bold red]y[@click=app.bell]z[/] \x1b]0;owned\x07\x1b[31mred\x1b[0m \x9b2Jc1 \x07\u202egnp.\u200b"
+"""Markup and escape sequences, as a hostile program would print them."""
+
+_SHARES = {"data": 0.14, "forward": 0.26, "backward": 0.36, "optimizer": 0.06, "wait": 0.14, "other": 0.04}
+
+
+def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **changes: Any) -> RankFrame:
+    """Return a rank in that state, as it looks after `step` steps."""
+    rng = random.Random(rank * 7919 + 1)
+    losses = tuple(
+        2.4 * math.exp(-(step - 239 + index) / 900) + 0.3 + rng.uniform(-0.08, 0.08)
+        for index in range(max(0, 240 - max(0, 240 - step)))
+    )
+    step_ms = 81.3 if rank != 2 else 93.4
+    phases = {phase: share * 81.3 for phase, share in _SHARES.items()}
+    if rank == 2:
+        phases = {**phases, "data": phases["data"] + 23.0, "wait": phases["wait"] - 10.9}
+    full = RankFrame(
+        rank=rank,
+        state=state,
+        activity="backward",
+        pid=4711 + rank,
+        host="node-a",
+        step=step,
+        step_age_s=0.1 + 0.01 * rank,
+        heard_age_s=0.4,
+        loss=losses[-1] if losses else None,
+        losses=losses,
+        step_ms=step_ms,
+        phases_ms=phases,
+        allreduce_p50_ms=12.1 + rank,
+        allreduce_p99_ms=48.2 + rank,
+        samples_per_s=103.0,
+        memory_bytes=(812 + 3 * rank) * 2**20,
+        cpu_percent=96.0 + rank,
+        device="cpu",
+        mechanism="process-group hooks",
+        metrics={"accuracy": 0.4375, "lr": 0.1},
+    )
+    if state == "starting":
+        full = RankFrame(rank, "starting", "imports", pid=4711 + rank, host="node-a", memory_bytes=210 * 2**20)
+    if state in ENDED:
+        how = {"finished": "exit code 0", "failed": "exit code 1", "killed": "signal TERM", "lost": "not known"}
+        full = replace(full, activity="", ended=how[state])
+    return replace(full, **changes)
+
+
+def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
+    """Return a run in that state."""
+    began = NOW - 103.7
+    starting = state == "starting"
+    ranks = tuple(rank_frame(rank, state) for rank in range(world))
+    events = (
+        EventLine(began, "launched by torchrun 4710", None, "info"),
+        EventLine(began + 3.1, "first step after 3.1 s", 0, "info"),
+        EventLine(began + 60, "data loader is slow", 2, "warning"),
+    )
+    full = Frame(
+        run="resnet-7f3a",
+        state=state,
+        program="resnet",
+        world=world,
+        at=NOW if not starting else began + 3.2,
+        backend="gloo",
+        device="cpu",
+        placement="no GPU: gloo on the CPU, 1 thread a rank",
+        note="synthetic data, not CIFAR-10",
+        started_at=began,
+        ended_at=NOW - 1 if state in ENDED else None,
+        held_since=NOW - 12.4 if state == "paused" else None,
+        step=None if starting else 1284,
+        total_steps=4000,
+        eta_s=None if starting else 372.0,
+        step_ms=None if starting else 93.4,
+        phases_ms=None if starting else {phase: share * 81.3 for phase, share in _SHARES.items()},
+        samples_per_s=None if starting else 412.0,
+        loss=None if starting else 0.8764,
+        slowest=2 if state == "running" and world > 2 else None,
+        torchrun_pid=4710,
+        exit_code={"finished": 0, "failed": 1, "killed": 143}.get(state),
+        ranks=ranks,
+        events=events[:1] if starting else events,
+    )
+    if state == "failed":
+        full = replace(full, cause="ValueError: bad lr", cause_rank=min(2, world - 1))
+        ranks = tuple(
+            replace(rank, ended="exit code 1: ValueError: bad lr") if rank.rank == full.cause_rank else
+            replace(rank, state="killed", ended="signal TERM from torchrun")
+            for rank in full.ranks
+        )  # fmt: skip
+        full = replace(full, ranks=ranks)
+    return replace(full, **changes)
+
+
+def verdict_frame() -> Frame:
+    """Return a running group that one rank holds back."""
+    text = "rank 2 holds the group back by 31 ms a step (38%): data loading, for 120 steps"
+    return frame(verdict=Verdict("slow", text, rank=2, phase="data", cost_ms=31.0, share=0.38))
+
+
+class StillSource:
+    """A source that always shows the frame it was given, and notes what it is asked."""
+
+    def __init__(self, picture: Frame) -> None:
+        self.picture = picture
+        self.asked: list[str] = []
+        self.refusal: str | None = None
+
+    def poll(self) -> None:
+        """Nothing arrives."""
+
+    def frame(self, now: float) -> Frame:
+        """Return the frame."""
+        return self.picture
+
+    def pause(self) -> str:
+        """Hold, unless there is a reason not to."""
+        return self._do("pause", "held at step 1,284 in 8 ms", "paused")
+
+    def resume(self) -> str:
+        """Go on."""
+        return self._do("resume", "4 ranks go on", "running")
+
+    def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
+        """End, telling about it."""
+        progress("TERM to torchrun 4710")
+        return self._do(f"kill {rank} {grace_s:g}", "4 ranks and 8 helpers ended, 0 left", "killed")
+
+    def victims(self, rank: int | None) -> str:
+        """Describe."""
+        return "torchrun 4710, 4 ranks, 8 helpers" if rank is None else f"rank {rank} (pid {4711 + rank})"
+
+    def close(self) -> None:
+        """Note it."""
+        self.asked.append("close")
+
+    def _do(self, what: str, said: str, state: str) -> str:
+        self.asked.append(what)
+        if self.refusal is not None:
+            raise Refused(self.refusal)
+        self.picture = replace(self.picture, state=state)
+        return said
+
+
+class MovingSource(StillSource):
+    """A run of fake ranks that never stand still."""
+
+    def __init__(self, world: int = 4, state: str = "running") -> None:
+        super().__init__(frame(state, world))
+        self._rng = random.Random(0)
+        self._began = time.monotonic()
+
+    def frame(self, now: float) -> Frame:
+        """Return the frame of this moment."""
+        picture = self.picture
+        if picture.state != "running":
+            return picture
+        steps = 1284 + int((time.monotonic() - self._began) / 0.08)
+        ranks = tuple(self._move(rank, steps) for rank in picture.ranks)
+        return replace(picture, at=now, started_at=now - steps * 0.08, step=steps, ranks=ranks)
+
+    def _move(self, rank: RankFrame, steps: int) -> RankFrame:
+        new = [2.4 * math.exp(-steps / 900) + 0.3 + self._rng.uniform(-0.08, 0.08) for _ in range(3)]
+        phases = {phase: value * self._rng.uniform(0.8, 1.2) for phase, value in (rank.phases_ms or {}).items()}
+        return replace(
+            rank,
+            step=steps,
+            step_age_s=self._rng.uniform(0, 0.1),
+            losses=(*rank.losses, *new)[-240:],
+            loss=new[-1],
+            phases_ms=phases,
+            step_ms=sum(phases.values()),
+            cpu_percent=self._rng.uniform(80, 110),
+        )
+
+
+if __name__ == "__main__":
+    from ddptop.tui.app import run_dashboard
+
+    world = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    raise SystemExit(run_dashboard(MovingSource(world, sys.argv[2] if len(sys.argv) > 2 else "running")))

@@ -1,0 +1,86 @@
+"""What a program brings to the training loop, how long it trains, and what came of it.
+
+Plain values; knows how they read in a line for the person, and nothing of how training is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ddptop.trainers.data import Kind
+from ddptop.trainers.options import Options
+from ddptop.trainers.synthetic import View
+
+
+def constant(progress: float) -> float:
+    """Leave the learning rate as it is."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its data and its optimizer."""
+
+    title: str
+    """The model in words; a checkpoint goes on only under the same title."""
+    kind: Kind
+    train_view: View
+    test_view: View
+    model: Callable[[], nn.Module]
+    optimizer: Callable[[Iterable[nn.Parameter], float], Optimizer]
+    log_every: int
+    """Batches between two log lines of a rank."""
+    schedule: Callable[[float], float] = constant
+    """Factor of the learning rate at a progress of 0 to 1: a function without state, so that a
+    resumed run needs none."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to train, counted from the very beginning, resumed or not."""
+
+    steps_per_epoch: int
+    epochs: int
+    steps: int
+
+    @classmethod
+    def of(cls, options: Options, steps_per_epoch: int) -> Plan:
+        """Return the plan that ends with the first of `--epochs` and `--steps`."""
+        epochs = options.epochs
+        if epochs is None:
+            epochs = -(-options.steps // steps_per_epoch) if options.steps else options.usual_epochs
+        steps = epochs * steps_per_epoch
+        return cls(steps_per_epoch, epochs, min(steps, options.steps or steps))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a model does on pictures that it was not trained on, over all ranks."""
+
+    loss: float
+    accuracy: float
+    """Share of the pictures that were named rightly, 0 to 1."""
+    pictures: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    steps: int
+    losses: tuple[float, ...]
+    """Mean training loss of each epoch of this run, over all ranks; empty if nothing was left to train."""
+    evaluation: Evaluation
+
+    def summary(self, data: str, seconds: float) -> str:
+        """Return the closing line."""
+        loss = " -> ".join(f"{loss:.4f}" for loss in dict.fromkeys((*self.losses[:1], *self.losses[-1:])))
+        return (
+            f"{self.steps} steps, training loss {loss or 'none, no step was left'}, "
+            f"test loss {self.evaluation.loss:.4f}, accuracy {self.evaluation.accuracy:.1%} "
+            f"of {self.evaluation.pictures:,} images, data {data}, {seconds:.1f} s"
+        )

@@ -1,0 +1,234 @@
+"""The dashboard: takes frames from a source, hands them to the screens, sends what is asked back.
+
+Wiring only. It draws nothing, knows no socket, and ends without touching the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.reactive import reactive
+from textual.worker import WorkerFailed
+
+from ddptop.tui.frame import Frame
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.kill import KillDialog
+from ddptop.tui.screens.live import HelpAsked, KillAsked, LiveScreen, LogsAsked, PauseAsked, ResumeAsked
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RankAsked, RunScreen
+from ddptop.tui.source import Refused, Source
+from ddptop.tui.theme import DARK, LIGHT, THEMES
+
+POLL_HZ: Final = 20
+PAINT_HZ: Final = 4
+FAILED: Final = 70
+"""Exit code when the dashboard itself failed (EX_SOFTWARE of sysexits.h)."""
+
+
+class Acted(Message):
+    """A pause or resume is over."""
+
+    def __init__(self, text: str, *, done: bool) -> None:
+        super().__init__()
+        self.text = text
+        self.done = done
+
+
+class DdptopApp(App[None]):
+    """The dashboard of one run."""
+
+    CSS_PATH = "ddptop.tcss"
+    TITLE = "ddptop"
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (160, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
+        Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),
+        Binding(
+            "ctrl+c",
+            "leave",
+            "Leave",
+            id="app.leave_now",
+            tooltip="Leave the dashboard; the run goes on",
+            show=False,
+            priority=True,
+        ),
+    ]
+
+    frame: reactive[Frame | None] = reactive(None)
+    """The picture now shown; set at the frame rate, watched by what can be seen."""
+
+    def __init__(self, source: Source, grace_s: float = 5.0, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self.source = source
+        self.failure: Exception | None = None
+        """What ended the dashboard, if it was an error of its own."""
+        self._grace_s = grace_s
+        self._clock = clock
+        self._acting: str | None = None
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = DARK.name
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Give the style sheet its semantic names under any theme."""
+        return dict(DARK.variables)
+
+    def get_default_screen(self) -> RunScreen:
+        """Begin with the run, with what is known of it by now."""
+        self.source.poll()
+        return RunScreen(self.source.frame(self._clock()))
+
+    def on_mount(self) -> None:
+        """Start the clocks."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Outside the main thread (as under some test runners) a loop takes no signals.
+            with contextlib.suppress(ValueError, RuntimeError):
+                asyncio.get_running_loop().add_signal_handler(number, self._end_by, number)
+        self.set_interval(1 / POLL_HZ, self.source.poll)
+        self.set_interval(1 / PAINT_HZ, self._paint)
+
+    def on_unmount(self) -> None:
+        """Give the signals back."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with contextlib.suppress(ValueError, RuntimeError):
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _end_by(self, number: int) -> None:
+        self.exit(return_code=128 + number)
+
+    def _paint(self) -> None:
+        self.frame = self.source.frame(self._clock())
+
+    def watch_frame(self, frame: Frame | None) -> None:
+        """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
+        if frame is None:
+            return
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, LiveScreen):
+                screen.take(frame)
+            if not screen.is_modal:
+                break
+
+    # What is asked
+
+    @on(PauseAsked)
+    def _pause(self) -> None:
+        self._act("pause", self.source.pause)
+
+    @on(ResumeAsked)
+    def _resume(self) -> None:
+        self._act("resume", self.source.resume)
+
+    def _act(self, name: str, work: Callable[[], str]) -> None:
+        if self._acting is not None:
+            self.notify(f"{self._acting} is still under way", severity="warning", markup=False)
+            return
+        self._acting = name
+        self.run_worker(partial(self._work, work), thread=True)
+
+    def _work(self, work: Callable[[], str]) -> None:
+        try:
+            text = work()
+        except Refused as reason:
+            self.post_message(Acted(str(reason), done=False))
+        else:
+            self.post_message(Acted(text, done=True))
+
+    @on(Acted)
+    def _acted(self, message: Acted) -> None:
+        name, self._acting = self._acting, None
+        if message.done:
+            self.notify(message.text, markup=False)
+        else:
+            self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
+        self._paint()
+
+    @on(KillAsked)
+    def _ask_kill(self, message: KillAsked) -> None:
+        frame = self.source.frame(self._clock())
+        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s))
+
+    @on(LogsAsked)
+    def _show_logs(self, message: LogsAsked) -> None:
+        if not isinstance(self.screen, LogScreen):
+            self.push_screen(LogScreen(self.source.frame(self._clock()), message.rank), self._returned)
+
+    @on(RankAsked)
+    def _show_rank(self, message: RankAsked) -> None:
+        self.push_screen(RankScreen(self.source.frame(self._clock()), message.rank), self._returned)
+
+    def _returned(self, rank: int | None) -> None:
+        for screen in self.screen_stack:
+            if rank is not None and isinstance(screen, RunScreen):
+                screen.choose(rank)
+        self._paint()
+
+    @on(HelpAsked)
+    def _show_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def action_light(self) -> None:
+        """Change between dark and light."""
+        self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
+
+    def action_leave(self) -> None:
+        """Leave; the run goes on."""
+        self.exit(return_code=0)
+
+    # Errors of its own
+
+    def _handle_exception(self, error: Exception) -> None:
+        # Textual would fill the terminal with a traceback; the first error is kept for `run_dashboard`,
+        # which says it in one line. Textual offers no public hook for this.
+        if isinstance(error, WorkerFailed):
+            error = error.error if isinstance(error.error, Exception) else error
+        if self.failure is None:
+            self.failure = error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
+
+
+def run_dashboard(source: Source, grace_s: float = 5.0) -> int:
+    """Show the dashboard until the user leaves it.
+
+    Returns:
+        0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own.
+    """
+    app = DdptopApp(source, grace_s)
+    try:
+        app.run()
+    finally:
+        source.close()
+    if app.failure is not None:
+        print(f"ddptop: the dashboard failed; the run goes on. {_report(app.failure)}", file=sys.stderr)
+        return FAILED
+    return app.return_code or 0
+
+
+def _report(error: Exception) -> str:
+    """Write the traceback of an error to a file; return what failed and the file's name, in one line."""
+    what = " ".join(traceback.format_exception_only(error)[-1].split())
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="ddptop-", suffix=".traceback")
+        with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError as problem:
+        return f"{what} (no traceback kept: {problem.strerror})"
+    return f"{what} (traceback in {path})"

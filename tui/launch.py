@@ -1,0 +1,131 @@
+"""From what the user asked for to a run that a supervisor looks after; everything is checked first.
+
+Nothing is started, and nothing is left behind, where the request cannot work.  torch is
+looked for but not imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import secrets
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptop.agent import rundir
+from ddptop.agent.group import engine, machine, supervisor
+from ddptop.agent.rundir import Run, RunDir
+from ddptop.trainers import CATALOGUE
+
+
+class RequestError(Exception):
+    """What is wrong with a request and what to do, in one line."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked to launch."""
+
+    program: str
+    """Catalogue name, path of a script, or module."""
+    as_module: bool = False
+    arguments: tuple[str, ...] = ()
+    world: int | None = None
+    name: str | None = None
+    backend: str | None = None
+    grace_s: float = 5.0
+
+
+def launch(request: Request) -> RunDir:
+    """Start a run and return its directory, without waiting for its ranks.
+
+    Raises:
+        RequestError: the request cannot work.
+        rundir.RunDirError: there is no place for the run, or its name is taken.
+    """
+    target = _target(request)
+    _check_torch()
+    try:
+        world = machine.check_world(machine.default_world() if request.world is None else request.world)
+        placement = machine.choose(world, request.backend)
+    except ValueError as problem:
+        raise RequestError(str(problem)) from problem
+    rundir.prune()
+    name = request.name or rundir.suggest_name(
+        request.program.rpartition(".")[2] if request.as_module else request.program
+    )
+    run = Run(
+        run=rundir.check_name(name),
+        run_id=secrets.token_hex(16),
+        program=f"-m {request.program}" if request.as_module else request.program,
+        arguments=request.arguments,
+        world=world,
+        backend=placement.backend,
+        device=placement.device,
+        created_at_ns=time.time_ns(),
+        launched=True,
+        cwd=os.getcwd(),
+        command=engine.command(target, request.arguments, world),
+        environment=placement.environment,
+        placement=placement.text,
+        grace_s=request.grace_s,
+    )
+    directory = rundir.create(run)
+    supervisor.start(directory)
+    return directory
+
+
+def _target(request: Request) -> str:
+    """Return the program as the runner takes it: a path, or `-m module`."""
+    if request.as_module:
+        return f"-m {_check_module(request.program)}"
+    if request.program in CATALOGUE:
+        return f"-m {CATALOGUE[request.program].module}"
+    path = Path(request.program)
+    if path.is_file():
+        _check_syntax(path)
+        return request.program
+    if path.is_dir():
+        raise RequestError(f"{path} is a directory: give the script in it, or `-m` and a module")
+    near = difflib.get_close_matches(request.program, CATALOGUE, n=1)
+    if near:
+        raise RequestError(f"no program or script {request.program!r}: did you mean {near[0]!r}?")
+    raise RequestError(
+        f"no program or script {request.program!r} in {os.getcwd()}: give the path of a script, "
+        f"or one of: {', '.join(CATALOGUE)}"
+    )
+
+
+def _check_module(module: str) -> str:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as problem:
+        raise RequestError(f"no module {module!r}: {problem}; run it where its package can be imported") from problem
+    if found is None:
+        raise RequestError(f"no module {module!r} here or in this environment; check its name and `cd` to its package")
+    return module
+
+
+def _check_syntax(path: Path) -> None:
+    try:
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except OSError as problem:
+        raise RequestError(f"cannot read {path}: {problem.strerror}") from problem
+    except (SyntaxError, ValueError) as problem:
+        where = f" line {problem.lineno}" if isinstance(problem, SyntaxError) else ""
+        reason = problem.msg if isinstance(problem, SyntaxError) else str(problem)
+        raise RequestError(f"{path}{where}: {reason}; this is not a Python script that can run") from problem
+
+
+def _check_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise RequestError(
+            f"torch is not installed beside {sys.executable}: pip install 'ddptop[trainers]', "
+            f"or run ddptop from the environment that has torch"
+        )

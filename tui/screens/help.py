@@ -1,0 +1,144 @@
+"""Keys, signs and letters. The keys come from the bindings themselves, so that they cannot be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingsMap, BindingType
+from textual.dom import DOMNode
+from textual.keys import format_key
+from textual.screen import ModalScreen
+
+from ddptop.tui.frame import STATES
+from ddptop.tui.screens.kill import KillDialog
+from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.theme import LETTERS, MARKS, Ink
+from ddptop.tui.units import DASH
+from ddptop.tui.widgets.lines import Page, Row
+from ddptop.tui.widgets.panels import PanelGrid
+
+_PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
+    ("everywhere", LiveScreen),
+    ("all ranks", PanelGrid),
+    ("one rank", RankScreen),
+    ("logs", LogScreen),
+    ("kill", KillDialog),
+)
+
+_STATE_WORDS = {
+    "starting": "on its way to the first step",
+    "running": "completes steps",
+    "pausing": "runs up to the step where all are held",
+    "paused": "held at a step; nothing is lost, no timeout fires",
+    "stalled": "alive, but no step is completed",
+    "silent": "no sign of life from its agent",
+    "killing": "being ended",
+    "finished": "ended by itself, exit code 0",
+    "failed": "ended by an error",
+    "killed": "ended by request",
+    "lost": "ended with nobody watching",
+}
+_PHASE_WORDS = {
+    "data": "waiting for the data loader",
+    "forward": "computing the loss",
+    "backward": "computing gradients",
+    "optimizer": "updating the parameters",
+    "wait": "blocked in a collective",
+    "other": "the rest of the step",
+}
+
+
+def key_table(app: type[App[None]]) -> list[tuple[str, str, str]]:
+    """Return place, key and meaning of every binding, for the help screen and the README."""
+    table = [("everywhere", key, what) for key, what in _keys(app.BINDINGS)]
+    for place, owner in _PLACES:
+        found = [(place, key, what) for key, what in _keys(owner.BINDINGS)]
+        table = [*found, *table] if place == "everywhere" else [*table, *found]
+    return table
+
+
+def _keys(bindings: Sequence[BindingType]) -> Iterable[tuple[str, str]]:
+    keys: dict[str, list[str]] = {}
+    for binding in bindings:
+        if isinstance(binding, Binding):
+            # A binding for several keys becomes one for each when it is used; the same happens here.
+            for key, single in BindingsMap([binding]):
+                keys.setdefault(single.tooltip, []).append(format_key(key) if key != "question_mark" else "?")
+    for what, names in keys.items():
+        yield " ".join(names), what
+
+
+class HelpScreen(ModalScreen[None]):
+    """What the keys do and what the signs mean."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,q,enter", "dismiss", "Close", id="help.close", tooltip="Close the help")
+    ]
+
+    def compose(self) -> ComposeResult:
+        """One page."""
+        yield Page(id="help")
+
+    def on_mount(self) -> None:
+        """Fill it."""
+        page = self.query_one(Page)
+        page.border_title = "help"
+        page.border_subtitle = "escape closes, arrows scroll"
+        page.show_rows(help_rows(type(self.app), page.ink))
+        page.focus()
+
+
+def help_rows(app: type[App[None]], ink: Ink) -> list[Row]:
+    """Return the text of the help screen."""
+    rows: list[Row] = []
+    last = ""
+    for place, key, what in key_table(app):
+        if place != last:
+            rows += [[], [Segment(f"keys: {place}", ink["bold brand"])]]
+            last = place
+        rows.append([Segment(f"  {key:<16}", ink["bold value"]), Segment(what, ink["value"])])
+    rows.append(
+        [
+            Segment(f"  {'mouse':<16}", ink["bold value"]),
+            Segment("Click chooses a rank or a key of the footer, ", ink["value"]),
+            Segment("a double click opens the rank", ink["value"]),
+        ]
+    )
+    rows += [[], [Segment("states", ink["bold brand"])]]
+    for state in STATES:
+        hue = ink[f"bold state-{state}"]
+        rows.append(
+            [
+                Segment(f"  {MARKS[state]} ", hue),
+                Segment(f"{state:<14}", hue),
+                Segment(_STATE_WORDS[state], ink["value"]),
+            ]
+        )
+    rows += [[], [Segment("a step, by letter; the bars of all ranks have one scale", ink["bold brand"])]]
+    for phase, letter in LETTERS.items():
+        first, rest = ink.block(phase)
+        rows.append(
+            [
+                Segment("  "),
+                Segment(letter, first),
+                Segment(letter * 2, rest),
+                Segment(f" {phase:<12}", ink["label"]),
+                Segment(_PHASE_WORDS[phase], ink["value"]),
+            ]
+        )
+    rows += [[], [Segment("words", ink["bold brand"])]]
+    for word, meaning in (
+        ("all-reduce", "from the call to the end, waiting for peers included; median and 99th percentile"),
+        ("rss, mem", "resident memory of the process; memory on the device"),
+        ("cpu", "100% is one core; data workers are counted in"),
+        ("◀ slowest", "the rank with the longest time of its own, without waiting"),
+        ("… ago", "since the rank completed a step"),
+        (DASH, "not known"),
+    ):
+        rows.append([Segment(f"  {word:<16}", ink["label"]), Segment(meaning, ink["value"])])
+    return rows[1:]

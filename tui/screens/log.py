@@ -1,0 +1,90 @@
+"""What a rank printed, all of the screen for it: follows the end, can be scrolled back."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Footer
+
+from ddptop.tui import units
+from ddptop.tui.frame import Frame
+from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.theme import MARKS
+from ddptop.tui.widgets.lines import Page, Row, spread
+from ddptop.tui.widgets.log import LogView
+
+
+class LogScreen(LiveScreen):
+    """The log of one rank, with the rank's state above it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back", id="log.back", tooltip="Return to where you came from"),
+        Binding("end", "follow", "Follow", id="log.follow", tooltip="Go to the end and follow it", priority=True),
+        Binding("tab", "neighbour(1)", "Next rank", id="log.next", tooltip="Show the next rank's log", priority=True),
+        Binding(
+            "shift+tab",
+            "neighbour(-1)",
+            "Previous rank",
+            id="log.previous",
+            tooltip="Show the previous rank's log",
+            priority=True,
+            show=False,
+        ),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """Lay out the parts."""
+        yield Page(id="caption")
+        yield LogView(wide=True)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Show the log; the keys scroll it."""
+        super().on_mount()
+        self.query_one(LogView).focus()
+
+    def show(self, frame: Frame) -> None:
+        """Take in what was printed since, and say where it stands."""
+        rank = next((rank for rank in frame.ranks if rank.rank == self.rank), None)
+        if rank is None:
+            return
+        view = self.query_one(LogView)
+        view.show(rank)
+        page = self.query_one("#caption", Page)
+        ink = page.ink
+        width = max(10, self.app.size.width - 2)
+        where = " following" if view.following else " scrolled back: end follows again"
+        left: Row = [
+            Segment(f" rank {rank.rank} ", ink["bold value"]),
+            Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),
+        ]
+        right: Row = [Segment(where, ink["label" if view.following else "bold state-paused"])]
+        rows = [spread(left, right, width)]
+        if view.file is not None:
+            lines = view.file.dropped + len(view.file.lines)
+            text = f" {units.count(lines)} lines of {view.file.path}"
+            rows.append([Segment(units.shorten(text, width), ink["label"])])
+        else:
+            rows.append([Segment(units.shorten(" not kept in a file", width), ink["label"])])
+        page.show_rows(rows)
+
+    def action_back(self) -> None:
+        """Return."""
+        self.dismiss(self.rank)
+
+    def action_follow(self) -> None:
+        """Go to the end."""
+        view = self.query_one(LogView)
+        view.following = True
+        view.scroll_end(animate=False, x_axis=False)
+        self.show(self.frame)
+
+    def action_neighbour(self, by: int) -> None:
+        """Show another rank's log."""
+        ranks = [rank.rank for rank in self.frame.ranks]
+        if self.rank in ranks:
+            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
+            self.show(self.frame)

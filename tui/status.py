@@ -1,0 +1,164 @@
+"""`ps` and `status`: runs as tables and as JSON. The JSON is an interface; README documents it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddptop.agent import rundir
+from ddptop.agent.wire import PHASES
+from ddptop.tui.frame import ENDED, Frame, RankFrame
+from ddptop.tui.link import Link
+from ddptop.tui.plain import phases, progress
+from ddptop.tui.units import DASH, duration, loss, size
+
+PATIENCE_S = 2.0
+"""How long a live rank is given to be heard: twice the period of its heartbeat."""
+
+
+def frames(directories: Sequence[rundir.RunDir], who: str) -> list[Frame]:
+    """Return the present frame of each run, once its live ranks have been heard."""
+    links = []
+    for directory in directories:
+        try:
+            links.append(Link(directory, who))
+        except rundir.RunDirError:
+            # Removed, or damaged, since it was listed.
+            continue
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            for link in links:
+                link.poll()
+            now = time.time()
+            pictures = [link.frame(now) for link in links]
+            complete = all(link.settled and _is_heard(frame) for link, frame in zip(links, pictures, strict=True))
+            if complete or time.monotonic() > deadline:
+                return pictures
+            time.sleep(0.01)
+    finally:
+        for link in links:
+            link.close()
+
+
+def _is_heard(frame: Frame) -> bool:
+    if frame.state in ENDED:
+        return True
+    return all(rank.heard_age_s is not None or rank.state in ENDED for rank in frame.ranks if rank.pid is not None)
+
+
+def as_json(frame: Frame) -> dict[str, Any]:
+    """Return the documented form of `status --json`."""
+    return {
+        "run": frame.run,
+        "state": frame.state,
+        "program": frame.program,
+        "world": frame.world,
+        "backend": frame.backend,
+        "device": frame.device,
+        "step": frame.step,
+        "total_steps": frame.total_steps,
+        "samples_per_s": _number(frame.samples_per_s),
+        "pid": frame.torchrun_pid,
+        "supervised": frame.supervised,
+        "orphaned": frame.orphaned,
+        "exit_code": frame.exit_code,
+        "cause": frame.cause,
+        "note": frame.note,
+        "refused": frame.refused,
+        "ranks": [_rank_json(rank) for rank in frame.ranks],
+        "verdict": None if frame.verdict is None else _verdict_json(frame),
+    }
+
+
+def _rank_json(rank: RankFrame) -> dict[str, Any]:
+    known: Mapping[str, float] = rank.phases_ms or {}
+    return {
+        "rank": rank.rank,
+        "pid": rank.pid,
+        "state": rank.state,
+        "activity": rank.activity,
+        "step": rank.step,
+        "loss": _number(rank.loss),
+        "step_ms": _number(rank.step_ms),
+        "phases_ms": {phase: _number(known.get(phase)) for phase in PHASES},
+        "allreduce_ms": {"p50": _number(rank.allreduce_p50_ms), "p99": _number(rank.allreduce_p99_ms)},
+        "memory_bytes": rank.memory_bytes,
+        "step_age_s": _number(rank.step_age_s),
+        "metrics": {name: _number(value) for name, value in rank.metrics.items()},
+        "log": rank.log,
+        "ended": rank.ended,
+    }
+
+
+def _verdict_json(frame: Frame) -> dict[str, Any]:
+    verdict = frame.verdict
+    assert verdict is not None
+    names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
+    return {name: getattr(verdict, name) for name in names}
+
+
+def _number(value: float | None) -> float | None:
+    # JSON has no NaN and no infinity.
+    return None if value is None or not math.isfinite(value) else round(value, 6)
+
+
+def run_json(frame: Frame) -> dict[str, Any]:
+    """Return the documented form of one run in `ps --json`."""
+    names = ("run", "state", "program", "world", "backend", "device", "step", "exit_code", "cause")
+    row = {name: getattr(frame, name) for name in names}
+    return {**row, "pid": frame.torchrun_pid, "started_at": frame.started_at, "ended_at": frame.ended_at}
+
+
+def table(pictures: Sequence[Frame], now: float) -> list[str]:
+    """Return the lines of `ps`."""
+    rows = [("RUN", "STATE", "RANKS", "STEP", "AGE", "PROGRAM", "")]
+    for frame in pictures:
+        end = now if frame.ended_at is None else frame.ended_at
+        rows.append(
+            (
+                frame.run,
+                frame.state,
+                str(frame.world),
+                DASH if frame.step is None else f"{frame.step:,}",
+                DASH if frame.started_at is None else duration(end - frame.started_at),
+                frame.program,
+                _remark(frame),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)).rstrip() for row in rows
+    ]
+
+
+def _remark(frame: Frame) -> str:
+    if frame.orphaned:
+        return f"torchrun is gone, its ranks live on: ddptop kill {frame.run}"
+    if not frame.supervised and frame.launched and frame.state not in ENDED:
+        return "its supervisor is gone; the training goes on"
+    return frame.cause or ""
+
+
+def card(frame: Frame) -> list[str]:
+    """Return the lines of `status`."""
+    place = ", ".join(each for each in (frame.backend, frame.device) if each)
+    lines = [
+        f"{frame.run}  {frame.state}  {frame.program}  {frame.world} ranks" + (f"  {place}" if place else ""),
+        f"{progress(frame)}  step {phases(frame)}"
+        + (f"  {frame.samples_per_s:,.0f} samples/s" if frame.samples_per_s is not None else ""),
+    ]
+    lines += [text for text in (frame.placement, frame.note, frame.cause, _remark(frame)) if text]
+    lines.append("RANK  PID      STATE     STEP     LOSS     STEP ms  p50 ms  p99 ms  MEMORY")
+    for rank in frame.ranks:
+        numbers = (rank.step_ms, rank.allreduce_p50_ms, rank.allreduce_p99_ms)
+        step, p50, p99 = (DASH if value is None else f"{value:.1f}" for value in numbers)
+        lines.append(
+            f"{rank.rank:<4}  {rank.pid or DASH:<7}  {rank.state:<8}  "
+            f"{DASH if rank.step is None else rank.step:<7}  {loss(rank.loss)}  {step:>7}  {p50:>6}  {p99:>6}  "
+            f"{size(rank.memory_bytes).strip()}"
+            + (f"  {rank.ended}" if rank.ended and rank.state != "finished" else "")
+        )
+    return list(dict.fromkeys(lines))

@@ -1,0 +1,115 @@
+"""A run before the user's eyes: as the dashboard or as lines, and the words on leaving."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+from ddptop.agent.rundir import RunDir
+from ddptop.tui import plain
+from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.link import Link
+from ddptop.tui.source import Refused
+
+
+def who() -> str:
+    """Say who acts, for the run's event list."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"
+    try:
+        terminal = os.ttyname(0).removeprefix("/dev/")
+    except OSError:
+        terminal = "no terminal"
+    return f"{user} on {terminal}"
+
+
+def show_dashboard(directory: RunDir) -> int:
+    """Show the dashboard until it is left, then say how to come back."""
+    from ddptop.tui.app import run_dashboard
+
+    link = Link(directory, who())
+    try:
+        code = run_dashboard(link)
+        link.poll()
+        frame = link.frame(time.time())
+    finally:
+        link.close()
+    for text in farewell(frame):
+        print(text)
+    return code or (exit_code(frame) if frame.state in ENDED else 0)
+
+
+def farewell(frame: Frame) -> list[str]:
+    """Return the two lines that stand on the terminal after the dashboard."""
+    if frame.state in ENDED:
+        code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
+        cause = f": {frame.cause}" if frame.cause else ""
+        return [f"{frame.run} {frame.state}{code}{cause}", f"its logs:      ddptop logs {frame.run}"]
+    return [f"{frame.run} goes on.  Come back: ddptop attach {frame.run}", f"End it:        ddptop kill {frame.run}"]
+
+
+def exit_code(frame: Frame) -> int:
+    """Return the exit code that stands for how a run ended."""
+    if frame.state == "killed":
+        return 128 + signal.SIGTERM
+    if frame.exit_code is None:
+        return 0 if frame.state == "finished" else 1
+    return frame.exit_code if frame.exit_code >= 0 else 128 - frame.exit_code
+
+
+def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool) -> int:
+    """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
+    link = Link(directory, who())
+    previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
+    try:
+        try:
+            return exit_code(plain.follow(link, interval_s))
+        except KeyboardInterrupt:
+            return _interrupted(link, directory, interval_s, launched_here)
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+        link.close()
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _interrupted(link: Link, directory: RunDir, interval_s: float, launched_here: bool) -> int:
+    if not launched_here:
+        print(f"\n{directory.name} goes on.  End it: ddptop kill {directory.name}", file=sys.stderr)
+        return 130
+    answer = _ask(directory.name) if sys.stdin.isatty() and sys.stderr.isatty() else "s"
+    if answer == "l":
+        for text in farewell(link.frame(time.time())):
+            print(text, file=sys.stderr)
+        return 130
+    grace = directory.read().grace_s if answer == "s" else 0.0
+    return _end(link, grace, interval_s)
+
+
+def _ask(name: str) -> str:
+    """Ask once; another Ctrl-C, or no sense in the answer, leaves the run alone."""
+    try:
+        answer = input(f"\n{name}: [l]eave it running, [s]top it (TERM, then KILL), [k]ill it at once? [l] ")
+    except (KeyboardInterrupt, EOFError):
+        print(file=sys.stderr)
+        return "l"
+    return answer.strip().lower()[:1] if answer.strip().lower()[:1] in ("l", "s", "k") else "l"
+
+
+def _end(link: Link, grace_s: float, interval_s: float) -> int:
+    try:
+        print(link.kill(grace_s, None, lambda text: print(text, file=sys.stderr)), file=sys.stderr)
+    except Refused as refusal:
+        # It may have ended by itself meanwhile; the summary tells.
+        print(f"ddptop: {refusal}", file=sys.stderr)
+    plain.follow(link, interval_s)
+    return 130

@@ -1,0 +1,82 @@
+"""Bars and sparklines as segments: pure functions of numbers and a width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.segment import Segment
+
+from ddptop.tui.theme import LETTERS, Ink
+from ddptop.tui.widgets.lines import Row
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_BROKEN = "×"
+
+
+def phase_bar(phases_ms: Mapping[str, float], scale_ms: float, width: int, ink: Ink) -> Row:
+    """Return the phases of a step, one after the other; `width` cells are `scale_ms`."""
+    row: Row = []
+    end = 0.0
+    drawn = 0
+    for phase, letter in LETTERS.items():
+        end += max(0.0, phases_ms.get(phase) or 0.0)
+        # Rounding the running sum, not each part, keeps the length of the whole right.
+        cells = min(width, round(end / scale_ms * width)) - drawn if scale_ms > 0 and math.isfinite(end) else 0
+        if cells <= 0:
+            continue
+        first, rest = ink.block(phase)
+        row.append(Segment(letter, first))
+        row.append(Segment(letter * (cells - 1), rest))
+        drawn += cells
+    row.append(Segment(" " * (width - drawn)))
+    return row
+
+
+def gauge(share: float, width: int, ink: Ink) -> Row:
+    """Return a bar filled to `share` of `width` cells."""
+    full = round(max(0.0, min(1.0, share)) * width) if math.isfinite(share) else 0
+    return [Segment("█" * full, ink["gauge"]), Segment("░" * (width - full), ink["faint"])]
+
+
+def binned(values: Sequence[float | None], last: int, width: int) -> list[float | None]:
+    """Return at most `width` means of neighbouring values, oldest first; NaN where a value is not finite.
+
+    The bins are fixed to step numbers (`last` is that of the last value), so that a bin
+    keeps its values while new ones come in, and the picture moves without shimmering.
+    """
+    per_bin = max(1, math.ceil(len(values) / width)) if width > 0 else 1
+    bins: dict[int, list[float]] = {}
+    for step, value in enumerate(values, start=last - len(values) + 1):
+        bins.setdefault(step // per_bin, [])
+        if value is not None:
+            bins[step // per_bin].append(value)
+    means = [sum(found) / len(found) if found else None for found in bins.values()]
+    return means[-width:] if width > 0 else []
+
+
+def sparkline(values: Sequence[float | None], last: int, width: int, ink: Ink, height: int = 1) -> list[Row]:
+    """Return the course of values as `height` rows, top first, between their own least and largest."""
+    means = binned(values, last, width)
+    finite = [value for value in means if value is not None and math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    levels = 8 * height
+    heights: list[int | None] = []
+    for value in means:
+        if value is None:
+            heights.append(0)
+        elif not math.isfinite(value):
+            heights.append(None)
+        else:
+            heights.append(1 + round((value - low) / (high - low) * (levels - 1)) if high > low else levels // 2)
+    rows: list[Row] = []
+    for level in range(height - 1, -1, -1):
+        row: Row = []
+        for mark in heights:
+            if mark is None:
+                row.append(Segment(_BROKEN if level == 0 else " ", ink["level-error"]))
+            else:
+                row.append(Segment(_EIGHTHS[max(0, min(8, mark - 8 * level))], ink["history"]))
+        row.append(Segment(" " * (width - len(heights))))
+        rows.append(list(Segment.simplify(row)))
+    return rows

@@ -1,0 +1,142 @@
+"""Everything known about one rank, as rows: what its panel has no room for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.segment import Segment
+
+from ddptop.tui import units
+from ddptop.tui.frame import ENDED, Frame, RankFrame
+from ddptop.tui.theme import LETTERS, MARKS, Ink
+from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
+from ddptop.tui.widgets.lines import Row
+from ddptop.tui.widgets.panel import load_of
+
+_LABEL = 12
+
+
+def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> list[Row]:
+    """Return the rows of a rank's own screen, at most `width` cells each."""
+    rows: list[Row] = []
+    for title, lines in (
+        (None, _state(rank, frame, width, ink)),
+        ("step", _step(rank, frame, width, ink)),
+        ("loss", _loss(rank, width, ink)),
+        ("communication", _communication(rank, width, ink)),
+        ("resources", _resources(rank, width, ink)),
+        ("script's own numbers", _metrics(rank, width, ink)),
+        ("telemetry", _telemetry(rank, width, ink)),
+    ):
+        found = list(lines)
+        if not found:
+            continue
+        if title is not None:
+            rows.append([Segment(title, ink["bold brand"])])
+        rows += found
+    return rows
+
+
+def _fact(label: str, value: str, width: int, ink: Ink, hue: str = "value", after: str = "") -> Row:
+    known = value.strip() != units.DASH
+    text = units.shorten(value, max(4, width - _LABEL - 2))
+    row = [Segment(f"  {label:<{_LABEL - 2}}", ink["label"]), Segment(text, ink[hue if known else "faint"])]
+    return [*row, Segment(after, ink["label"])] if known else row
+
+
+def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
+    slow = "  ◀ slowest" if rank.rank == frame.slowest and rank.state not in ENDED else ""
+    yield [
+        Segment(f"rank {rank.rank} ", ink["bold value"]),
+        Segment(f"of {frame.world}  ", ink["label"]),
+        Segment(f"{MARKS[rank.state]} {rank.state}", ink[f"bold state-{rank.state}"]),
+        Segment(slow, ink["bold rank-slow"]),
+    ]
+    if rank.ended is not None:
+        yield _fact("ended", rank.ended, width, ink, f"bold state-{rank.state}")
+    else:
+        yield _fact("doing", rank.activity or units.DASH, width, ink)
+    yield _fact("pid", units.DASH if rank.pid is None else str(rank.pid), width, ink)
+    yield _fact("host", rank.host or units.DASH, width, ink)
+    yield _fact("device", rank.device or units.DASH, width, ink, after=f"  {frame.backend or ''}")
+
+
+def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
+    yield _fact("number", units.count(rank.step), width, ink)
+    if rank.state not in ENDED:
+        yield _fact("age", units.age(rank.step_age_s).strip(), width, ink, after=" since the last one was completed")
+    yield _fact("time", units.milliseconds(rank.step_ms), width, ink, after=" ms, mean of the last seconds")
+    yield _fact("samples", units.rate(rank.samples_per_s), width, ink, after=" samples/s")
+    if rank.phases_ms is None or not rank.step_ms:
+        return
+    yield [Segment(" " * _LABEL), *phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, width - _LABEL - 1, ink)]
+    for phase, letter in LETTERS.items():
+        value = rank.phases_ms.get(phase)
+        share = None if value is None else value / rank.step_ms
+        yield [
+            Segment(f"  {letter} ", ink[f"bold phase-{phase}"]),
+            Segment(f"{phase:<{_LABEL - 4}}", ink["label"]),
+            Segment(units.milliseconds(value), ink["value"]),
+            Segment(" ms ", ink["label"]),
+            Segment(units.percent(None if share is None else 100 * share, 5) + "  ", ink["value"]),
+            *(gauge(share, min(20, width - 30), ink) if share is not None and width > 38 else []),
+        ]
+
+
+def _loss(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
+    broken = rank.loss is not None and not math.isfinite(rank.loss)
+    yield _fact("last", units.loss(rank.loss).strip(), width, ink, "bold level-error" if broken else "value")
+    if any(value is not None for value in rank.losses):
+        for index, row in enumerate(sparkline(rank.losses, rank.step or 0, min(60, width - _LABEL - 1), ink, 2)):
+            yield [Segment(f"  {'history' if index == 0 else '':<{_LABEL - 2}}", ink["label"]), *row]
+
+
+def _communication(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
+    both = (rank.allreduce_p50_ms, rank.allreduce_p99_ms)
+    text = (
+        units.DASH
+        if both == (None, None)
+        else "  ".join(f"p{which} {units.milliseconds(value)} ms" for which, value in zip((50, 99), both, strict=True))
+    )
+    yield _fact("all-reduce", text, width, ink, after="  waiting for peers included" if width > 66 else "")
+    yield _fact("in flight", str(rank.outstanding) if rank.mechanism else units.DASH, width, ink)
+    yield _fact("seen by", rank.mechanism or f"{units.DASH} (collectives are not hooked in this process)", width, ink)
+
+
+def _resources(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
+    kind = "device memory of this process" if rank.memory_kind == "device" else "resident memory of the process"
+    row = _fact("memory", units.size(rank.memory_bytes), width, ink)
+    total = rank.memory_total_bytes
+    if rank.memory_bytes is not None and total:
+        row += [
+            Segment(f" of {units.size(total)}  ", ink["label"]),
+            *gauge(rank.memory_bytes / total, max(0, min(20, width - _LABEL - 24)), ink),
+        ]
+    elif rank.memory_bytes is not None:
+        row.append(Segment(f"  {kind}", ink["label"]))
+    yield row
+    name, load = load_of(rank)
+    if name == "gpu":
+        yield _fact("gpu", units.percent(load, 5), width, ink)
+    yield _fact(
+        "cpu", units.percent(rank.cpu_percent, 5), width, ink, after="  100% is one core, data workers included"
+    )
+
+
+def _metrics(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
+    for name, value in sorted(rank.metrics.items())[:20]:
+        yield [
+            Segment(f"  {units.fit(name, min(24, max(4, width - 14)))} ", ink["label"]),
+            Segment(f"{value:.6g}", ink["value"]),
+        ]
+
+
+def _telemetry(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
+    if rank.state not in ENDED:
+        yield _fact("heard", units.age(rank.heard_age_s).strip(), width, ink, after=" ago, last sign of life")
+    lost = f"{rank.missed:,} missed, {rank.dropped:,} dropped, {rank.refused:,} refused"
+    yield _fact("records", lost, width, ink, "level-warning" if rank.missed + rank.dropped + rank.refused else "value")
+    fault = rank.fault
+    yield _fact("agent", fault or "no fault", width, ink, "level-error" if fault else "value")
+    yield _fact("log", rank.log or "to the terminal that started it", width, ink)

@@ -1,0 +1,166 @@
+"""The lines above the panels: what run this is, how far it is, and what the user should know now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.segment import Segment
+
+from ddptop.tui import units
+from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.theme import MARKS, Ink
+from ddptop.tui.widgets.bars import gauge
+from ddptop.tui.widgets.lines import Page, Row, packed, spread
+
+
+class Header(Page, can_focus=False):
+    """Run, progress, message and background of a run."""
+
+    def __init__(self, frame: Frame, **options: Any) -> None:
+        super().__init__(**options)
+        self._frame = frame
+
+    def show(self, frame: Frame) -> None:
+        """Take a new picture."""
+        self._frame = frame
+        width = self.container_size.width or self.app.size.width
+        rows = header_rows(frame, width - 2, self.ink, roomy=self.app.size.height >= 30)
+        self.show_rows([[Segment(" "), *row] for row in rows])
+
+    def on_mount(self) -> None:
+        """Draw before the first paint."""
+        self.show(self._frame)
+
+    def on_resize(self) -> None:
+        """Draw for another width."""
+        self.show(self._frame)
+
+    def notify_style_update(self) -> None:
+        """Draw in the colors of another theme."""
+        super().notify_style_update()
+        if self.is_mounted:
+            self.show(self._frame)
+
+
+def header_rows(frame: Frame, width: int, ink: Ink, *, roomy: bool) -> list[Row]:
+    """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed."""
+    word, hue = message(frame)
+    said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
+    behind = _background(frame, width, ink)
+    rows = [_run(frame, width, ink), _progress(frame, width, ink)]
+    if not roomy and not (said and behind):
+        return [*rows, said or behind]
+    return [*rows, said, behind] if said else [*rows, behind, []]
+
+
+def _run(frame: Frame, width: int, ink: Ink) -> Row:
+    hue = ink[f"bold state-{frame.state}"]
+    clock: Row = []
+    if frame.started_at is not None:
+        end = frame.at if frame.ended_at is None else frame.ended_at
+        clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
+        clock.append(Segment(units.duration(end - frame.started_at), ink["value"]))
+    pieces: list[Row] = [
+        [Segment(units.shorten(frame.run, max(8, width // 3)), ink["bold brand"])],
+        [Segment(f"{MARKS[frame.state]} {frame.state.upper()}", hue)],
+        clock,
+        [Segment(units.count(frame.world), ink["value"]), Segment(_plural(" rank", frame.world), ink["label"])],
+        [Segment(units.shorten(frame.program, max(8, width // 3)), ink["value"])],
+        [Segment(frame.backend or "", ink["value"])],
+        [Segment(frame.device or "", ink["value"])],
+    ]
+    left = packed([piece for piece in pieces if piece is not clock], width - 12)
+    return spread(left, clock, width)
+
+
+def _plural(noun: str, number: int) -> str:
+    return noun if number == 1 else noun + "s"
+
+
+def _progress(frame: Frame, width: int, ink: Ink) -> Row:
+    label, value = ink["label"], ink["value"]
+    total = frame.total_steps
+    step = units.count(frame.step)
+    pieces: list[Row] = []
+    if total:
+        whole = units.count(total)
+        share = (frame.step or 0) / total
+        steps: Row = [
+            Segment("step ", label),
+            Segment(step.rjust(len(whole)), ink["bold value"]),
+            Segment(f"/{whole} ", label),
+        ]
+        if width >= 100:
+            steps += [*gauge(share, 20, ink), Segment(" ")]
+        steps.append(Segment(units.percent(100 * share), value))
+        pieces.append(steps)
+        if frame.state not in ENDED:
+            pieces.append([Segment("ETA ", label), Segment(units.duration(frame.eta_s).rjust(5), value)])
+    else:
+        pieces.append([Segment("step ", label), Segment(step.rjust(7), ink["bold value"])])
+    pieces += [
+        [Segment(units.milliseconds(frame.step_ms), value), Segment(" ms/step", label)],
+        [Segment(units.rate(frame.samples_per_s), value), Segment(" samples/s", label)],
+        [Segment("loss", label), Segment(units.loss(frame.loss), value)],
+    ]
+    return packed(pieces, width)
+
+
+def message(frame: Frame) -> tuple[str, str]:
+    """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well."""
+    if frame.state in ENDED:
+        return _ending(frame), f"bold state-{frame.state}"
+    if frame.orphaned:
+        return "torchrun is gone and its ranks live on without it: k ends them", "bold level-error"
+    if frame.state == "killing":
+        return "being ended; what is left after the grace period gets KILL", "state-killing"
+    if frame.state == "pausing":
+        return "every rank runs up to the same step and is held there", "state-pausing"
+    if frame.state == "paused":
+        for_ = "" if frame.held_since is None else f" for {units.age(frame.at - frame.held_since).strip()}"
+        return f"held at step {units.count(frame.step)}{for_}: space resumes", "bold state-paused"
+    if frame.state == "silent":
+        heard = [rank.heard_age_s for rank in frame.ranks if rank.heard_age_s is not None]
+        for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
+        return f"no sign of life from any rank{for_}", "bold state-silent"
+    if frame.verdict is not None:
+        return frame.verdict.text, "bold rank-slow"
+    if frame.state == "stalled":
+        ages = [rank.step_age_s for rank in frame.ranks if rank.step_age_s is not None]
+        for_ = f" for {units.age(min(ages)).strip()}" if ages else ""
+        return f"alive, but no rank has completed a step{for_}: enter shows what a rank is doing", "bold state-stalled"
+    if frame.cause is not None:
+        return frame.cause, "bold level-error"
+    return "", "label"
+
+
+def _ending(frame: Frame) -> str:
+    parts = [frame.state]
+    if frame.state == "lost":
+        parts = ["ended with nobody watching, so that how is not known"]
+    elif frame.exit_code is not None:
+        parts.append(f"exit code {frame.exit_code}")
+    said = ", ".join(parts)
+    if frame.cause:
+        where = f"rank {frame.cause_rank}: " if frame.cause_rank is not None else ""
+        said += f", {where}{frame.cause}"
+    # What to do comes first: the cause may be long, and it is in the events too.
+    return f"{said} · q leaves, g shows the logs" if len(said) < 60 else f"q leaves, g shows the logs · {said}"
+
+
+def _background(frame: Frame, width: int, ink: Ink) -> Row:
+    pieces: list[Row] = []
+    if frame.note:
+        pieces.append([Segment(units.shorten(frame.note, width), ink["level-warning"])])
+    if frame.launched and not frame.supervised and frame.state not in ENDED:
+        pieces.append(
+            [Segment("no supervisor: nothing records this run, but pause and kill still work", ink["level-warning"])]
+        )
+    if frame.refused:
+        text = f"{frame.refused:,} unreadable {_plural('message', frame.refused)} refused"
+        pieces.append([Segment(text, ink["level-warning"])])
+    if not frame.launched:
+        pieces.append([Segment("started by hand, without a supervisor", ink["label"])])
+    if frame.placement:
+        pieces.append([Segment(units.shorten(frame.placement, width), ink["label"])])
+    return packed(pieces, width, gap=3)

@@ -1,0 +1,200 @@
+"""One rank in one box of cells: a pure drawing, without widget, clock or state."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rich.segment import Segment
+from textual.strip import Strip
+
+from ddptop.tui import units
+from ddptop.tui.frame import ENDED, Frame, RankFrame
+from ddptop.tui.theme import LETTERS, MARKS, Ink
+from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
+from ddptop.tui.widgets.lines import Row, spread, strip_of, width_of
+
+MIN_WIDTH = 38
+"""Cells a panel needs to show everything, its border included."""
+MIN_HEIGHT = 7
+MAX_HEIGHT = 10
+
+_ROUND = tuple("╭─╮│╰─╯")
+_HEAVY = tuple("┏━┓┃┗━┛")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large a panel is, and whether it is the chosen one."""
+
+    width: int
+    height: int
+    chosen: bool
+
+
+def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Strip]:
+    """Return the lines of a panel, border included."""
+    inner = shape.width - 4
+    if rank.state == "starting" and not rank.step:
+        content = _starting(rank, frame, inner, ink)
+    else:
+        content = _stepping(rank, frame, inner, shape.height - 2, ink)
+    return _boxed(content, _left_title(rank, frame, ink), _right_title(rank, ink), shape, ink)
+
+
+def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) -> list[Strip]:
+    a, b, c, d, e, f, g = _HEAVY if shape.chosen else _ROUND
+    line = ink["rank-chosen"] if shape.chosen else ink["rank-border"]
+    inner = shape.width - 4
+    room = shape.width - 4
+    if width_of(left) + width_of(right) + 1 > room:
+        right = []
+    gap = room - width_of(left) - width_of(right)
+    top = [Segment(a + b, line), *left, Segment(b * max(0, gap), line), *right, Segment(b + c, line)]
+    strips = [strip_of(top, shape.width)]
+    for index in range(shape.height - 2):
+        row = content[index] if index < len(content) else []
+        strips.append(
+            Strip([Segment(d, line), Segment(" "), *strip_of(row, inner), Segment(" "), Segment(d, line)]).simplify()
+        )
+    strips.append(Strip([Segment(e + f * (shape.width - 2) + g, line)]))
+    return strips
+
+
+def _left_title(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    hue = ink[f"bold state-{rank.state}"]
+    row = [Segment(f" {rank.rank} ", ink["bold value"]), Segment(MARKS[rank.state], hue)]
+    if rank.state != "running":
+        row.append(Segment(f" {rank.state}", hue))
+    if rank.rank == frame.slowest and rank.state not in ENDED:
+        row.append(Segment(" ◀ slowest", ink["bold rank-slow"]))
+    row.append(Segment(" "))
+    return row
+
+
+def _right_title(rank: RankFrame, ink: Ink) -> Row:
+    if rank.step is None:
+        return []
+    row = [Segment(f" step {units.count(rank.step)} ", ink["label"])]
+    if rank.state not in ENDED and rank.step_age_s is not None:
+        hue = ink["bold rank-slow" if rank.state == "stalled" else "label"]
+        row.append(Segment(f"{units.age(rank.step_age_s)} ago ", hue))
+    return row
+
+
+def _starting(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
+    since = None if frame.started_at is None else frame.at - frame.started_at
+    doing = rank.activity or "waiting for the process"
+    row = [Segment(units.shorten(doing, inner - 24), ink["bold state-starting"])]
+    clock = [Segment(units.age(since).strip() + " since launch", ink["label"])]
+    return [spread(row, clock, inner), [], _identity(rank, inner, ink), [], _resources(rank, inner, ink)]
+
+
+def _stepping(rank: RankFrame, frame: Frame, inner: int, room: int, ink: Ink) -> list[Row]:
+    tall = 2 if room >= 8 else 1
+    rows = [*_loss(rank, inner, tall, ink), *_step(rank, frame, inner, ink)]
+    if room >= 7:
+        rows += _long_legend(rank, inner, ink)
+    else:
+        rows.append(_legend(rank, inner, ink))
+    if rank.ended is not None:
+        mark = [Segment(units.shorten(rank.ended, inner), ink[f"state-{rank.state}"])]
+        return [*rows, *_end_rows(mark, rank, inner, ink)]
+    rows += [_all_reduce(rank, ink), _resources(rank, inner, ink)]
+    if room >= 6:
+        rows.append(_identity(rank, inner, ink))
+    return rows
+
+
+def _end_rows(mark: Row, rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
+    return [_all_reduce(rank, ink), mark, _identity(rank, inner, ink)]
+
+
+def _loss(rank: RankFrame, inner: int, tall: int, ink: Ink) -> list[Row]:
+    broken = rank.loss is not None and not math.isfinite(rank.loss)
+    head = [
+        Segment("loss ", ink["label"]),
+        Segment(units.loss(rank.loss), ink["bold level-error" if broken else "bold value"]),
+    ]
+    course = sparkline(rank.losses, rank.step or 0, max(0, inner - 14), ink, tall)
+    return [[*(head if index == 0 else [Segment(" " * 12)]), Segment("  "), *row] for index, row in enumerate(course)]
+
+
+def _step(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
+    head = [
+        Segment("step ", ink["label"]),
+        Segment(units.milliseconds(rank.step_ms), ink["bold value"]),
+        Segment(" ms ", ink["label"]),
+    ]
+    width = max(0, inner - 15)
+    if rank.phases_ms is None or rank.step_ms is None:
+        return [[*head, Segment(units.DASH, ink["faint"])]]
+    return [[*head, *phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, width, ink)]]
+
+
+def _amount(rank: RankFrame, phase: str) -> float | None:
+    return None if rank.phases_ms is None else rank.phases_ms.get(phase)
+
+
+def _legend(rank: RankFrame, inner: int, ink: Ink) -> Row:
+    gap = " " * min(4, max(0, (inner - 30) // 5))
+    row: Row = []
+    for phase, letter in LETTERS.items():
+        if row:
+            row.append(Segment(gap))
+        row.append(Segment(letter, ink[f"bold phase-{phase}"]))
+        row.append(Segment(units.short_milliseconds(_amount(rank, phase)), ink["value"]))
+    return row
+
+
+def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
+    each = inner // 3
+    rows: list[Row] = []
+    for index, (phase, letter) in enumerate(LETTERS.items()):
+        if index % 3 == 0:
+            rows.append([])
+        cell = [
+            Segment(letter, ink[f"bold phase-{phase}"]),
+            Segment(f" {units.fit(phase, min(9, each - 8))}", ink["label"]),
+            Segment(units.short_milliseconds(_amount(rank, phase)), ink["value"]),
+        ]
+        rows[-1] += strip_of(cell, each)
+    return rows
+
+
+def _all_reduce(rank: RankFrame, ink: Ink) -> Row:
+    return [
+        Segment("all-reduce ", ink["label"]),
+        Segment("p50", ink["label"]),
+        Segment(units.milliseconds(rank.allreduce_p50_ms), ink["value"]),
+        Segment("  p99", ink["label"]),
+        Segment(units.milliseconds(rank.allreduce_p99_ms), ink["value"]),
+        Segment(" ms", ink["label"]),
+    ]
+
+
+def load_of(rank: RankFrame) -> tuple[str, float | None]:
+    """Return what the rank computes on, `cpu` or `gpu`, and its load in percent."""
+    return ("cpu", rank.cpu_percent) if rank.device_percent is None else ("gpu", rank.device_percent)
+
+
+def _resources(rank: RankFrame, inner: int, ink: Ink) -> Row:
+    label = "mem " if rank.memory_kind == "device" else "rss "
+    row = [Segment(label, ink["label"]), Segment(units.size(rank.memory_bytes), ink["value"])]
+    total = rank.memory_total_bytes
+    # The load stands at the right edge, so that it is in one column over all panels.
+    room = inner - 12 - 11
+    if total and rank.memory_bytes is not None and room >= 5:
+        named = f" of{units.size(total)}" if room >= 20 else ""
+        row.append(Segment(named, ink["label"]))
+        row.append(Segment(" "))
+        row += gauge(rank.memory_bytes / total, min(24, room - len(named) - 1), ink)
+    kind, load = load_of(rank)
+    right = [Segment(f"{kind} ", ink["label"]), Segment(units.percent(load, 5), ink["value"])]
+    return spread(row, right, inner)
+
+
+def _identity(rank: RankFrame, inner: int, ink: Ink) -> Row:
+    known = [f"pid {rank.pid}"] if rank.pid is not None else []
+    known += [text for text in (rank.device, rank.host) if text]
+    return [Segment(units.shorten("  ".join(known), inner), ink["faint"])]

@@ -1,0 +1,216 @@
+"""All ranks at once: one widget paints every panel, because a widget for each costs ten times as much.
+
+It knows which rank is chosen and says so; what opens, ends or follows is the screen's matter.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from ddptop.tui.frame import Frame
+from ddptop.tui.widgets.lines import Drawn
+from ddptop.tui.widgets.panel import MAX_HEIGHT, MIN_HEIGHT, MIN_WIDTH, Shape, draw_panel
+
+
+def arrange(ranks: int, width: int, lines: int) -> tuple[int, int, int]:
+    """Return columns, rows and the height of a panel for so many ranks.
+
+    `width` is what there is; `lines` is what the panels may take before they have to be scrolled.
+    """
+    most = max(1, min(ranks, width // MIN_WIDTH))
+    rows = math.ceil(ranks / most) if ranks else 0
+    columns = math.ceil(ranks / rows) if rows else 1
+    height = max(MIN_HEIGHT, min(MAX_HEIGHT, lines // rows)) if rows else MIN_HEIGHT
+    return columns, rows, height
+
+
+class PanelGrid(Drawn, can_focus=True):
+    """A panel for each rank, as many in a row as fit."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "Rank left", id="panels.left", tooltip="Choose the rank to the left", show=False),
+        Binding(
+            "right", "move(1)", "Rank right", id="panels.right", tooltip="Choose the rank to the right", show=False
+        ),
+        Binding("up", "move_row(-1)", "Rank above", id="panels.up", tooltip="Choose the rank above", show=False),
+        Binding("down", "move_row(1)", "Rank below", id="panels.down", tooltip="Choose the rank below", show=False),
+        Binding(
+            "tab", "cycle(1)", "Next rank", id="panels.next", tooltip="Choose the next rank, in a ring", show=False
+        ),
+        Binding(
+            "shift+tab",
+            "cycle(-1)",
+            "Previous rank",
+            id="panels.previous",
+            tooltip="Choose the previous rank, in a ring",
+            show=False,
+        ),
+        Binding("home", "edge(0)", "First rank", id="panels.first", tooltip="Choose the first rank", show=False),
+        Binding("end", "edge(-1)", "Last rank", id="panels.last", tooltip="Choose the last rank", show=False),
+        Binding("enter", "open", "Rank", id="panels.open", tooltip="Open the chosen rank's own screen"),
+    ]
+
+    chosen: reactive[int] = reactive(0, repaint=False)
+    """Number of the chosen rank; it stays with that rank when others come and go."""
+
+    class Chosen(Message):
+        """Another rank was chosen."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    class Opened(Message):
+        """The user wants to see all about a rank."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    def __init__(self, frame: Frame, **options: Any) -> None:
+        super().__init__(**options)
+        self._frame = frame
+        self._drawn: dict[int, list[Strip]] = {}
+
+    # Layout
+
+    @property
+    def _plan(self) -> tuple[int, int, int]:
+        # One cell is kept for the scrollbar whether it is there or not: a layout that
+        # depended on it could make it come and go for ever.
+        return arrange(len(self._frame.ranks), self.container_size.width - 1, self._budget)
+
+    @property
+    def _budget(self) -> int:
+        return int(self.app.size.height * 0.6)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """All rows of panels; the style sheet sets the limit."""
+        _, rows, height = arrange(len(self._frame.ranks), width - 1, self._budget)
+        return rows * height
+
+    def on_resize(self) -> None:
+        """Arrange the panels anew."""
+        self._rearrange()
+        self._bring_into_view()
+
+    def _rearrange(self) -> None:
+        _, rows, height = self._plan
+        self._drawn.clear()
+        self.virtual_size = Size(0, rows * height)
+        self.refresh()
+
+    def _place(self, index: int) -> Region:
+        columns, _, height = self._plan
+        row, column = divmod(index, columns)
+        width = self.scrollable_content_region.width
+        left = width * column // columns
+        return Region(left, row * height, width * (column + 1) // columns - left, height)
+
+    # Painting
+
+    def show(self, frame: Frame) -> None:
+        """Take a new picture and repaint the panels in sight that look different in it."""
+        before, self._frame = self._frame, frame
+        if len(before.ranks) != len(frame.ranks):
+            self._rearrange()
+            self.refresh(layout=True)
+            return
+        sight = self.scrollable_content_region.size.region.translate(self.scroll_offset)
+        for index in range(len(frame.ranks)):
+            region = self._place(index)
+            if not region.overlaps(sight):
+                self._drawn.pop(index, None)
+                continue
+            old, new = self._drawn.get(index), self._draw(index)
+            if old != new:
+                self._drawn[index] = new
+                self.refresh(region.translate(-self.scroll_offset))
+
+    def _draw(self, index: int) -> list[Strip]:
+        rank = self._frame.ranks[index]
+        region = self._place(index)
+        return draw_panel(rank, self._frame, Shape(region.width, region.height, rank.rank == self.chosen), self.ink)
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line through the panels of a row."""
+        columns, _, height = self._plan
+        row, line = divmod(y + self.scroll_offset.y, height)
+        parts = []
+        for index in range(row * columns, min((row + 1) * columns, len(self._frame.ranks))):
+            if index not in self._drawn:
+                self._drawn[index] = self._draw(index)
+            parts.append(self._drawn[index][line])
+        return Strip.join(parts).crop_extend(0, self.size.width, self.rich_style)
+
+    def notify_style_update(self) -> None:
+        """Draw all again, in the colors of another theme."""
+        self._drawn.clear()
+        super().notify_style_update()
+
+    # Choosing
+
+    @property
+    def _index(self) -> int:
+        return next((i for i, rank in enumerate(self._frame.ranks) if rank.rank == self.chosen), 0)
+
+    def _choose(self, index: int) -> None:
+        if 0 <= index < len(self._frame.ranks):
+            self.chosen = self._frame.ranks[index].rank
+
+    def watch_chosen(self) -> None:
+        """Mark the rank and bring its panel into sight."""
+        if not self.is_mounted:
+            return
+        self._drawn.clear()
+        self.refresh()
+        self._bring_into_view()
+        self.post_message(self.Chosen(self.chosen))
+
+    def _bring_into_view(self) -> None:
+        if self._frame.ranks:
+            self.scroll_to_region(self._place(self._index), animate=False)
+
+    def action_move(self, by: int) -> None:
+        """Choose a neighbour."""
+        self._choose(self._index + by)
+
+    def action_move_row(self, by: int) -> None:
+        """Choose the neighbour above or below; from the last full row, the last rank."""
+        columns, rows, _ = self._plan
+        if 0 <= self._index // columns + by < rows:
+            self._choose(min(self._index + by * columns, len(self._frame.ranks) - 1))
+
+    def action_cycle(self, by: int) -> None:
+        """Choose the next rank, after the last one the first."""
+        if self._frame.ranks:
+            self._choose((self._index + by) % len(self._frame.ranks))
+
+    def action_edge(self, index: int) -> None:
+        """Choose the first rank or the last."""
+        self._choose(index % max(1, len(self._frame.ranks)))
+
+    def action_open(self) -> None:
+        """Ask for the chosen rank's own screen."""
+        if self._frame.ranks:
+            self.post_message(self.Opened(self._frame.ranks[self._index].rank))
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the rank under the mouse; with a double click, open it."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        place = offset + self.scroll_offset
+        for index in range(len(self._frame.ranks)):
+            if self._place(index).contains(place.x, place.y):
+                self._choose(index)
+                if event.chain == 2:
+                    self.action_open()

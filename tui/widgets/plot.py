@@ -1,0 +1,77 @@
+"""The loss of the ranks over steps. Imports NumPy and the plot library, so it is loaded after the first paint."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from textual.binding import BindingType
+from textual.content import Content
+from textual_plot import HiResMode, PlotWidget
+
+from ddptop.tui.frame import RankFrame
+from ddptop.tui.theme import RANK_HUES, ink
+from ddptop.tui.widgets.bars import binned
+
+_PERIOD_S: Final = 1.0
+"""A plot costs as much as fifty panels; once a second is enough for a curve."""
+
+Curve = tuple[list[int], list[float]]
+
+
+class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
+    """Loss of each rank over its last steps; the chosen rank lies on top."""
+
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_pan_and_zoom=False, **options)
+        self._shown: object = None
+        self._next = 0.0
+        self.set_reactive(PlotWidget.margin_top, 0)
+        self.set_reactive(PlotWidget.margin_bottom, 1)
+        self.set_reactive(PlotWidget.margin_left, 8)
+
+    def show(self, ranks: Sequence[RankFrame], chosen: int | None) -> None:
+        """Draw the ranks' losses if they changed, at most once a second, and at once for another choice."""
+        curves = {rank.rank: rank.losses for rank in ranks}
+        key = (chosen, self.size, self.app.theme)
+        picture = (key, curves)
+        now = time.monotonic()
+        if picture == self._shown or not self.size:
+            return
+        if isinstance(self._shown, tuple) and self._shown[0] == key and now < self._next:
+            return
+        self._shown, self._next = picture, now + _PERIOD_S
+        self._draw_curves(ranks, chosen)
+
+    def _draw_curves(self, ranks: Sequence[RankFrame], chosen: int | None) -> None:
+        hues = ink(self.app.theme).hues
+        self.clear()
+        title = [Content("loss over steps, by rank ")]
+        for rank in sorted(ranks, key=lambda rank: rank.rank == chosen):
+            hue = hues[f"line-{rank.rank % RANK_HUES}"]
+            steps, losses = self._curve(rank)
+            if len(steps) > 1:
+                self.plot(steps, losses, line_style=hue, hires_mode=HiResMode.BRAILLE)
+        for rank in ranks[:16]:
+            mark = f"[{rank.rank}]" if rank.rank == chosen and len(ranks) > 1 else f" {rank.rank} "
+            title.append(Content.styled(mark, hues[f"line-{rank.rank % RANK_HUES}"]))
+        if len(ranks) > 16:
+            title.append(Content(" …"))
+        self.border_title = Content("").join(title)
+
+    def _curve(self, rank: RankFrame) -> Curve:
+        last = rank.step or len(rank.losses)
+        # Two dots fit into a cell; more points than dots cost time and show nothing.
+        width = max(2, (self.size.width - self.margin_left) * 2)
+        first = last - len(rank.losses) + 1
+        per_bin = max(1, math.ceil(len(rank.losses) / width))
+        steps, losses = [], []
+        for index, value in enumerate(binned(rank.losses, last, width)):
+            if value is not None and math.isfinite(value):
+                steps.append(first + index * per_bin)
+                losses.append(value)
+        return steps, losses
