@@ -89,7 +89,7 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
         own = _without_runner(failure.__traceback__)
         error = traceback.format_exception_only(type(failure), failure)[-1].strip()
         trace = "".join(traceback.format_exception(type(failure), failure, own))
-        sys.excepthook(type(failure), failure, own)
+        sys.excepthook(type(failure), failure.with_traceback(own), own)
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -123,11 +123,12 @@ def _execute(program: str, as_module: bool) -> None:
         return
     else:
         # As Python does it: imports are looked up beside the script.
-        sys.path[0] = str(Path(program).resolve().parent)
-        code = compile(Path(program).read_bytes(), program, "exec", dont_inherit=True)
+        path = os.path.abspath(program)
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
         main_module.__package__ = None
-        main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", program)
-        main_module.__file__ = program
+        main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+        main_module.__file__ = path
     main_module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main_module
     exec(code, main_module.__dict__)

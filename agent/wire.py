@@ -71,7 +71,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the script gave to `ddptop.agent.log` during this step."""
 
 
-class Hello(_Message, tag="hello"):
+class Hello(_Message, frozen=True, tag="hello"):
     """Who a rank is. Sent at the start and again to everybody when somebody new subscribes."""
 
     protocol: int
@@ -90,7 +90,7 @@ class Hello(_Message, tag="hello"):
     """Restart count of the group, from torchrun."""
 
 
-class Beat(_Message, tag="beat"):
+class Beat(_Message, frozen=True, tag="beat"):
     """Sign of life, once a second and at every change of state. Life, not progress."""
 
     rank: int
@@ -133,14 +133,14 @@ class Beat(_Message, tag="beat"):
     """The last of them, one line."""
 
 
-class Steps(_Message, tag="steps"):
+class Steps(_Message, frozen=True, tag="steps"):
     """Step records of one rank, oldest first."""
 
     rank: int
     steps: tuple[Step, ...]
 
 
-class Event(_Message, tag="event"):
+class Event(_Message, frozen=True, tag="event"):
     """Something worth a line in the run's event list."""
 
     at_ns: int
@@ -150,7 +150,7 @@ class Event(_Message, tag="event"):
     """`info`, `warning` or `error`."""
 
 
-class RunState(_Message, tag="run"):
+class RunState(_Message, frozen=True, tag="run"):
     """The supervisor's word on the run as a whole, once a second and at every change."""
 
     at_ns: int
@@ -167,7 +167,7 @@ class RunState(_Message, tag="run"):
 Telemetry = Hello | Beat | Steps | Event | RunState
 
 
-class Hold(_Message, tag="hold"):
+class Hold(_Message, frozen=True, tag="hold"):
     """Phase one of a pause: promise not to pass the step now in work.
 
     Answered with `Reply.step`, the promised step. The promise lapses after `lease_ms`.
@@ -178,7 +178,7 @@ class Hold(_Message, tag="hold"):
     lease_ms: int = 4000
 
 
-class Commit(_Message, tag="commit"):
+class Commit(_Message, frozen=True, tag="commit"):
     """Phase two: stay at the boundary after `step` until `Resume`. Refused once the promise has lapsed."""
 
     id: int
@@ -186,13 +186,13 @@ class Commit(_Message, tag="commit"):
     step: int
 
 
-class Resume(_Message, tag="resume"):
+class Resume(_Message, frozen=True, tag="resume"):
     """Let go, whoever committed the pause."""
 
     id: int
 
 
-class Fill(_Message, tag="fill"):
+class Fill(_Message, frozen=True, tag="fill"):
     """Send the step records from `first_seq` on that the rank still keeps; `Steps` messages, then a `Reply`."""
 
     id: int
@@ -201,13 +201,13 @@ class Fill(_Message, tag="fill"):
     """Newest records only, so that an answer stays within a few megabytes."""
 
 
-class Query(_Message, tag="query"):
+class Query(_Message, frozen=True, tag="query"):
     """Answered with the steps completed and, in `done`, whether the rank is held."""
 
     id: int
 
 
-class Kill(_Message, tag="kill"):
+class Kill(_Message, frozen=True, tag="kill"):
     """To the supervisor: end the run, or one rank of it."""
 
     id: int
@@ -220,7 +220,7 @@ class Kill(_Message, tag="kill"):
 Command = Hold | Commit | Resume | Fill | Query | Kill
 
 
-class Reply(_Message, tag="reply"):
+class Reply(_Message, frozen=True, tag="reply"):
     """The one answer to a command."""
 
     id: int
@@ -233,9 +233,9 @@ class Reply(_Message, tag="reply"):
 Answer = Steps | Reply
 
 _encoder = msgspec.msgpack.Encoder()
-_telemetry = msgspec.msgpack.Decoder(Telemetry)
-_command = msgspec.msgpack.Decoder(Command)
-_answer = msgspec.msgpack.Decoder(Answer)
+_telemetry: msgspec.msgpack.Decoder[Telemetry] = msgspec.msgpack.Decoder(Telemetry)
+_command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 Unreadable = msgspec.MsgspecError
 """Raised by the `read_*` functions for anything that is not a message of this protocol."""

@@ -87,6 +87,8 @@ def load(folder: Path, program: str) -> Checkpoint:
         if broken is not None:
             raise ValueError(f"wrong checksum in {broken}")
         found = Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
+        if not (isinstance(found.epoch, int) and isinstance(found.step, int)):
+            raise TypeError("epoch and step are not whole numbers")
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, zipfile.BadZipFile,
             pickle.UnpicklingError) as error:  # fmt: skip
         advice = f"; remove it to go on from {PREVIOUS}" if _has_previous(path) else ""
@@ -97,7 +99,7 @@ def load(folder: Path, program: str) -> Checkpoint:
 
 
 def _newest(folder: Path) -> Path | None:
-    return next((folder / name for name in (CURRENT, PREVIOUS) if (folder / name).is_file()), None)
+    return next((folder / name for name in (CURRENT, PREVIOUS) if os.path.isfile(folder / name)), None)
 
 
 def _has_previous(path: Path) -> bool:

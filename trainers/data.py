@@ -6,6 +6,7 @@ Knows nothing of models; a program brings the view, what is done to a picture be
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,8 @@ def _synthetic(kind: Kind, train_view: View, test_view: View) -> tuple[Pictures,
     def make(count: int, first: int, view: View) -> Pictures:
         return SyntheticPictures(
             channels=kind.channels, size=kind.size, classes=kind.classes, count=count, first=first,
-            shift=kind.synthetic_shift, noise=kind.synthetic_noise, view=view,
+            level=255 * sum(kind.mean) / kind.channels, shift=kind.synthetic_shift,
+            noise=kind.synthetic_noise, view=view,
         )  # fmt: skip
 
     return make(kind.train, 0, train_view), make(kind.test, kind.train, test_view)
@@ -132,7 +134,7 @@ def _download(kind: Kind, folder: Path) -> None:
 
 
 def _real(kind: Kind, folder: Path, train_view: View, test_view: View) -> tuple[Pictures, Pictures]:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # False, too, where looking is not permitted
         raise Refusal(
             f"no folder {folder}; add --download to fetch {kind.name} into it, "
             "or leave --data-dir away for the synthetic set"
@@ -152,8 +154,11 @@ def _real(kind: Kind, folder: Path, train_view: View, test_view: View) -> tuple[
         # What the readers of torchvision raise for files that are cut short or hold something else.
         raise _damaged(kind, folder, error) from error
     for half in (train, test):
-        if len(half.data) != len(half.targets) or not len(half.data):
-            raise _damaged(kind, folder, ValueError(f"{len(half.data)} images but {len(half.targets)} labels"))
+        pictures, labels = np.asarray(half.data), np.asarray(half.targets)
+        if len(pictures) != len(labels) or not len(pictures):
+            raise _damaged(kind, folder, ValueError(f"{len(pictures)} images but {len(labels)} labels"))
+        if pictures.shape[1:3] != (kind.size, kind.size) or not 0 <= labels.min() <= labels.max() < kind.classes:
+            raise _damaged(kind, folder, ValueError(f"not {kind.size} px images of {kind.classes} classes"))
     return train, test
 
 
@@ -161,7 +166,7 @@ def _damaged(kind: Kind, folder: Path, error: Exception) -> Refusal:
     return Refusal(f"{kind.name} in {folder} is damaged ({one_line(error)}); remove it there and add --download")
 
 
-def train_loader(data: Data, options: Options, place: Place) -> tuple[DataLoader[Any], DistributedSampler[Any]]:
+def training_loader(data: Data, options: Options, place: Place) -> tuple[DataLoader[Any], DistributedSampler[Any]]:
     """Return the loader of this rank's share of every epoch, and the sampler that shuffles it."""
     sampler: DistributedSampler[Any] = DistributedSampler(
         data.train, place.world, place.rank, shuffle=True, seed=options.seed
@@ -169,7 +174,7 @@ def train_loader(data: Data, options: Options, place: Place) -> tuple[DataLoader
     return _loader(data.train, options, place, sampler), sampler
 
 
-def test_loader(data: Data, options: Options, place: Place) -> DataLoader[Any]:
+def evaluation_loader(data: Data, options: Options, place: Place) -> DataLoader[Any]:
     """Return the loader of this rank's share of the evaluation; no picture is in two shares."""
     # DistributedSampler would repeat pictures to make the shares equal, and so count them twice.
     share = Subset(data.test, range(place.rank, _length(data.test), place.world))

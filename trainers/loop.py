@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 import ddptop.agent as agent
 from ddptop.trainers import checkpoint, group, options
 from ddptop.trainers.checkpoint import Checkpoint
-from ddptop.trainers.data import open_data, test_loader, train_loader
+from ddptop.trainers.data import evaluation_loader, open_data, training_loader
 from ddptop.trainers.group import Place, say
 from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal, one_line, refuse
@@ -49,18 +49,18 @@ def train(name: str, task: Task, asked: Options, place: Place) -> Outcome:
     """Train a task to its end, from the start or from a checkpoint."""
     started = time.monotonic()
     data = open_data(task.kind, asked, place, task.train_view, task.test_view)
-    loader, sampler = train_loader(data, asked, place)
-    test = test_loader(data, asked, place)
-    plan = Plan.of(asked, len(loader))
+    loader, sampler = training_loader(data, asked, place)
+    test = evaluation_loader(data, asked, place)
 
     torch.manual_seed(asked.seed)
     model = task.model().to(place.device)
     optimizer = task.optimizer(model.parameters(), asked.lr)
     first_epoch, step = place.agree(lambda: _begin(task, asked, place, model, optimizer))
     ddp = DistributedDataParallel(model)
+    plan = Plan.of(asked, len(loader), first_epoch, step)
 
     place.say(
-        f"{name}: {task.title}, {plan.steps} steps ({plan.steps_per_epoch} an epoch), "
+        f"{name}: {task.title}, {plan.steps} steps, {plan.steps_per_epoch} an epoch, "
         f"world {place.world}, batch {asked.batch_size} a rank, lr {asked.lr:g}, seed {asked.seed}, "
         f"{place.backend} on {place.device.type}, data {data.title}"
         + (f", goes on from epoch {first_epoch}, step {step}" if asked.resume else "")

@@ -30,7 +30,7 @@ from ddptop.trainers.task import Task
 
 GPU: Final = Defaults(device="GPU", epochs=10, batch_size=128, lr=0.1, samples=None, workers=4)
 GPU_IMAGE_SIZE: Final = CIFAR10.size
-CPU: Final = Defaults(device="CPU", epochs=3, batch_size=6, lr=0.02, samples=2400, workers=0)
+CPU: Final = Defaults(device="CPU", epochs=3, batch_size=6, lr=0.02, samples=1920, workers=0)
 CPU_IMAGE_SIZE: Final = 16
 
 SMALL_IMAGE: Final = 64

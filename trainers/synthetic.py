@@ -31,16 +31,28 @@ class SyntheticPictures(Dataset[tuple[torch.Tensor, int]]):
     Args:
         channels: 1 for gray, 3 for color.
         first: number of the first picture, so that training and evaluation see different ones.
+        level: mean brightness, of 255.
         shift: how far a picture may be moved, in pixels.
         noise: standard deviation of the noise, of 255.
     """
 
     def __init__(
-        self, *, channels: int, size: int, classes: int, count: int, first: int, shift: int, noise: float, view: View
+        self,
+        *,
+        channels: int,
+        size: int,
+        classes: int,
+        count: int,
+        first: int,
+        level: float,
+        shift: int,
+        noise: float,
+        view: View,
     ) -> None:
         self._classes = classes
         self._count = count
         self._first = first
+        self._level = level
         self._shift = shift
         self._view = view
         rng = np.random.default_rng(_SEED)
@@ -62,7 +74,7 @@ class SyntheticPictures(Dataset[tuple[torch.Tensor, int]]):
         if not 0 <= index < self._count:
             raise IndexError(index)
         label = index % self._classes
-        return self._view(Image.fromarray(self.picture(index), "L" if self._noise.shape[-1] == 1 else "RGB")), label
+        return self._view(Image.fromarray(self.picture(index))), label
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
         """Return the raw picture: (size, size) for gray, (size, size, 3) for color, 0 to 255."""
@@ -73,7 +85,7 @@ class SyntheticPictures(Dataset[tuple[torch.Tensor, int]]):
         moves = [(int(y), int(x)) for y, x in rng.integers(-self._shift, self._shift + 1, (3, 2))]
         strength, mixture = rng.uniform(0.4, 0.9), rng.uniform(0.0, 0.6)
         content: npt.NDArray[np.float32] = (
-            127.5
+            self._level
             + strength * np.roll(self._prototypes[label, variant], moves[0], (0, 1))
             + mixture * np.roll(self._prototypes[other, distractor], moves[1], (0, 1))
             + np.roll(self._noise[bank], moves[2], (0, 1))

@@ -48,12 +48,18 @@ class Plan:
     steps: int
 
     @classmethod
-    def of(cls, options: Options, steps_per_epoch: int) -> Plan:
-        """Return the plan that ends with the first of `--epochs` and `--steps`."""
+    def of(cls, options: Options, steps_per_epoch: int, epoch: int, step: int) -> Plan:
+        """Return the plan that ends with the first of `--epochs` and `--steps`.
+
+        Args:
+            epoch: Epochs already done, perhaps with another number of ranks and so of steps each.
+            step: Steps already done.
+        """
         epochs = options.epochs
         if epochs is None:
-            epochs = -(-options.steps // steps_per_epoch) if options.steps else options.usual_epochs
-        steps = epochs * steps_per_epoch
+            left = max((options.steps or 0) - step, 0)
+            epochs = epoch - (-left // steps_per_epoch) if options.steps else options.usual_epochs
+        steps = step + max(epochs - epoch, 0) * steps_per_epoch
         return cls(steps_per_epoch, epochs, min(steps, options.steps or steps))
 
 

@@ -21,7 +21,7 @@ from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.reactive import reactive
+from textual.reactive import var
 from textual.worker import WorkerFailed
 
 from ddptop.tui.frame import Frame
@@ -55,8 +55,8 @@ class DdptopApp(App[None]):
     CSS_PATH = "ddptop.tcss"
     TITLE = "ddptop"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (160, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (160, "-wide")]  # noqa: RUF012 - no ClassVar in Textual
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
         Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),
@@ -71,8 +71,8 @@ class DdptopApp(App[None]):
         ),
     ]
 
-    frame: reactive[Frame | None] = reactive(None)
-    """The picture now shown; set at the frame rate, watched by what can be seen."""
+    frame: var[Frame | None] = var(None)
+    """The picture now shown, set at the frame rate. A `reactive` would repaint the whole screen each time."""
 
     def __init__(self, source: Source, grace_s: float = 5.0, clock: Callable[[], float] = time.time) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ class Caller:
         replies: dict[Peer, wire.Reply] = {}
         deadline = time.monotonic() + timeout_s
         while waiting and (left := deadline - time.monotonic()) > 0:
-            for socket, _ in poller.poll(left * 1000):
+            for socket, _ in poller.poll(int(left * 1000) + 1):
                 peer, number = waiting[socket]
                 answer = _readable(socket.recv())
                 if isinstance(answer, wire.Reply) and answer.id == number:

@@ -159,7 +159,8 @@ def first_traceback(frame: Frame) -> list[str]:
         text = Path(rank.log).read_text(errors="replace").splitlines()
     except OSError:
         return []
-    start = max((number for number, each in enumerate(text) if each.startswith("Traceback ")), default=0)
+    opening = "Traceback (most recent call last)"  # torch may put `[rank1]: ` before it
+    start = max((number for number, each in enumerate(text) if opening in each), default=0)
     chosen = text[max(start, len(text) - TRACE_LINES) :]
     return [f"--- rank {rank.rank}, which failed first:", *(clean(each) for each in chosen)]
 

@@ -157,7 +157,7 @@ class Store:
             self._state = state
         for rank, each in ranks.items():
             before = self._rank_states.get(rank)
-            if before not in (None, each) and each in ("silent", "stalled", "failed", "lost"):
+            if before not in (None, each) and each in ("silent", "stalled"):
                 self._add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
         self._rank_states = dict(ranks)
 
@@ -167,7 +167,7 @@ class Store:
             return f"run {state}" + (f", exit code {code}" if code is not None else "")
         if state == "paused":
             return f"paused: all ranks held at step {self._common_step()}"
-        return f"run {state}"
+        return state
 
     def _add(self, event: EventLine) -> None:
         self._events.append(event)

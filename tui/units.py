@@ -94,12 +94,16 @@ def size(value: int | None) -> str:
     if mib < 999.5:
         return f"{mib:4.0f} MiB"
     gib = mib / _KIB
-    return f"{gib:4.2f} GiB" if gib < 9.995 else f"{gib:4.1f} GiB" if gib < 99.95 else f"{gib:4.0f} GiB"
+    number, unit = (gib, "GiB") if gib < 999.5 else (gib / _KIB, "TiB")
+    return f"{number:4.{2 if number < 9.995 else 1 if number < 99.95 else 0}f} {unit}"
 
 
 def percent(value: float | None, width: int = 4) -> str:
     """Return `width` cells: ` 96%`."""
-    return (DASH if value is None or not math.isfinite(value) else f"{value:.0f}%").rjust(width)
+    if value is None or not math.isfinite(value):
+        return DASH.rjust(width)
+    text = f"{value:.0f}%".rjust(width)
+    return text if len(text) == width else f">{'9' * (width - 2)}%"
 
 
 def loss(value: float | None) -> str:
@@ -123,7 +127,7 @@ def rate(value: float | None) -> str:
         return f"{value:5.2f}"
     if value < 99_999:
         return f"{value:5,.0f}" if value < 9999.5 else f"{value / 1000:4.1f}k"
-    return f"{value / 1000:4,.0f}k"
+    return f"{value / 1000:4.0f}k" if value < 999_499 else f"{min(value / 1e6, 9999):4.0f}M"
 
 
 def duration(seconds: float | None) -> str:

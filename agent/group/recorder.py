@@ -61,7 +61,7 @@ class Recorder:
         self._followed = 0
         self._full = False
         # A daemon: a disk that hangs forever must not keep the supervisor from ending.
-        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
+        self._thread = threading.Thread(target=self._guarded, name="recorder", daemon=True)
 
     def start(self) -> None:
         """Begin to record."""
@@ -81,6 +81,12 @@ class Recorder:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def _guarded(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # a wall: a fault in here must be seen, and must not reach supervision
+            self._report(f"recording has stopped: {error!r}", "error")
+
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None
         with self._context.socket(zmq.SUB) as socket:
@@ -93,10 +99,11 @@ class Recorder:
                 # Ranks appear within moments of each other, and what they publish before we listen is lost.
                 ending = self._stop.wait(BATCH_S if self._followed >= self._world else 0.1)
                 self._connect(socket)
-                while rows := self._take(socket):
-                    connection = self._write(connection, rows)
-                    if len(rows) < _MOST_A_BATCH:
-                        break
+                rest = True
+                while rest:
+                    rows, rest = self._take(socket)
+                    if rows:
+                        connection = self._write(connection, rows)
         if connection is not None:
             _finish(connection)
 
@@ -110,19 +117,21 @@ class Recorder:
                 except zmq.ZMQError as error:
                     self._report(f"recording: {error} ({address})", "warning")
 
-    def _take(self, socket: zmq.Socket[bytes]) -> list[Row]:
+    def _take(self, socket: zmq.Socket[bytes]) -> tuple[list[Row], bool]:
+        """Return what has come, and whether there may be more."""
         rows: list[Row] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self._own.get_nowait()
                 rows.append(_row(message, wire.encode(message)))
-        with contextlib.suppress(zmq.Again):
-            while len(rows) < _MOST_A_BATCH:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-                row = self._read(frames)
+        try:
+            for _ in range(_MOST_A_BATCH):
+                row = self._read(socket.recv_multipart(zmq.NOBLOCK))
                 if row is not None:
                     rows.append(row)
-        return rows
+        except zmq.Again:
+            return rows, False
+        return rows, not self._stop.is_set()
 
     def _read(self, frames: list[bytes]) -> Row | None:
         try:

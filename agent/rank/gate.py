@@ -38,6 +38,7 @@ class Gate:
         """
         with self._changed:
             self.completed += 1
+            self._lapse()
             if self._limit is None:
                 return False
             try:

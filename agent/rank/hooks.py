@@ -143,7 +143,7 @@ def _forward(session: Session, torch: Any) -> None:
     stamps.around(
         DistributedDataParallel, "__init__", enter_init, lambda _: session.starting("preparing the first step")
     )
-    original = DistributedDataParallel.forward
+    original: Callable[..., Any] = DistributedDataParallel.forward
     main, ident = threading.main_thread().ident, threading.get_ident
 
     @functools.wraps(original)
@@ -161,7 +161,7 @@ def _forward(session: Session, torch: Any) -> None:
             if not training:
                 tape.turn(OTHER)
 
-    DistributedDataParallel.forward = forward
+    setattr(DistributedDataParallel, "forward", forward)  # noqa: B010 (mypy forbids to assign a method)
 
 
 def _backward(session: Session, torch: Any) -> None:

@@ -49,7 +49,7 @@ class Publisher:
         self._refused = 0
         self._seq = 0
         self._waited = 0
-        self._state = ""
+        self._told: tuple[str, int | None] | None = None
         self._beat_due = 0.0
 
     def start(self) -> None:
@@ -103,7 +103,7 @@ class Publisher:
                 self._history.add(step)
             self._seq = steps[-1].seq
             self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps))
-        if self._session.state != self._state or time.monotonic() >= self._beat_due:
+        if self._situation() != self._told or time.monotonic() >= self._beat_due:
             self._send_beat()
 
     def _collect(self) -> list[wire.Step]:
@@ -120,8 +120,13 @@ class Publisher:
                 self._session.faults.note("measuring a step", error)
         return steps
 
+    def _situation(self) -> tuple[str, int | None]:
+        """Return what must be told at once when it changes: the state, and where a paused rank is held."""
+        state = self._session.state
+        return state, self._session.gate.completed if state == "paused" else None
+
     def _send_beat(self) -> None:
-        self._state = self._session.state
+        self._told = self._situation()
         self._send(wire.TOPIC_BEAT, wire.encode(self._session.beat(self._seq, self._refused)))
         self._beat_due = time.monotonic() + BEAT_S
 

@@ -56,6 +56,7 @@ _PHASE_WORDS = {
 def key_table(app: type[App[None]]) -> list[tuple[str, str, str]]:
     """Return place, key and meaning of every binding, for the help screen and the README."""
     table = [("everywhere", key, what) for key, what in _keys(app.BINDINGS)]
+    table.append(("everywhere", "mouse", "Click chooses a rank, double click opens it"))
     for place, owner in _PLACES:
         found = [(place, key, what) for key, what in _keys(owner.BINDINGS)]
         table = [*found, *table] if place == "everywhere" else [*table, *found]
@@ -102,13 +103,6 @@ def help_rows(app: type[App[None]], ink: Ink) -> list[Row]:
             rows += [[], [Segment(f"keys: {place}", ink["bold brand"])]]
             last = place
         rows.append([Segment(f"  {key:<16}", ink["bold value"]), Segment(what, ink["value"])])
-    rows.append(
-        [
-            Segment(f"  {'mouse':<16}", ink["bold value"]),
-            Segment("Click chooses a rank or a key of the footer, ", ink["value"]),
-            Segment("a double click opens the rank", ink["value"]),
-        ]
-    )
     rows += [[], [Segment("states", ink["bold brand"])]]
     for state in STATES:
         hue = ink[f"bold state-{state}"]
@@ -133,10 +127,10 @@ def help_rows(app: type[App[None]], ink: Ink) -> list[Row]:
         )
     rows += [[], [Segment("words", ink["bold brand"])]]
     for word, meaning in (
-        ("all-reduce", "from the call to the end, waiting for peers included; median and 99th percentile"),
+        ("all-reduce", "call to end, waiting for peers included: median, p99"),
         ("rss, mem", "resident memory of the process; memory on the device"),
-        ("cpu", "100% is one core; data workers are counted in"),
-        ("◀ slowest", "the rank with the longest time of its own, without waiting"),
+        ("cpu", "in percent of one core, data workers included"),
+        ("◀ slowest", "longest time of its own, waiting not counted"),
         ("… ago", "since the rank completed a step"),
         (DASH, "not known"),
     ):

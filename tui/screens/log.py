@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rich.segment import Segment
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer
@@ -34,6 +35,8 @@ class LogScreen(LiveScreen):
             show=False,
         ),
     ]
+
+    _following = True
 
     def compose(self) -> ComposeResult:
         """Lay out the parts."""
@@ -70,6 +73,21 @@ class LogScreen(LiveScreen):
         else:
             rows.append([Segment(units.shorten(" not kept in a file", width), ink["label"])])
         page.show_rows(rows)
+        if view.following != self._following:
+            self._following = view.following
+            self.refresh_bindings()
+
+    @on(LogView.Followed)
+    def _tell(self) -> None:
+        self.show(self.frame)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to follow only where that is not done already, and no logs of logs."""
+        if action == "logs":
+            return False
+        if action == "follow":
+            return self.is_mounted and not self._following
+        return super().check_action(action, parameters)
 
     def action_back(self) -> None:
         """Return."""

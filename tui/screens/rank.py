@@ -28,7 +28,7 @@ class RankScreen(LiveScreen):
         Binding(
             "right,tab",
             "neighbour(1)",
-            "Next rank",
+            "Next",
             id="rank.next",
             key_display="→",
             tooltip="Show the next rank",

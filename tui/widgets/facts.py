@@ -14,7 +14,7 @@ from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
 from ddptop.tui.widgets.lines import Row
 from ddptop.tui.widgets.panel import load_of
 
-_LABEL = 12
+_LABEL = 13
 
 
 def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> list[Row]:
@@ -63,11 +63,11 @@ def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]
 
 
 def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
-    yield _fact("number", units.count(rank.step), width, ink)
+    yield _fact("number", units.count(rank.step).rjust(6), width, ink)
     if rank.state not in ENDED:
-        yield _fact("age", units.age(rank.step_age_s).strip(), width, ink, after=" since the last one was completed")
+        yield _fact("age", units.age(rank.step_age_s), width, ink, after=" since the last one was completed")
     yield _fact("time", units.milliseconds(rank.step_ms), width, ink, after=" ms, mean of the last seconds")
-    yield _fact("samples", units.rate(rank.samples_per_s), width, ink, after=" samples/s")
+    yield _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, after=" samples/s")
     if rank.phases_ms is None or not rank.step_ms:
         return
     yield [Segment(" " * _LABEL), *phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, width - _LABEL - 1, ink)]
@@ -76,7 +76,7 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
         share = None if value is None else value / rank.step_ms
         yield [
             Segment(f"  {letter} ", ink[f"bold phase-{phase}"]),
-            Segment(f"{phase:<{_LABEL - 4}}", ink["label"]),
+            Segment(f"{phase:<{_LABEL - 3}}", ink["label"]),
             Segment(units.milliseconds(value), ink["value"]),
             Segment(" ms ", ink["label"]),
             Segment(units.percent(None if share is None else 100 * share, 5) + "  ", ink["value"]),
@@ -86,7 +86,7 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
 
 def _loss(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     broken = rank.loss is not None and not math.isfinite(rank.loss)
-    yield _fact("last", units.loss(rank.loss).strip(), width, ink, "bold level-error" if broken else "value")
+    yield _fact("last", units.loss(rank.loss), width, ink, "bold level-error" if broken else "value")
     if any(value is not None for value in rank.losses):
         for index, row in enumerate(sparkline(rank.losses, rank.step or 0, min(60, width - _LABEL - 1), ink, 2)):
             yield [Segment(f"  {'history' if index == 0 else '':<{_LABEL - 2}}", ink["label"]), *row]
@@ -97,10 +97,10 @@ def _communication(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     text = (
         units.DASH
         if both == (None, None)
-        else "  ".join(f"p{which} {units.milliseconds(value)} ms" for which, value in zip((50, 99), both, strict=True))
+        else "  ".join(f"{units.milliseconds(value)} ms p{which}" for which, value in zip((50, 99), both, strict=True))
     )
     yield _fact("all-reduce", text, width, ink, after="  waiting for peers included" if width > 66 else "")
-    yield _fact("in flight", str(rank.outstanding) if rank.mechanism else units.DASH, width, ink)
+    yield _fact("in flight", str(rank.outstanding).rjust(6) if rank.mechanism else units.DASH, width, ink)
     yield _fact("seen by", rank.mechanism or f"{units.DASH} (collectives are not hooked in this process)", width, ink)
 
 
@@ -118,10 +118,8 @@ def _resources(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     yield row
     name, load = load_of(rank)
     if name == "gpu":
-        yield _fact("gpu", units.percent(load, 5), width, ink)
-    yield _fact(
-        "cpu", units.percent(rank.cpu_percent, 5), width, ink, after="  100% is one core, data workers included"
-    )
+        yield _fact("gpu", units.percent(load, 6), width, ink)
+    yield _fact("cpu", units.percent(rank.cpu_percent, 6), width, ink, after=" of one core, workers included")
 
 
 def _metrics(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
@@ -134,7 +132,7 @@ def _metrics(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
 
 def _telemetry(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     if rank.state not in ENDED:
-        yield _fact("heard", units.age(rank.heard_age_s).strip(), width, ink, after=" ago, last sign of life")
+        yield _fact("heard", units.age(rank.heard_age_s), width, ink, after=" ago, last sign of life")
     lost = f"{rank.missed:,} missed, {rank.dropped:,} dropped, {rank.refused:,} refused"
     yield _fact("records", lost, width, ink, "level-warning" if rank.missed + rank.dropped + rank.refused else "value")
     fault = rank.fault

@@ -10,7 +10,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.bars import gauge
-from ddptop.tui.widgets.lines import Page, Row, packed, spread
+from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread
 
 
 class Header(Page, can_focus=False):
@@ -78,7 +78,7 @@ def _plural(noun: str, number: int) -> str:
 
 
 def _progress(frame: Frame, width: int, ink: Ink) -> Row:
-    label, value = ink["label"], ink["value"]
+    label = ink["label"]
     total = frame.total_steps
     step = units.count(frame.step)
     pieces: list[Row] = []
@@ -87,21 +87,21 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
         share = (frame.step or 0) / total
         steps: Row = [
             Segment("step ", label),
-            Segment(step.rjust(len(whole)), ink["bold value"]),
+            figure(step.rjust(len(whole)), ink, "bold value"),
             Segment(f"/{whole} ", label),
         ]
         if width >= 100:
             steps += [*gauge(share, 20, ink), Segment(" ")]
-        steps.append(Segment(units.percent(100 * share), value))
+        steps.append(figure(units.percent(100 * share if frame.step is not None else None), ink))
         pieces.append(steps)
         if frame.state not in ENDED:
-            pieces.append([Segment("ETA ", label), Segment(units.duration(frame.eta_s).rjust(5), value)])
+            pieces.append([Segment("ETA ", label), figure(units.duration(frame.eta_s).rjust(5), ink)])
     else:
-        pieces.append([Segment("step ", label), Segment(step.rjust(7), ink["bold value"])])
+        pieces.append([Segment("step ", label), figure(step.rjust(7), ink, "bold value")])
     pieces += [
-        [Segment(units.milliseconds(frame.step_ms), value), Segment(" ms/step", label)],
-        [Segment(units.rate(frame.samples_per_s), value), Segment(" samples/s", label)],
-        [Segment("loss", label), Segment(units.loss(frame.loss), value)],
+        [figure(units.milliseconds(frame.step_ms), ink), Segment(" ms/step", label)],
+        [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
+        [Segment("loss", label), figure(units.loss(frame.loss), ink)],
     ]
     return packed(pieces, width)
 
@@ -128,7 +128,7 @@ def message(frame: Frame) -> tuple[str, str]:
     if frame.state == "stalled":
         ages = [rank.step_age_s for rank in frame.ranks if rank.step_age_s is not None]
         for_ = f" for {units.age(min(ages)).strip()}" if ages else ""
-        return f"alive, but no rank has completed a step{for_}: enter shows what a rank is doing", "bold state-stalled"
+        return f"alive, but no step completed{for_}: enter shows what a rank does", "bold state-stalled"
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return "", "label"

@@ -12,11 +12,12 @@ from typing import Any, Generic, TypeVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ddptop.tui.theme import Ink, ink
-from ddptop.tui.units import shorten
+from ddptop.tui.units import DASH, shorten
 
 Row = list[Segment]
 T = TypeVar("T")
@@ -25,6 +26,11 @@ T = TypeVar("T")
 def width_of(row: Iterable[Segment]) -> int:
     """Return the cells a row takes."""
     return sum(cell_len(segment.text) for segment in row)
+
+
+def figure(text: str, ink: Ink, hue: str = "value") -> Segment:
+    """Return a number in its hue, or the dash for an unknown one in a faint hue."""
+    return Segment(text, ink["faint" if text.strip() == DASH else hue])
 
 
 def spread(left: Row, right: Row, width: int) -> Row:
@@ -62,6 +68,11 @@ class Drawn(ScrollView):
         """Styles of the theme now in use."""
         return ink(self.app.theme)
 
+    def grounded(self, strip: Strip, start: int, end: int) -> Strip:
+        """Return a part of a line, on the widget's own ground and filled up to its end."""
+        base = self.rich_style
+        return strip.crop_extend(start, end, base).apply_style(base)
+
 
 class Page(Drawn):
     """Rows given from outside; repainted only where they changed."""
@@ -92,7 +103,7 @@ class Page(Drawn):
         """Return one line of what is in sight."""
         index = y + self.scroll_offset.y
         strip = self._strips[index] if index < len(self._strips) else Strip.blank(0)
-        return strip.crop_extend(0, self.size.width, self.rich_style)
+        return self.grounded(strip, 0, self.size.width)
 
     @property
     def text(self) -> str:
@@ -102,6 +113,9 @@ class Page(Drawn):
 
 class Roll(Drawn, Generic[T]):
     """The end of a long list. It follows the end until it is scrolled away from there."""
+
+    class Followed(Message):
+        """It begins to follow its end, or no longer does."""
 
     def __init__(self, draw: Callable[[T, Ink], Row], **options: Any) -> None:
         super().__init__(**options)
@@ -130,8 +144,10 @@ class Roll(Drawn, Generic[T]):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Follow the end as soon as the user is there again."""
         super().watch_scroll_y(old_value, new_value)
-        if new_value < old_value or new_value >= self.max_scroll_y:
-            self.following = new_value >= self.max_scroll_y
+        at_end = new_value >= self.max_scroll_y
+        if at_end != self.following and (at_end or new_value < old_value):
+            self.following = at_end
+            self.post_message(self.Followed())
 
     def on_resize(self) -> None:
         """Stay at the end in a window of another height."""
@@ -149,4 +165,4 @@ class Roll(Drawn, Generic[T]):
             row = [Segment(shorten(self._empty, width), self.ink["label"])]
         else:
             row = []
-        return Strip(row).crop_extend(left, left + width, self.rich_style)
+        return self.grounded(Strip(row), left, left + width)

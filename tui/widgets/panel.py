@@ -12,7 +12,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
-from ddptop.tui.widgets.lines import Row, spread, strip_of, width_of
+from ddptop.tui.widgets.lines import Row, figure, spread, strip_of, width_of
 
 MIN_WIDTH = 38
 """Cells a panel needs to show everything, its border included."""
@@ -39,17 +39,15 @@ def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[St
         content = _starting(rank, frame, inner, ink)
     else:
         content = _stepping(rank, frame, inner, shape.height - 2, ink)
-    return _boxed(content, _left_title(rank, frame, ink), _right_title(rank, ink), shape, ink)
+    left = _left_title(rank, frame, ink)
+    return _boxed(content, left, _right_title(rank, inner - 1 - width_of(left), ink), shape, ink)
 
 
 def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) -> list[Strip]:
     a, b, c, d, e, f, g = _HEAVY if shape.chosen else _ROUND
     line = ink["rank-chosen"] if shape.chosen else ink["rank-border"]
     inner = shape.width - 4
-    room = shape.width - 4
-    if width_of(left) + width_of(right) + 1 > room:
-        right = []
-    gap = room - width_of(left) - width_of(right)
+    gap = inner - width_of(left) - width_of(right)
     top = [Segment(a + b, line), *left, Segment(b * max(0, gap), line), *right, Segment(b + c, line)]
     strips = [strip_of(top, shape.width)]
     for index in range(shape.height - 2):
@@ -72,28 +70,35 @@ def _left_title(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
     return row
 
 
-def _right_title(rank: RankFrame, ink: Ink) -> Row:
+def _right_title(rank: RankFrame, room: int, ink: Ink) -> Row:
+    """Return step and age in at most `room` cells; what is left out first says least."""
     if rank.step is None:
         return []
-    row = [Segment(f" step {units.count(rank.step)} ", ink["label"])]
+    step = units.count(rank.step)
+    age: Row = []
     if rank.state not in ENDED and rank.step_age_s is not None:
         hue = ink["bold rank-slow" if rank.state == "stalled" else "label"]
-        row.append(Segment(f"{units.age(rank.step_age_s)} ago ", hue))
-    return row
+        age = [Segment(f"{units.age(rank.step_age_s)} ago ", hue)]
+    rows = ([Segment(f" step {step} ", ink["label"]), *age], [Segment(f" {step} ", ink["label"]), *age], age)
+    return next((row for row in rows if width_of(row) <= room), [])
 
 
 def _starting(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
     since = None if frame.started_at is None else frame.at - frame.started_at
     doing = rank.activity or "waiting for the process"
-    row = [Segment(units.shorten(doing, inner - 24), ink["bold state-starting"])]
-    clock = [Segment(units.age(since).strip() + " since launch", ink["label"])]
-    return [spread(row, clock, inner), [], _identity(rank, inner, ink), [], _resources(rank, inner, ink)]
+    return [
+        [Segment(units.shorten(doing, inner), ink["bold state-starting"])],
+        [Segment(units.age(since).strip() + " since launch", ink["label"])] if since is not None else [],
+        [],
+        _identity(rank, inner, ink),
+        _resources(rank, inner, ink),
+    ]
 
 
 def _stepping(rank: RankFrame, frame: Frame, inner: int, room: int, ink: Ink) -> list[Row]:
     tall = 2 if room >= 8 else 1
     rows = [*_loss(rank, inner, tall, ink), *_step(rank, frame, inner, ink)]
-    if room >= 7:
+    if room >= 7 and inner >= 45:
         rows += _long_legend(rank, inner, ink)
     else:
         rows.append(_legend(rank, inner, ink))
@@ -114,7 +119,7 @@ def _loss(rank: RankFrame, inner: int, tall: int, ink: Ink) -> list[Row]:
     broken = rank.loss is not None and not math.isfinite(rank.loss)
     head = [
         Segment("loss ", ink["label"]),
-        Segment(units.loss(rank.loss), ink["bold level-error" if broken else "bold value"]),
+        figure(units.loss(rank.loss), ink, "bold level-error" if broken else "bold value"),
     ]
     course = sparkline(rank.losses, rank.step or 0, max(0, inner - 14), ink, tall)
     return [[*(head if index == 0 else [Segment(" " * 12)]), Segment("  "), *row] for index, row in enumerate(course)]
@@ -123,7 +128,7 @@ def _loss(rank: RankFrame, inner: int, tall: int, ink: Ink) -> list[Row]:
 def _step(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
     head = [
         Segment("step ", ink["label"]),
-        Segment(units.milliseconds(rank.step_ms), ink["bold value"]),
+        figure(units.milliseconds(rank.step_ms), ink, "bold value"),
         Segment(" ms ", ink["label"]),
     ]
     width = max(0, inner - 15)
@@ -137,26 +142,30 @@ def _amount(rank: RankFrame, phase: str) -> float | None:
 
 
 def _legend(rank: RankFrame, inner: int, ink: Ink) -> Row:
-    gap = " " * min(4, max(0, (inner - 30) // 5))
+    # A number stands next to its own letter, with what room there is after it.
+    each = max(5, (inner + 1) // len(LETTERS))
+    lead = " " if each >= 6 else ""
     row: Row = []
     for phase, letter in LETTERS.items():
-        if row:
-            row.append(Segment(gap))
-        row.append(Segment(letter, ink[f"bold phase-{phase}"]))
-        row.append(Segment(units.short_milliseconds(_amount(rank, phase)), ink["value"]))
+        text = units.short_milliseconds(_amount(rank, phase)).strip()
+        row.append(Segment(letter + lead, ink[f"bold phase-{phase}"]))
+        row.append(figure(text, ink))
+        row.append(Segment(" " * (each - len(lead) - 1 - len(text))))
     return row
 
 
 def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
     each = inner // 3
+    names = 9 if each >= 16 else 8
     rows: list[Row] = []
     for index, (phase, letter) in enumerate(LETTERS.items()):
         if index % 3 == 0:
             rows.append([])
+        name = phase if len(phase) <= names else phase[:5]
         cell = [
             Segment(letter, ink[f"bold phase-{phase}"]),
-            Segment(f" {units.fit(phase, min(9, each - 8))}", ink["label"]),
-            Segment(units.short_milliseconds(_amount(rank, phase)), ink["value"]),
+            Segment(f" {name:<{names}}", ink["label"]),
+            figure(units.short_milliseconds(_amount(rank, phase)), ink),
         ]
         rows[-1] += strip_of(cell, each)
     return rows
@@ -166,9 +175,9 @@ def _all_reduce(rank: RankFrame, ink: Ink) -> Row:
     return [
         Segment("all-reduce ", ink["label"]),
         Segment("p50", ink["label"]),
-        Segment(units.milliseconds(rank.allreduce_p50_ms), ink["value"]),
+        figure(units.milliseconds(rank.allreduce_p50_ms), ink),
         Segment("  p99", ink["label"]),
-        Segment(units.milliseconds(rank.allreduce_p99_ms), ink["value"]),
+        figure(units.milliseconds(rank.allreduce_p99_ms), ink),
         Segment(" ms", ink["label"]),
     ]
 
@@ -180,7 +189,7 @@ def load_of(rank: RankFrame) -> tuple[str, float | None]:
 
 def _resources(rank: RankFrame, inner: int, ink: Ink) -> Row:
     label = "mem " if rank.memory_kind == "device" else "rss "
-    row = [Segment(label, ink["label"]), Segment(units.size(rank.memory_bytes), ink["value"])]
+    row = [Segment(label, ink["label"]), figure(units.size(rank.memory_bytes), ink)]
     total = rank.memory_total_bytes
     # The load stands at the right edge, so that it is in one column over all panels.
     room = inner - 12 - 11
@@ -190,7 +199,7 @@ def _resources(rank: RankFrame, inner: int, ink: Ink) -> Row:
         row.append(Segment(" "))
         row += gauge(rank.memory_bytes / total, min(24, room - len(named) - 1), ink)
     kind, load = load_of(rank)
-    right = [Segment(f"{kind} ", ink["label"]), Segment(units.percent(load, 5), ink["value"])]
+    right = [Segment(f"{kind} ", ink["label"]), figure(units.percent(load, 5), ink)]
     return spread(row, right, inner)
 
 

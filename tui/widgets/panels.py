@@ -149,7 +149,7 @@ class PanelGrid(Drawn, can_focus=True):
             if index not in self._drawn:
                 self._drawn[index] = self._draw(index)
             parts.append(self._drawn[index][line])
-        return Strip.join(parts).crop_extend(0, self.size.width, self.rich_style)
+        return self.grounded(Strip.join(parts), 0, self.size.width)
 
     def notify_style_update(self) -> None:
         """Draw all again, in the colors of another theme."""

@@ -30,17 +30,34 @@ class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
         super().__init__(allow_pan_and_zoom=False, **options)
         self._shown: object = None
         self._next = 0.0
+        self._ready = False
+        self._given: tuple[Sequence[RankFrame], int | None] = ((), None)
+        self.border_title = "loss over steps: none yet"
+        self.add_class("-empty")
         self.set_reactive(PlotWidget.margin_top, 0)
         self.set_reactive(PlotWidget.margin_bottom, 1)
         self.set_reactive(PlotWidget.margin_left, 8)
 
+    def on_mount(self) -> None:
+        """Draw only after the library has emptied the canvas, as it does when it is mounted."""
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._ready = True
+        self.show(*self._given)
+
+    def on_resize(self) -> None:
+        """Draw for another size, once the library has laid out its canvas."""
+        self.call_after_refresh(lambda: self.show(*self._given))
+
     def show(self, ranks: Sequence[RankFrame], chosen: int | None) -> None:
         """Draw the ranks' losses if they changed, at most once a second, and at once for another choice."""
+        self._given = (ranks, chosen)
         curves = {rank.rank: rank.losses for rank in ranks}
         key = (chosen, self.size, self.app.theme)
         picture = (key, curves)
         now = time.monotonic()
-        if picture == self._shown or not self.size:
+        if picture == self._shown or not self._ready or not self.size:
             return
         if isinstance(self._shown, tuple) and self._shown[0] == key and now < self._next:
             return
@@ -49,6 +66,9 @@ class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
 
     def _draw_curves(self, ranks: Sequence[RankFrame], chosen: int | None) -> None:
         hues = ink(self.app.theme).hues
+        self.set_class(not any(len(self._curve(rank)[0]) > 1 for rank in ranks), "-empty")
+        if self.has_class("-empty"):
+            return
         self.clear()
         title = [Content("loss over steps, by rank ")]
         for rank in sorted(ranks, key=lambda rank: rank.rank == chosen):
@@ -65,8 +85,9 @@ class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
 
     def _curve(self, rank: RankFrame) -> Curve:
         last = rank.step or len(rank.losses)
-        # Two dots fit into a cell; more points than dots cost time and show nothing.
-        width = max(2, (self.size.width - self.margin_left) * 2)
+        # Losses of single steps are noise that hides one rank behind another: a point for two cells
+        # shows their course.
+        width = max(2, (self.size.width - self.margin_left) // 2)
         first = last - len(rank.losses) + 1
         per_bin = max(1, math.ceil(len(rank.losses) / width))
         steps, losses = [], []

@@ -1,0 +1,103 @@
+"""How a run ended, and why first."""
+
+from __future__ import annotations
+
+from ddptop.agent.group import cause
+from ddptop.agent.rundir import Ended, Member, Process
+
+SUMMARY = """
+ddptop.agent FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-01-01_00:00:01
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 100)
+  error_file: <N/A>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_00:00:00
+  host      : localhost
+  rank      : 2 (local_rank: 2)
+  exitcode  : -9 (pid: 102)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 102
+"""
+
+
+def member(rank: int, code: int | None = None, error: str | None = None, at_ns: int = 0) -> Member:
+    """Return a rank with pid 100 + rank that ended so, or left no word."""
+    ended = None if code is None else Ended(at_ns, code, error)
+    return Member(rank, rank, 3, Process(100 + rank, 0.0), "host", 0, "", "", None, ended)
+
+
+def members(*all_of_them: Member) -> dict[int, Member]:
+    """Return members by rank."""
+    return {each.rank: each for each in all_of_them}
+
+
+def test_earliest_error_is_the_cause() -> None:
+    """Of two ranks with errors of their own, the earlier one."""
+    group = members(member(0, 1, "KeyError: 'b'", at_ns=20), member(1, 1, "ValueError: a", at_ns=10), member(2))
+    judgement = cause.judge(3, group, 1, "", {2: 30})
+    assert (judgement.state, judgement.rank, judgement.cause) == ("failed", 1, "rank 1: ValueError: a")
+
+
+def test_killed_rank_beats_peers_that_lost_it() -> None:
+    """A peer may report its lost connection before the supervisor sees the death that broke it."""
+    lost = "RuntimeError: [enforce fail at pair.cc:580] Connection closed by peer [127.0.0.1]:1234"
+    group = members(member(0, 1, lost, at_ns=10), member(1, 1, lost, at_ns=11), member(2))
+    seen = cause.judge(3, group, 1, "", {2: 12})
+    assert seen.rank == 2
+    named = cause.judge(3, group, 1, SUMMARY, {2: 12})
+    assert named.cause == "rank 2 was killed by SIGKILL (out of memory, or kill -9)"
+
+
+def test_ranks_that_torchrun_ended_are_not_the_cause() -> None:
+    """A silent death that torchrun does not list as a failure was torchrun's own doing."""
+    group = members(member(0), member(1, 1, "ConnectionResetError: Connection reset by peer", at_ns=50), member(2))
+    only_rank_2 = SUMMARY.split("Root Cause")[1]
+    assert cause.judge(3, group, 1, only_rank_2, {0: 1, 2: 60}).rank == 2
+
+
+def test_lines_of_a_script_that_look_like_a_summary_name_nobody() -> None:
+    """Only entries with the pid of that rank are torchrun's."""
+    forged = SUMMARY.replace("pid: 102", "pid: 7").replace("pid: 100", "pid: 8")
+    group = members(member(0, 1, "ValueError: a"), member(1), member(2))
+    assert cause.judge(3, group, 1, forged).rank == 0
+
+
+def test_abort_after_the_last_line_of_the_script_is_no_failure() -> None:
+    """Torch sometimes aborts at interpreter exit; when every script had finished, so had the run."""
+    group = members(member(0, 0), member(1, 0), member(2, 0))
+    judgement = cause.judge(3, group, 1, SUMMARY.replace("-9", "-6"))
+    assert (judgement.state, judgement.exit_code) == ("finished", 0)
+    assert judgement.warning is not None
+    assert "SIGABRT" in judgement.warning
+
+
+def test_torchrun_that_never_had_ranks() -> None:
+    """Without ranks, the last line of torchrun is the reason."""
+    judgement = cause.judge(2, {}, 1, "usage: …\n/usr/bin/python: No module named torch\n\n")
+    assert (judgement.state, judgement.exit_code) == ("failed", 1)
+    assert judgement.cause == "/usr/bin/python: No module named torch"
+    assert cause.judge(2, {}, -9).cause == "torchrun was killed by SIGKILL"
+    assert cause.judge(2, {}, 1, "SignalException: Process 5 got signal: 15").cause == (
+        "torchrun was told to end by SIGTERM"
+    )
+
+
+def test_without_a_witness_it_is_lost() -> None:
+    """Nobody waited for torchrun and a rank left no word: nothing is claimed."""
+    judgement = cause.judge(2, members(member(0, 0), member(1)), None)
+    assert (judgement.state, judgement.rank, judgement.exit_code) == ("lost", None, None)
+
+
+def test_hostile_text_becomes_one_clean_line() -> None:
+    """No escape sequence, control character or direction mark gets through, and no wall of text."""
+    text = cause.clean("a\x1b[31mb\x1b]0;title\x07c\r\nd\x9b2Je\u202ef" + "x" * 500)
+    assert text.startswith("abc d 2Je f")
+    assert text.isprintable()
+    assert len(text) == 300

@@ -1,0 +1,77 @@
+"""What is true of a run that nobody supervises."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from ddptop.agent.group import census
+from ddptop.agent.rundir import Ended, Member, Process, RunDir, identify
+
+GONE = Process(2**22 + 1, 1.0)
+"""No process: beyond the largest number that Linux gives."""
+
+
+def enlist(directory: RunDir, rank: int, process: Process = GONE, code: int | None = None) -> None:
+    """Write a rank's record."""
+    ended = None if code is None else Ended(5, code, None if code == 0 else "ValueError: bad lr")
+    directory.write_member(Member(rank, rank, 2, process, "host", 0, "", "", None, ended))
+
+
+def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]]) -> None:
+    """It starts, runs while a rank lives, and ends as its ranks say; the end is written once, sockets go."""
+    directory = new_run(launched=False)
+    assert census.settle(directory).state == "starting"
+    first, second = python("input()"), python("input()")
+    enlist(directory, 0, identify(first.pid) or GONE)
+    assert census.settle(directory).state == "starting"
+    enlist(directory, 1, identify(second.pid) or GONE)
+    now = census.settle(directory)
+    assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
+    enlist(directory, 0, code=0)
+    assert census.settle(directory).dead == (0,)
+    enlist(directory, 1, code=3)
+    (directory.path / "1.cmd").touch()
+    assert census.survey(directory).state == "failed"
+    assert directory.read().state == "starting", "looking writes nothing"
+    end = census.settle(directory)
+    assert (end.state, end.cause_rank, end.cause) == ("failed", 1, "rank 1: ValueError: bad lr")
+    assert directory.read().ended_at_ns == 5
+    assert not (directory.path / "1.cmd").exists()
+
+
+def test_ends_that_nobody_saw(new_run: Callable[..., RunDir]) -> None:
+    """Finished if every rank said so, lost if one left no word."""
+    finished, lost = new_run(torchrun=GONE, supervisor=GONE), new_run(torchrun=GONE, supervisor=GONE)
+    for rank in (0, 1):
+        enlist(finished, rank, code=0)
+    enlist(lost, 0, code=0)
+    enlist(lost, 1)
+    assert census.settle(finished).state == "finished"
+    assert finished.read().exit_code == 0
+    assert census.settle(lost).state == "lost"
+
+
+def test_run_without_anybody_is_lost_after_a_while(new_run: Callable[..., RunDir]) -> None:
+    """A supervisor that never came is waited for; one that died at once is not, and its last line is the cause."""
+    fresh, stale = new_run(), new_run(created_at_ns=time.time_ns() - 31 * 10**9)
+    dead = new_run(supervisor=GONE)
+    dead.supervisor_log.write_text("Traceback\nModuleNotFoundError: No module named 'zmq'\n")
+    assert [census.survey(each).state for each in (fresh, stale, dead)] == ["starting", "lost", "lost"]
+    assert census.survey(dead).cause == (
+        "it ended before torchrun was started: ModuleNotFoundError: No module named 'zmq'"
+    )
+
+
+def test_last_word_of_the_supervisor_wins(new_run: Callable[..., RunDir]) -> None:
+    """A record that says how the run ended is not judged again, nor killed over."""
+    directory = new_run(state="failed", cause="as written", exit_code=9, torchrun=GONE)
+    enlist(directory, 0, code=0)
+    enlist(directory, 1, code=0)
+    before = directory.read()
+    assert (census.settle(directory).state, census.survey(directory).cause) == ("failed", "as written")
+    assert census.kill(directory, 0.1, "ada") == "already failed: 0 ranks and 0 helpers ended, 0 left"
+    assert msgspec.json.encode(directory.read()) == msgspec.json.encode(before)

@@ -1,0 +1,35 @@
+"""What a rank keeps for late joiners is bounded, in order, and readable by anybody."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.rank.history import CHUNK, History
+
+STEP = wire.Step(1, 1, 1, 10, 1, 2, 3, 1, 1, 2)
+
+
+def kept(history: History, first: int, limit: int) -> list[int]:
+    messages = [wire.read_answer(payload) for payload in history.since(first, limit)]
+    assert all(len(message.steps) <= CHUNK for message in messages)
+    return [step.seq for message in messages for step in message.steps]
+
+
+def test_the_newest_records_come_oldest_first():
+    """An answer holds what was asked for, in order, in chunks."""
+    history = History(0)
+    for seq in range(1, 2501):
+        history.add(msgspec.structs.replace(STEP, seq=seq))
+    assert kept(history, 0, 10_000) == list(range(1, 2501))
+    assert kept(history, 2400, 10_000) == list(range(2400, 2501))
+    assert kept(history, 0, 3) == [2498, 2499, 2500]
+    assert kept(history, 2501, 10) == []
+
+
+def test_memory_is_bounded_by_bytes():
+    """The oldest records go when the bound is reached."""
+    history = History(0, max_bytes=10 * len(wire.encode(STEP)))
+    for seq in range(1, 100):
+        history.add(msgspec.structs.replace(STEP, seq=seq))
+    assert kept(history, 0, 1000) == list(range(90, 100))

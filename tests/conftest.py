@@ -1,0 +1,40 @@
+"""What all tests share: a runtime directory of their own, and the promise that nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddptop.agent import rundir
+from ddptop.agent.group import processes
+
+
+def _end_everything_in(base: Path) -> None:
+    for folder in base.iterdir():
+        try:
+            directory = rundir.RunDir(folder)
+            run = directory.read()
+        except rundir.RunDirError:
+            continue
+        if rundir.is_alive(run.supervisor):
+            assert run.supervisor is not None
+            os.kill(run.supervisor.pid, 9)
+        processes.end(directory, run, 0.0, lambda line: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runtime() -> Iterator[Path]:
+    """A runtime directory with a path short enough for sockets; everything in it is ended afterwards."""
+    base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
+    os.environ[rundir.BASE_VARIABLE] = str(base)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in (rundir.MARKER, rundir.DIRECTORY_VARIABLE):
+        os.environ.pop(name, None)
+    yield base
+    _end_everything_in(base)
+    shutil.rmtree(base, ignore_errors=True)

@@ -1,0 +1,42 @@
+"""Training scripts that the tests run, none of which knows of ddptop."""
+
+from __future__ import annotations
+
+TRAIN = '''
+"""A small conv net with BatchNorm under DDP; prints every loss; trains STEPS steps, then a digest of the result."""
+import hashlib, os, sys, datetime
+import torch, torch.distributed as dist, torch.nn as nn
+
+steps = int(sys.argv[1])
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=float(os.environ.get("TIMEOUT", "60"))))
+torch.manual_seed(1)
+layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(144, 10)
+model = nn.Sequential(*layers)
+ddp = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+torch.manual_seed(dist.get_rank())
+data = torch.utils.data.TensorDataset(torch.randn(64, 1, 8, 8), torch.randint(0, 10, (64,)))
+done = 0
+while done < steps:
+    for images, labels in torch.utils.data.DataLoader(data, batch_size=16):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(ddp(images), labels)
+        loss.backward()
+        optimizer.step()
+        done += 1
+        print("loss", done, repr(loss.item()), flush=True)
+        if done == steps:
+            break
+digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict().values())).hexdigest()
+print("digest", digest, flush=True)
+dist.destroy_process_group()
+'''
+
+FAIL = '''
+"""Rank 1 fails at once; the others wait for it in a collective."""
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if os.environ["RANK"] == "1":
+    raise RuntimeError("the third shard is missing")
+dist.all_reduce(torch.ones(1))
+'''

@@ -1,0 +1,218 @@
+"""Real runs of two ranks, controlled from other processes, looked at through /proc."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+from harness import carriers, ddptop, until
+from scripts import FAIL, TRAIN
+
+from ddptop.agent import rundir
+from ddptop.agent.rundir import RunDir
+from ddptop.tui.link import Link
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with the scripts."""
+    path = tmp_path_factory.mktemp("scripts")
+    (path / "train.py").write_text(TRAIN)
+    (path / "fail.py").write_text(FAIL)
+    return path
+
+
+def status(run: str) -> dict:
+    return json.loads(ddptop("status", run, "--json").stdout)
+
+
+def torchrun(folder: Path, world: int, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def live(folder) -> RunDir:
+    """A run that goes on until it is killed by the last test that uses it; shared by the tests below."""
+    os.environ["TIMEOUT"] = "4"
+    try:
+        done = ddptop("launch", "--world", "2", "--name", "live", "--detach", "train.py", "--", "1000000", cwd=folder)
+    finally:
+        del os.environ["TIMEOUT"]
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "live\n"
+    directory = rundir.find("live")
+    until(lambda: (status("live")["step"] or 0) > 5, "the first steps")
+    return directory
+
+
+def test_status_tells_what_proc_tells(live):
+    """Pids are live processes with the run's marker, torchrun is their parent, and steps go on."""
+    first = status("live")
+    assert first["state"] == "running"
+    assert (first["world"], first["backend"], first["device"]) == (2, "gloo", "cpu")
+    marked = carriers(live.read().run_id)
+    for rank in first["ranks"]:
+        assert rank["pid"] in marked
+        assert f"PPid:\t{first['pid']}\n" in Path(f"/proc/{rank['pid']}/status").read_text()
+        assert sum(rank["phases_ms"].values()) == pytest.approx(rank["step_ms"], rel=0.01)
+        assert rank["allreduce_ms"]["p50"] > 0
+        resident = int(Path(f"/proc/{rank['pid']}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        assert rank["memory_bytes"] == pytest.approx(resident, rel=0.1)
+    assert status("live")["step"] > first["step"]
+
+
+def test_a_late_joiner_gets_the_history_since_the_start(live):
+    """The losses that a dashboard shows from step 1 on are those that the script itself printed."""
+    link = Link(live, "test")
+    try:
+        until(lambda: link.poll() or (link.frame(time.time()).ranks[1].curve and link.settled), "the history")
+        curve = link.frame(time.time()).ranks[1].curve
+    finally:
+        link.close()
+    printed = {}
+    for line in live.rank_log(1).read_text().splitlines():
+        if line.startswith("loss "):
+            _, step, loss = line.split()
+            printed[int(step)] = float(loss)
+    stride = curve[0][0]
+    for late, value in curve[:20]:
+        expected = [printed[step] for step in range(late - stride + 1, late + 1)]
+        assert value == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+
+
+def test_a_pause_holds_all_ranks_at_one_step_longer_than_the_collective_timeout(live):
+    """Held for 6 s with a timeout of 4 s: nobody moves, nobody dies, and the run goes on."""
+    assert ddptop("pause", "live").returncode == 0
+    held = status("live")
+    assert held["state"] == "paused"
+    assert {rank["step"] for rank in held["ranks"]} == {held["step"]}
+    again = ddptop("pause", "live")
+    assert (again.returncode, "already paused" in again.stderr) == (1, True)
+    deadline = time.monotonic() + 6
+    until(lambda: time.monotonic() > deadline, "6 s to pass")
+    assert status("live")["step"] == held["step"]
+    assert ddptop("resume", "live").returncode == 0
+    until(lambda: status("live")["step"] > held["step"] + 5, "steps after the pause")
+    refused = ddptop("resume", "live")
+    assert (refused.returncode, "not paused" in refused.stderr) == (1, True)
+
+
+def test_twenty_pauses_in_a_row_end_at_a_common_step(live):
+    """However the ranks stand when asked, they are held at the same step."""
+    link = Link(live, "test")
+    try:
+        for _ in range(20):
+            _await(link, {("paused", int(link.pause().split()[3]))})
+            link.resume()
+    finally:
+        link.close()
+
+
+def _await(link: Link, situation: set[tuple[str, int | None]]) -> None:
+    def seen() -> bool:
+        link.poll()
+        return {(rank.state, rank.step) for rank in link.frame(time.time()).ranks} == situation
+
+    until(seen, f"all ranks to be {situation}")
+
+
+def test_garbage_is_refused_counted_and_shown(live):
+    """1,000 random messages to every socket of the run: training goes on, and status counts them."""
+    before = status("live")
+    seed = random.Random(9)
+    addresses = list(live.path.glob("*.cmd")) + list(live.path.glob("*.pub"))
+    assert len(addresses) == 6
+    with zmq.Context() as context:
+        senders = []
+        for address in addresses:
+            sender = context.socket(zmq.DEALER if address.suffix == ".cmd" else zmq.XSUB)
+            senders.append(sender)
+            sender.connect(f"ipc://{address}")
+            for _ in range(1000):
+                sender.send(b"\x7f" + seed.randbytes(seed.randrange(1, 300)))
+        until(lambda: status("live")["refused"] >= before["refused"] + 3000, "the messages to be counted")
+        for sender in senders:
+            sender.close(linger=0)
+    until(lambda: status("live")["step"] > before["step"] + 10, "steps after the garbage")
+    assert all(rank["state"] == "running" for rank in status("live")["ranks"])
+
+
+def test_a_name_in_use_is_refused(live, folder):
+    """A second run of the same name: one line, exit code 2, the first one untouched."""
+    done = ddptop("launch", "--name", "live", "--plain", "train.py", cwd=folder)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert status("live")["state"] == "running"
+
+
+def test_the_run_outlives_its_supervisor_and_stays_under_control(live):
+    """After kill -9 of the supervisor ps, pause, resume and kill work; after kill nothing is left."""
+    run = live.read()
+    os.kill(run.supervisor.pid, 9)
+    until(lambda: not status("live")["supervised"], "the loss to be seen")
+    assert ddptop("pause", "live").returncode == 0
+    assert status("live")["state"] == "paused"
+    assert ddptop("resume", "live").returncode == 0
+    done = ddptop("kill", "live", "--grace", "3")
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks and 0 helpers ended, 0 left" in done.stdout
+    assert carriers(run.run_id) == []
+    assert [path.name for path in live.path.iterdir() if path.suffix in (".pub", ".cmd") or path.name == "lock"] == []
+    (row,) = (row for row in json.loads(ddptop("ps", "--json").stdout) if row["run"] == "live")
+    assert row["state"] == "killed"
+
+
+def test_a_script_that_dies_tells_why_once(folder):
+    """The first cause is named with its rank, its traceback is shown once, the exit code is the run's."""
+    done = ddptop("launch", "--world", "2", "--name", "dying", "fail.py", cwd=folder, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout.count("Traceback") == done.stdout.count("raise RuntimeError") == 1
+    assert "first cause: rank 1: RuntimeError: the third shard is missing\n" in done.stdout
+    row = status("dying")
+    assert (row["state"], row["exit_code"]) == ("failed", 1)
+
+
+def test_a_job_started_by_hand_is_seen_and_controlled(folder):
+    """Torchrun -m ddptop.agent script.py is in ps, can be paused, and kill ends it whole."""
+    process = torchrun(folder, 2, "-m", "ddptop.agent", "train.py", "1000000")
+    try:
+
+        def mine() -> list[dict]:
+            rows = json.loads(ddptop("ps", "--json").stdout)
+            return [row for row in rows if row["pid"] == process.pid and (row["step"] or 0) > 3]
+
+        until(mine, "the job in ps", timeout=60)
+        name = mine()[0]["run"]
+        run_id = rundir.find(name).read().run_id
+        assert ddptop("pause", name).returncode == 0
+        assert status(name)["state"] == "paused"
+        assert "0 left" in ddptop("kill", name).stdout
+        process.wait(timeout=20)
+        assert carriers(run_id) == []
+        assert status(name)["state"] == "killed"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_parameters_are_bit_identical_with_and_without_the_agent(folder, world):
+    """After 20 steps with BatchNorm, dropout and momentum, the digest of the parameters is the same."""
+    digests = []
+    for prefix in ((), ("-m", "ddptop.agent")):
+        process = torchrun(folder, world, *prefix, "train.py", "20")
+        output, _ = process.communicate(timeout=90)
+        digests.append({line.split()[1] for line in output.splitlines() if line.startswith("digest ")})
+    assert len(digests[0]) >= 1
+    assert digests[0] == digests[1]

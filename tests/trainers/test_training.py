@@ -1,0 +1,265 @@
+"""Training from the command line to the summary: it learns, can be interrupted, and refuses in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+
+from ddptop.trainers import CATALOGUE, checkpoint, options, resnet
+from ddptop.trainers.checkpoint import CURRENT, PREVIOUS, Checkpoint
+from ddptop.trainers.options import Options
+from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.task import Plan
+
+from .conftest import Run, torchrun
+
+SHORT = ("--samples", "256", "--batch-size", "32")
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(folder / CURRENT, weights_only=True)
+    return state
+
+
+def same(one: object, other: object) -> bool:
+    """Compare nested states bit by bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    return one == other
+
+
+def test_learns_and_says_what_from(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """After 200 steps accuracy is far above chance, and every line about the result says synthetic."""
+    assert train("--steps", 200, "--samples", 5000) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if re.fullmatch(r"rank 0, epoch \d+, batch \d+, loss \d\.\d{4}", line)] == []
+    summary = lines[-1]
+    assert summary.startswith("simplenet finished: 200 steps, training loss ")
+    assert all("synthetic MNIST" in line for line in lines if "accuracy" in line)
+    first, last = map(float, re.search(r"training loss (\S+) -> (\S+),", summary).groups())  # type: ignore[union-attr]
+    accuracy = float(re.search(r"accuracy ([\d.]+)%", summary)[1])  # type: ignore[index]
+    assert last < 0.6 * first
+    assert accuracy > 60
+
+
+def test_log_line(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Simplenet logs rank, epoch, batch and loss every 100 batches."""
+    assert train("--steps", 250, "--samples", 250, "--batch-size", 1, "--epochs", 1) == 0
+    batches = re.findall(r"^rank 0, epoch 0, batch (\d+), loss [\d.]+$", capsys.readouterr().out, re.MULTILINE)
+    assert batches == ["100", "200"]
+
+
+def test_resume_equals_never_stopped(train: Run, tmp_path: Path) -> None:
+    """Two epochs and two more after a resume end in the same bits as four; another seed does not."""
+    whole, parts, other = (tmp_path / name for name in ("whole", "parts", "other"))
+    assert train(*SHORT, "--epochs", 4, "--checkpoint-dir", whole) == 0
+    assert train(*SHORT, "--epochs", 2, "--checkpoint-dir", parts) == 0
+    assert train(*SHORT, "--epochs", 4, "--checkpoint-dir", parts, "--resume") == 0
+    assert train(*SHORT, "--epochs", 4, "--checkpoint-dir", other, "--seed", 1) == 0
+    assert (stored(parts)["epoch"], stored(parts)["step"]) == (4, 32)
+    assert same(stored(parts), stored(whole))
+    assert not same(stored(parts)["model"], stored(other)["model"])
+
+
+def test_resume_of_a_finished_run(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run with nothing left to do says so, evaluates and ends well."""
+    assert train(*SHORT, "--epochs", 1, "--checkpoint-dir", tmp_path) == 0
+    assert train(*SHORT, "--epochs", 1, "--checkpoint-dir", tmp_path, "--resume") == 0
+    assert "finished: 8 steps, training loss none, no step was left" in capsys.readouterr().out.splitlines()[-1]
+
+
+def some(epoch: int) -> Checkpoint:
+    return Checkpoint("net", epoch, epoch * 10, {"weight": torch.arange(5000.0)}, {})
+
+
+def test_checkpoint_is_whole_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever call of the writing is the last before a crash, a whole checkpoint can be loaded."""
+
+    class Crash(BaseException):
+        pass
+
+    checkpoint.save(tmp_path, some(1))
+    checkpoint.save(tmp_path, some(2))
+    for calls_left in (0, 1):
+        left = [calls_left]
+
+        def replace(source: Path, target: Path, left: list[int] = left, real: Any = os.replace) -> None:
+            if not left[0]:
+                raise Crash
+            left[0] -= 1
+            real(source, target)
+
+        with monkeypatch.context() as patch, pytest.raises(Crash):  # noqa: PT012
+            patch.setattr(os, "replace", replace)
+            checkpoint.save(tmp_path, some(3))
+        assert checkpoint.load(tmp_path, "net").epoch == 2
+    checkpoint.save(tmp_path, some(3))
+    checkpoint.save(tmp_path, some(4))
+    (tmp_path / CURRENT).unlink()
+    assert checkpoint.load(tmp_path, "net").epoch == 3
+
+
+def test_full_disk_leaves_the_former_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that cannot be written is one line, and nothing half written stays behind."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    checkpoint.save(tmp_path, some(1))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Refusal, match="No space left"):
+        checkpoint.save(tmp_path, some(2))
+    assert checkpoint.load(tmp_path, "net").epoch == 1
+    assert [file.name for file in tmp_path.iterdir()] == [CURRENT]
+
+
+def _cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _flipped_bit(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def _other_file(content: bytes) -> bytes:
+    return b"\x80\x02cos\nsystem\n" * 10
+
+
+@pytest.mark.parametrize("damage", [_cut, _flipped_bit, _other_file, lambda content: b""])
+def test_damaged_checkpoint(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Any) -> None:
+    """A damaged checkpoint ends the program with code 2 and one line that names the file and the way out."""
+    checkpoint.save(tmp_path, some(1))
+    checkpoint.save(tmp_path, some(2))
+    current = tmp_path / CURRENT
+    current.write_bytes(damage(current.read_bytes()))
+    assert train("--checkpoint-dir", tmp_path, "--resume", *SHORT) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"simplenet: {current} is damaged (")
+    assert line.endswith(f"remove it to go on from {PREVIOUS}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--batch-size", "-3"), "--batch-size: must be at least 1, not -3"),
+        (("--lr", "nan"), "--lr: must be a positive number"),
+        (("--steps", "many"), "--steps: must be a whole number"),
+        (("--resume",), "--resume needs --checkpoint-dir"),
+        (("--download",), "--download needs --data-dir"),
+        (("--data-dir", "/nowhere/at-all"), "no folder /nowhere/at-all"),
+        (("--checkpoint-dir", "/proc/no"), "cannot make the checkpoint folder /proc/no"),
+        (("--checkpoint-dir", "/nowhere", "--resume"), "no checkpoint in /nowhere"),
+        (("--speed", "9"), "unrecognized arguments: --speed 9"),
+    ],
+)
+def test_refuses_in_one_line(
+    train: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    """What cannot be done is one line on stderr, nothing on stdout, and exit code 2."""
+    assert train(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("simplenet: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_keeps_another_runs_checkpoint(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkpoint is neither overwritten without --resume nor resumed by another program."""
+    checkpoint.save(tmp_path, some(1))
+    assert train("--checkpoint-dir", tmp_path) == 2
+    assert "add --resume" in capsys.readouterr().err
+    assert train("--checkpoint-dir", tmp_path, "--resume") == 2
+    assert "is of net, not of SimpleNet" in capsys.readouterr().err
+    assert checkpoint.load(tmp_path, "net").epoch == 1
+
+
+def plan(epochs: int | None, steps: int | None, epoch: int = 0, step: int = 0) -> tuple[int, int]:
+    result = Plan.of(Options(epochs=epochs, steps=steps, usual_epochs=5), 10, epoch, step)
+    return result.epochs, result.steps
+
+
+def test_plan() -> None:
+    """The first of --epochs and --steps ends the run, counted from the beginning also after a resume."""
+    assert plan(None, None) == (5, 50)
+    assert plan(2, None) == (2, 20)
+    assert plan(None, 15) == (2, 15)
+    assert plan(None, 200) == (20, 200)
+    assert plan(3, 200) == (3, 30)
+    assert plan(3, 15) == (3, 15)
+    assert plan(3, None, epoch=2, step=20) == (3, 30)
+    assert plan(3, None, epoch=2, step=40) == (3, 50)  # two epochs were done by half as many ranks
+    assert plan(None, 45, epoch=2, step=40) == (3, 45)
+    assert plan(2, None, epoch=2, step=20) == (2, 20)
+
+
+def test_resnet_is_torchvisions() -> None:
+    """224 px get the stock network; small pictures keep their size through the stem; the rest is the same."""
+    parameters = {
+        size: {name: tuple(value.shape) for name, value in resnet.model(34, size).state_dict().items()}
+        for size in (16, 224)
+    }
+    stock = {
+        name: tuple(value.shape) for name, value in torchvision.models.resnet34(num_classes=10).state_dict().items()
+    }
+    assert parameters[224] == stock
+    assert {name for name in stock if parameters[16][name] != stock[name]} == {"conv1.weight"}
+    small: Any = resnet.model(18, 16)
+    assert small.maxpool(small.conv1(torch.zeros(1, 3, 16, 16))).shape == (1, 64, 16, 16)
+
+
+def test_schedule_rises_and_falls() -> None:
+    """The learning rate of resnet warms up, reaches what was asked for, and ends at zero."""
+    factors = [resnet.schedule(step / 100) for step in range(101)]
+    assert max(factors) == pytest.approx(1.0)
+    assert factors.index(max(factors)) == 10
+    assert factors[-1] == pytest.approx(0.0)
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+
+
+def test_catalogue_is_complete() -> None:
+    """Every program of the catalogue is a module that can be run and that documents every shared option."""
+    for name, program in CATALOGUE.items():
+        assert program.name == name
+        assert program.module == f"ddptop.trainers.{name}"
+        text = options.parser(program, resnet.CPU).format_help()
+        for option in (
+            "epochs",
+            "steps",
+            "batch-size",
+            "lr",
+            "seed",
+            "data-dir",
+            "download",
+            "checkpoint-dir",
+            "resume",
+        ):
+            assert f"--{option} " in text
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    """Two ranks under torchrun share an epoch, evaluate together, and end cleanly with one summary."""
+    done = torchrun(2, "ddptop.trainers.simplenet", "--steps", "20", "--samples", "640", "--batch-size", "32")
+    summaries = [line for line in done.stdout.splitlines() if "finished" in line]
+    assert len(summaries) == 1, done.stderr
+    # 640 pictures are ten steps of two ranks with 32 each; a fifth, 128, are evaluated, each once.
+    assert "20 steps" in summaries[0]
+    assert "of 128 images, data synthetic MNIST" in summaries[0]
+    assert "world 2, batch 32 a rank" in done.stdout
+    assert done.returncode == 0 or "exitcode  : -6" in done.stderr  # torch aborts at exit now and then, after the end
+
+
+def test_two_ranks_refuse_once() -> None:
+    """What every rank has to say is said once, by rank 0, which is also the first to end."""
+    done = torchrun(2, "ddptop.trainers.simplenet", "--data-dir", "/nowhere/at-all")
+    assert done.stderr.count("no folder /nowhere/at-all") == 1
+    assert re.search(r"Root Cause.*rank +: 0 .*exitcode +: 2 ", done.stderr, re.DOTALL)

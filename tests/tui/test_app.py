@@ -1,0 +1,498 @@
+"""The dashboard under keys, mouse, resizes, signals and errors, with a fake run behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import random
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Footer
+
+from ddptop.tui.app import FAILED, DdptopApp
+from ddptop.tui.frame import STATES, EventLine, Verdict
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.kill import KillDialog
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.widgets.log import LogView
+from ddptop.tui.widgets.panels import PanelGrid
+
+from .frames import EVIL, NOW, MovingSource, StillSource, frame
+
+FRAMES = Path(__file__).with_name("frames.py")
+
+
+def dashboard(source: StillSource) -> DdptopApp:
+    """Return a dashboard with a clock that stands still."""
+    return DdptopApp(source, clock=lambda: NOW)
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
+    """Wait until the app has come to a condition."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, what
+        await pilot.pause(0.01)
+
+
+def seen(app: DdptopApp) -> str:
+    """Return the text on the screen."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+def footer_keys(app: DdptopApp) -> set[str]:
+    """Return what the footer offers."""
+    return {active.binding.description for active in app.screen.active_bindings.values() if active.binding.show}
+
+
+async def test_arrows_and_tab_choose_a_rank() -> None:
+    """Arrows move in the grid, tab goes round, home and end to its edges."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
+        grid = pilot.app.screen.query_one(PanelGrid)
+        for key, expected in (
+            ("right", 1), ("down", 3), ("left", 2), ("up", 0), ("up", 0), ("left", 0),
+            ("tab", 1), ("end", 3), ("tab", 0), ("shift+tab", 3), ("home", 0),
+        ):  # fmt: skip
+            await pilot.press(key)
+            assert grid.chosen == expected, key
+
+
+async def test_the_mouse_chooses_and_opens() -> None:
+    """A click chooses the panel under it, a double click opens that rank's screen."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.click(PanelGrid, offset=(60, 10))
+        assert pilot.app.screen.query_one(PanelGrid).chosen == 3
+        await pilot.click(PanelGrid, offset=(10, 10), times=2)
+        assert isinstance(pilot.app.screen, RankScreen)
+        assert pilot.app.screen.rank == 2
+
+
+async def test_enter_opens_a_rank_and_escape_returns_to_it() -> None:
+    """Left and right go through the ranks in a ring; the one shown last is chosen on return."""
+    async with dashboard(StillSource(frame())).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("right", "enter")
+        assert "rank 1 of 4" in seen(pilot.app)
+        await pilot.press("right")
+        assert "rank 2 of 4" in seen(pilot.app)
+        await pilot.press("left", "left", "left")
+        assert "rank 3 of 4" in seen(pilot.app)
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        assert pilot.app.screen.query_one(PanelGrid).chosen == 3
+
+
+async def test_space_pauses_and_resumes() -> None:
+    """Space holds the run, then lets it go; the answer is shown, the footer offers what works."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        app = pilot.app
+        assert "Pause" in footer_keys(app)
+        await pilot.press("space")
+        await until(pilot, lambda: "held at step 1,284 in 8 ms" in seen(app), "the answer")
+        await until(pilot, lambda: "Resume" in footer_keys(app), "resume is offered")
+        assert "Pause" not in footer_keys(app)
+        await pilot.press("space")
+        await until(pilot, lambda: source.asked == ["pause", "resume"], "resumed")
+
+
+async def test_a_refusal_shows_its_reason() -> None:
+    """What was refused says why, as text."""
+    source = StillSource(frame())
+    source.refusal = "rank 2 did not answer [/bold]"
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("space")
+        await until(pilot, lambda: "rank 2 did not answer [/bold]" in seen(pilot.app), "the reason")
+        assert source.picture.state == "running"
+
+
+async def test_a_slow_pause_does_not_hold_up_the_screen() -> None:
+    """While the pause is under way other keys work, and a second pause is not sent."""
+    source = StillSource(frame())
+    let_go = threading.Event()
+    pause = source.pause
+
+    def slow() -> str:
+        assert let_go.wait(10)
+        return pause()
+
+    source.pause = slow  # type: ignore[method-assign]
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("space", "right", "space")
+        assert pilot.app.screen.query_one(PanelGrid).chosen == 1
+        await until(pilot, lambda: "still under way" in seen(pilot.app), "the second one is turned away")
+        let_go.set()
+        await until(pilot, lambda: source.picture.state == "paused", "held")
+    assert source.asked == ["pause"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [(("enter",), "kill None 5"), (("right", "enter"), "kill 2 5"), (("down", "left", "enter"), "kill None 5")],
+)
+async def test_kill_asks_first_and_tells_the_end(keys: tuple[str, ...], asked: str) -> None:
+    """The dialog says who gets which signal; Enter does it, its account is shown, Enter closes it."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("right", "tab", "k")
+        assert isinstance(pilot.app.screen, KillDialog)
+        await until(pilot, lambda: "torchrun 4710, 4 ranks, 8 helpers" in seen(pilot.app), "the victims")
+        assert "TERM" in seen(pilot.app)
+        assert "after 5 s gets KILL" in seen(pilot.app)
+        await pilot.press(*keys)
+        await until(pilot, lambda: "4 ranks and 8 helpers ended, 0 left" in seen(pilot.app), "the result")
+        assert "TERM to torchrun 4710" in seen(pilot.app)
+        await pilot.press("enter")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await until(pilot, lambda: "Kill" not in footer_keys(pilot.app), "an ended run cannot be killed")
+    assert source.asked == [asked]
+
+
+async def test_escape_and_cancel_kill_nothing() -> None:
+    """Neither Escape nor the cancel button sends anything."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("k", "escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await pilot.press("k", "left", "enter")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await pilot.press("k")
+        await pilot.click("#cancel")
+        assert isinstance(pilot.app.screen, RunScreen)
+    assert source.asked == []
+
+
+async def test_kill_stays_with_the_rank_it_was_opened_for() -> None:
+    """When ranks come and go under the open dialog, it still ends the rank that was chosen."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("right", "k")
+        source.picture = replace(source.picture, ranks=source.picture.ranks[2:])
+        await until(pilot, lambda: len(pilot.app.frame.ranks) == 2, "the ranks are gone")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: source.asked, "ended")
+    assert source.asked == ["kill 1 5"]
+
+
+async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
+    """The end is followed; scrolled back it stands still while lines come; `end` follows again."""
+    log = tmp_path / "rank-0.log"
+    log.write_text("".join(f"line {number}\n" for number in range(200)))
+    picture = frame()
+    source = MovingSource()
+    source.picture = replace(picture, ranks=(replace(picture.ranks[0], log=str(log)), *picture.ranks[1:]))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("g")
+        assert isinstance(pilot.app.screen, LogScreen)
+        await until(pilot, lambda: "line 199" in seen(pilot.app), "the end")
+        await pilot.press("pageup")
+        await until(pilot, lambda: "scrolled back" in seen(pilot.app), "it says so")
+        assert "Follow" in footer_keys(pilot.app)
+        view = pilot.app.screen.query_one(LogView)
+        place = view.scroll_y
+        with log.open("a") as file:
+            file.write("".join(f"more {number}\n" for number in range(50)))
+        await until(pilot, lambda: view.file is not None and "more 49" in view.file.lines, "read")
+        assert view.scroll_y == place
+        await pilot.press("end")
+        await until(pilot, lambda: "more 49" in seen(pilot.app), "the end again")
+        await pilot.press("tab")
+        assert "goes to the terminal that started it" in seen(pilot.app)
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        assert pilot.app.screen.query_one(PanelGrid).chosen == 1
+
+
+async def test_help_lists_every_binding() -> None:
+    """Each binding of each screen has an id and a tooltip, and its tooltip is in the help."""
+    async with dashboard(StillSource(frame())).run_test(size=(100, 90), notifications=True) as pilot:
+        await pilot.press("question_mark")
+        assert isinstance(pilot.app.screen, HelpScreen)
+        text = seen(pilot.app)
+        for owner in (DdptopApp, RunScreen, PanelGrid, RankScreen, LogScreen, KillDialog):
+            for binding in owner.BINDINGS:
+                assert binding.id
+                assert binding.tooltip in text
+        for state in STATES:
+            assert state in text
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_leaving_touches_nothing(key: str) -> None:
+    """Leaving ends the dashboard with 0 and asks nothing of the run."""
+    source = StillSource(frame())
+    app = dashboard(source)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("enter", key)
+    assert app.return_code == 0
+    assert source.asked == []
+
+
+async def test_ctrl_c_leaves_even_a_dialog() -> None:
+    """No dialog keeps the user in."""
+    app = dashboard(StillSource(frame()))
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("k", "ctrl+c")
+        await until(pilot, lambda: app.return_code == 0, "left")
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "killed", "lost"])
+async def test_an_ended_run_stays_on_the_screen(state: str) -> None:
+    """The last picture stays, says how it ended and what to do; pause and kill are not offered."""
+    source = StillSource(frame(state))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        text = seen(pilot.app)
+        assert state.upper() in text
+        assert "q leaves" in text
+        assert "0.9348" in text
+        assert not {"Pause", "Resume", "Kill"} & footer_keys(pilot.app)
+        await pilot.press("space", "k")
+        assert isinstance(pilot.app.screen, RunScreen)
+    assert source.asked == []
+
+
+async def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
+    """Markup in any field shows as typed in every view, and no escape sequence gets to the terminal."""
+    marked = "n[/foo] [bold"
+    log = tmp_path / "rank-0.log"
+    log.write_text(EVIL + "\n")
+    ranks = tuple(
+        replace(
+            rank, host=marked, activity=marked, device=marked, ended=marked, fault=marked, mechanism=marked,
+            log=str(log), metrics={marked: 1.0},
+        )
+        for rank in frame().ranks
+    )  # fmt: skip
+    picture = frame(
+        run=marked, program=marked, backend=marked, device=marked, placement=marked, note=marked, ranks=ranks,
+        events=(EventLine(NOW, marked, 0, "error"), EventLine(NOW, marked, 1, marked)),
+        verdict=Verdict("slow", marked),
+    )  # fmt: skip
+    source = StillSource(picture)
+    source.victims = lambda rank: marked  # type: ignore[method-assign]
+    source.refusal = marked
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        for keys in ((), ("enter",), ("escape", "g"), ("escape", "k"), ("enter",), ("enter", "space")):
+            await pilot.press(*keys)
+            await pilot.pause()
+            text = seen(pilot.app)
+            assert "n[/foo] [bold" in text or "x[/foo] [bold red]y" in text
+            assert "\x1b" not in text
+            assert "\x07" not in text
+            assert "\x9b" not in text
+        await until(pilot, lambda: "pause refused" in seen(pilot.app), "the refusal")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_random_keys_and_sizes_break_nothing(seed: int) -> None:
+    """Two hundred keys and resizes in changing states, and the dashboard still stands."""
+    rng = random.Random(seed)
+    keys = [
+        "space", "k", "g", "enter", "escape", "tab", "shift+tab", "left", "right", "up", "down", "home", "end",
+        "pageup", "pagedown", "question_mark", "t", "x", "escape", "escape",
+    ]  # fmt: skip
+    source = MovingSource(5)
+    async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
+        for number in range(100):
+            if number % 10 == 9:
+                source.picture = frame(rng.choice(STATES), rng.choice([0, 1, 2, 5, 16, 40]))
+            if rng.random() < 0.2:
+                await pilot.resize_terminal(rng.randrange(1, 220), rng.randrange(1, 60))
+            else:
+                await pilot.press(rng.choice(keys))
+        assert pilot.app.is_running
+        assert pilot.app.failure is None
+
+
+async def test_a_resize_uses_the_new_size() -> None:
+    """From small to large and back, the same ranks are there, and the plot where there is room."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
+        app = pilot.app
+        for width, height, plot in (
+            (200, 50, True),
+            (80, 24, False),
+            (120, 40, True),
+            (40, 10, False),
+            (80, 24, False),
+        ):
+            await pilot.resize_terminal(width, height)
+            await until(pilot, lambda plot=plot: app.screen.query_one("#plot").display == plot, "the plot")
+            await pilot.pause()
+            assert app.screen.query_one(Footer).region.bottom == height
+            if width >= 80:
+                for rank in range(4):
+                    assert re.search(rf"[─━] {rank} ●", seen(app)), (rank, width, height)
+
+
+async def test_nothing_is_repainted_when_nothing_changes() -> None:
+    """With the same picture again and again, no panel is drawn a second time."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        grid = pilot.app.screen.query_one(PanelGrid)
+        grid.show(source.picture)
+        drawn = dict(grid._drawn)
+        regions = list(grid._exchange_repaint_regions())
+        grid.show(replace(source.picture, at=NOW + 1))
+        assert list(grid._exchange_repaint_regions()) == []
+        assert regions is not None
+        assert all(grid._drawn[index] is strips for index, strips in drawn.items())
+
+
+# In a real terminal
+
+
+class Terminal:
+    """A program in a pseudo-terminal of 100x30, and what it wrote there."""
+
+    def __init__(self, code: str) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color", "PYTHONDONTWRITEBYTECODE": "1"}
+        prelude = f"import sys; sys.path.insert(0, {str(FRAMES.parent)!r})\n"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", prelude + code],
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment,
+        )  # fmt: skip
+        os.close(slave)
+        self.written = b""
+
+    def read_until(self, wanted: bytes, timeout: float = 20.0) -> None:
+        """Read until `wanted` was written."""
+        deadline = time.monotonic() + timeout
+        while wanted not in self.written:
+            assert time.monotonic() < deadline, self.written[-2000:]
+            self._read(0.1)
+
+    def wait(self) -> int:
+        """Read to the end and return the exit code."""
+        deadline = time.monotonic() + 20
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, "still running"
+            self._read(0.05)
+        self._read(0.2)
+        return self.process.returncode
+
+    def _read(self, timeout: float) -> None:
+        if select.select([self.master], [], [], timeout)[0]:
+            try:
+                self.written += os.read(self.master, 65536)
+            except OSError:
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        """End what is left."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+
+
+RUN = "from frames import MovingSource\nfrom ddptop.tui.app import run_dashboard\nsource = MovingSource()\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_the_terminal_restored(number: signal.Signals) -> None:
+    """TERM and HUP leave the alternate screen, show the cursor, stop the mouse; the code is 128 + n."""
+    terminal = Terminal(RUN + "raise SystemExit(run_dashboard(source))")
+    try:
+        terminal.read_until(b"RUNNING")
+        os.kill(terminal.process.pid, number)
+        assert terminal.wait() == 128 + number
+        for restored in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l"):
+            assert terminal.written.rindex(restored) > terminal.written.index(b"\x1b[?1049h")
+    finally:
+        terminal.close()
+
+
+def test_a_closed_terminal_ends_it() -> None:
+    """When the terminal itself goes away, no process stays behind."""
+    terminal = Terminal(RUN + "raise SystemExit(run_dashboard(source))")
+    try:
+        terminal.read_until(b"RUNNING")
+        master, terminal.master = terminal.master, os.open(os.devnull, os.O_RDONLY)
+        os.close(master)
+        os.kill(terminal.process.pid, signal.SIGHUP)
+        terminal.process.wait(20)
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("where", ["poll", "frame", "pause"])
+def test_an_error_of_its_own_is_one_line_and_a_file(where: str) -> None:
+    """Whether in a timer or in a thread: terminal restored, one line, a traceback kept, the code not 0."""
+    fault = f"""
+def fail(*args):
+    if fail.armed: raise ZeroDivisionError('seeded [/fault]')
+    return good(*args)
+good, fail.armed = source.{where}, {where == "pause"}
+source.{where} = fail
+import threading
+threading.Timer(0.7, lambda: setattr(fail, 'armed', True)).start()
+raise SystemExit(run_dashboard(source))
+"""
+    terminal = Terminal(RUN + fault)
+    try:
+        terminal.read_until(b"RUNNING")
+        if where == "pause":
+            os.write(terminal.master, b" ")
+        assert terminal.wait() == FAILED
+        after = terminal.written[terminal.written.rindex(b"\x1b[?1049l") :].decode()
+        said = re.search(r"ddptop: the dashboard failed; the run goes on\. (.*)\(traceback in (.*)\)", after)
+        assert said is not None, after
+        assert "ZeroDivisionError: seeded [/fault]" in said[1]
+        assert "in fail" in Path(said[2]).read_text()
+        assert "Traceback" not in after
+        assert Path(said[2]).parent == Path(tempfile.gettempdir())
+        Path(said[2]).unlink()
+    finally:
+        terminal.close()
+
+
+def test_it_paints_soon_and_without_torch() -> None:
+    """The dashboard's modules load neither torch nor, before the first paint, the plot library."""
+    code = (
+        "import sys, ddptop.tui.app\nsys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'textual_plot')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_it_polls_often_and_paints_seldom() -> None:
+    """The source is polled several times for each picture taken."""
+    source = StillSource(frame())
+    polls, pictures = 0, 0
+    poll, take = source.poll, source.frame
+
+    def counted_poll() -> None:
+        nonlocal polls
+        polls += 1
+        poll()
+
+    def counted_frame(now: float) -> object:
+        nonlocal pictures
+        pictures += 1
+        return take(now)
+
+    source.poll, source.frame = counted_poll, counted_frame  # type: ignore[method-assign, assignment]
+    async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await until(pilot, lambda: pictures >= 4, "some pictures")
+    assert polls >= 2 * pictures
+    await asyncio.sleep(0)
