@@ -132,7 +132,7 @@ def phases(frame: Frame) -> str:
 
 def summary(frame: Frame) -> list[str]:
     """Return the closing lines of an ended run."""
-    took = frame.ended_at - frame.started_at if frame.ended_at and frame.started_at else None
+    took = None if frame.ended_at is None or frame.started_at is None else frame.ended_at - frame.started_at
     code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
     lines = [f"{frame.run} {frame.state}{code}" + (f" after {duration(took).strip()}" if took is not None else "")]
     if frame.step:

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-import pynvml  # type: ignore[import-untyped]  # nvidia-ml-py has no types
+import pynvml
 
 BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
 """Tells the ranks which backend the launch has chosen."""

@@ -25,6 +25,7 @@ _log = logging.getLogger("ddptop.supervisor")
 LINGER_MS: Final = 300
 _MOST_A_TURN: Final = 1000
 _LONGEST_GRACE_S: Final = 3600.0
+_PATIENCE_S: Final = 2.0
 
 Say = Callable[[str, str, "int | None"], None]
 """Makes an event of text, level and rank."""
@@ -46,6 +47,7 @@ class Orders:
         self._directory = directory
         self._say = say
         self._ending: threading.Thread | None = None
+        self._rank_endings: list[threading.Thread] = []
         self._waiting: list[tuple[bytes, int]] = []
         self._replies: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
         self.socket = context.socket(zmq.ROUTER)
@@ -79,6 +81,9 @@ class Orders:
 
     def close(self, run: Run) -> None:
         """Give the last replies, once the run is over and all traces are gone."""
+        for thread in self._rank_endings:
+            # The group follows its rank at once; the thread may still be counting.
+            thread.join(_PATIENCE_S)
         self.turn(run)
         done = self.outcome is not None and not self.outcome.survivors
         for sender, number in self._waiting:
@@ -102,7 +107,9 @@ class Orders:
         if command.rank is not None:
             self._say(f"kill of rank {command.rank} asked for by {who}", "warning", command.rank)
             self.ranks_killed_by.setdefault(command.rank, who)
-            threading.Thread(target=self._end_rank, args=(sender, command, run), daemon=True).start()
+            thread = threading.Thread(target=self._end_rank, args=(sender, command, run), daemon=True)
+            self._rank_endings.append(thread)
+            thread.start()
             return None
         self._waiting.append((sender, command.id))
         if self.killed_by is None:

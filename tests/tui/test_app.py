@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import pty
@@ -302,23 +301,20 @@ async def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
         await until(pilot, lambda: "pause refused" in seen(pilot.app), "the refusal")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_random_keys_and_sizes_break_nothing(seed: int) -> None:
+async def test_random_keys_and_sizes_break_nothing() -> None:
     """Two hundred keys and resizes in changing states, and the dashboard still stands."""
-    rng = random.Random(seed)
+    rng = random.Random(20)
     keys = [
         "space", "k", "g", "enter", "escape", "tab", "shift+tab", "left", "right", "up", "down", "home", "end",
         "pageup", "pagedown", "question_mark", "t", "x", "escape", "escape",
     ]  # fmt: skip
     source = MovingSource(5)
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
-        for number in range(100):
-            if number % 10 == 9:
+        for number in range(40):
+            if number % 4 == 3:
                 source.picture = frame(rng.choice(STATES), rng.choice([0, 1, 2, 5, 16, 40]))
-            if rng.random() < 0.2:
-                await pilot.resize_terminal(rng.randrange(1, 220), rng.randrange(1, 60))
-            else:
-                await pilot.press(rng.choice(keys))
+            await pilot.press(*rng.choices(keys, k=4))
+            await pilot.resize_terminal(rng.randrange(1, 220), rng.randrange(1, 60))
         assert pilot.app.is_running
         assert pilot.app.failure is None
 
@@ -344,17 +340,17 @@ async def test_a_resize_uses_the_new_size() -> None:
 
 
 async def test_nothing_is_repainted_when_nothing_changes() -> None:
-    """With the same picture again and again, no panel is drawn a second time."""
+    """The same picture again asks for no repaint; a picture that differs in one rank, for that panel only."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
         grid = pilot.app.screen.query_one(PanelGrid)
-        grid.show(source.picture)
-        drawn = dict(grid._drawn)
-        regions = list(grid._exchange_repaint_regions())
+        await pilot.pause()
+        grid._exchange_repaint_regions()
         grid.show(replace(source.picture, at=NOW + 1))
         assert list(grid._exchange_repaint_regions()) == []
-        assert regions is not None
-        assert all(grid._drawn[index] is strips for index, strips in drawn.items())
+        second = replace(source.picture.ranks[1], loss=0.5)
+        grid.show(replace(source.picture, ranks=(source.picture.ranks[0], second, *source.picture.ranks[2:])))
+        assert len(list(grid._exchange_repaint_regions())) == 1
 
 
 # In a real terminal
@@ -495,4 +491,3 @@ async def test_it_polls_often_and_paints_seldom() -> None:
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
         await until(pilot, lambda: pictures >= 4, "some pictures")
     assert polls >= 2 * pictures
-    await asyncio.sleep(0)

@@ -78,7 +78,7 @@ class PanelGrid(Drawn, can_focus=True):
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(**options)
         self._frame = frame
-        self._drawn: dict[int, list[Strip]] = {}
+        self._drawn: dict[int, tuple[Shape, list[Strip]]] = {}
 
     # Layout
 
@@ -130,15 +130,17 @@ class PanelGrid(Drawn, can_focus=True):
             if not region.overlaps(sight):
                 self._drawn.pop(index, None)
                 continue
-            old, new = self._drawn.get(index), self._draw(index)
-            if old != new:
-                self._drawn[index] = new
+            drawn = self._shape(index), self._draw(index)
+            if self._drawn.get(index) != drawn:
+                self._drawn[index] = drawn
                 self.refresh(region.translate(-self.scroll_offset))
 
-    def _draw(self, index: int) -> list[Strip]:
-        rank = self._frame.ranks[index]
+    def _shape(self, index: int) -> Shape:
         region = self._place(index)
-        return draw_panel(rank, self._frame, Shape(region.width, region.height, rank.rank == self.chosen), self.ink)
+        return Shape(region.width, region.height, self._frame.ranks[index].rank == self.chosen)
+
+    def _draw(self, index: int) -> list[Strip]:
+        return draw_panel(self._frame.ranks[index], self._frame, self._shape(index), self.ink)
 
     def render_line(self, y: int) -> Strip:
         """Return one line through the panels of a row."""
@@ -146,9 +148,12 @@ class PanelGrid(Drawn, can_focus=True):
         row, line = divmod(y + self.scroll_offset.y, height)
         parts = []
         for index in range(row * columns, min((row + 1) * columns, len(self._frame.ranks))):
-            if index not in self._drawn:
-                self._drawn[index] = self._draw(index)
-            parts.append(self._drawn[index][line])
+            shape = self._shape(index)
+            drawn = self._drawn.get(index)
+            # A resize can paint once before it is told: what was drawn has another shape then.
+            if drawn is None or drawn[0] != shape:
+                drawn = self._drawn[index] = shape, self._draw(index)
+            parts.append(drawn[1][line])
         return self.grounded(Strip.join(parts), 0, self.size.width)
 
     def notify_style_update(self) -> None:
@@ -170,7 +175,6 @@ class PanelGrid(Drawn, can_focus=True):
         """Mark the rank and bring its panel into sight."""
         if not self.is_mounted:
             return
-        self._drawn.clear()
         self.refresh()
         self._bring_into_view()
         self.post_message(self.Chosen(self.chosen))

@@ -15,6 +15,9 @@ GONE = Process(2**22 + 1, 1.0)
 """No process: beyond the largest number that Linux gives."""
 
 
+SLEEP = "import time; time.sleep(100)"
+
+
 def enlist(directory: RunDir, rank: int, process: Process = GONE, code: int | None = None) -> None:
     """Write a rank's record."""
     ended = None if code is None else Ended(5, code, None if code == 0 else "ValueError: bad lr")
@@ -25,7 +28,7 @@ def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..
     """It starts, runs while a rank lives, and ends as its ranks say; the end is written once, sockets go."""
     directory = new_run(launched=False)
     assert census.settle(directory).state == "starting"
-    first, second = python("input()"), python("input()")
+    first, second = python(SLEEP), python(SLEEP)
     enlist(directory, 0, identify(first.pid) or GONE)
     assert census.settle(directory).state == "starting"
     enlist(directory, 1, identify(second.pid) or GONE)

@@ -81,12 +81,14 @@ import os, subprocess, sys, time
 scrubbed = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], env={{}}, stdout=subprocess.PIPE, text=True)
 scrubbed.stdout.readline()
 read, write = os.pipe()
-if os.fork() == 0:
+middle = os.fork()
+if middle == 0:
     os.setsid()
     if os.fork() == 0:
         os.write(write, str(os.getpid()).encode())
         time.sleep(100)
-    os._exit(0)          # stays a zombie: the parent never waits for it
+    os._exit(0)
+os.waitid(os.P_PID, middle, os.WEXITED | os.WNOWAIT)   # it is a zombie now, and stays one
 daemon = int(os.read(read, 20))
 open({str(pids)!r}, "w").write(f"{{scrubbed.pid}} {{daemon}}")
 print("up", flush=True)

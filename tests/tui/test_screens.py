@@ -1,0 +1,121 @@
+"""Pictures of the screens with still frames, compared with those that a person has looked at.
+
+After a wanted change: `pytest tests/tui/test_screens.py --snapshot-update`, and look at the new ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.frame import Frame
+from ddptop.tui.screens.kill import KillDialog
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from .frames import NOW, StillSource, frame, rank_frame, verdict_frame
+
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x50": (200, 50)}
+GPU = {"device": "cuda:0", "memory_kind": "device", "memory_bytes": 5 * 2**30, "memory_total_bytes": 8 * 2**30}
+VIEWS = {
+    "starting": frame("starting"),
+    "running": verdict_frame(),
+    "paused": frame("paused", world=2),
+    "failed": frame("failed"),
+    "finished": frame("finished", world=1, note=None),
+    "gpus": frame(
+        world=16, backend="nccl", device="cuda", note=None, placement="a GPU for each rank: NCCL",
+        ranks=tuple(rank_frame(rank, device_percent=93.0, **GPU) for rank in range(16)),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+async def settled(pilot: Pilot[None], *keys: str) -> None:
+    """Press the keys and wait until everything that comes late is drawn."""
+    app = pilot.app
+    deadline = time.monotonic() + 10
+    await pilot.press(*keys)
+    for place in app.screen.query("#plot"):
+        while place.display and not place.query("LossPlot"):
+            assert time.monotonic() < deadline
+            await pilot.pause(0.01)
+    while isinstance(app.screen, KillDialog) and "torchrun" not in str(
+        app.screen.query_one("#victims", Static).content
+    ):
+        assert time.monotonic() < deadline
+        await pilot.pause(0.01)
+    # The plot draws when its canvas has been laid out: two refreshes later.
+    for _ in range(3):
+        await pilot.pause()
+    for place in app.screen.query("#plot LossPlot"):
+        has_losses = any(len(rank.losses) > 1 for rank in app.frame.ranks) if app.frame else True
+        while place.display and place.size and has_losses and place.has_class("-empty"):
+            assert time.monotonic() < deadline
+            await pilot.pause(0.01)
+    await pilot.pause()
+
+
+def picture(app_frame: Frame) -> DdptopApp:
+    """Return a dashboard that shows a still frame."""
+    return DdptopApp(StillSource(app_frame), clock=lambda: NOW)
+
+
+@pytest.mark.parametrize(
+    ("view", "size"),
+    [
+        ("starting", "80x24"), ("running", "80x24"), ("paused", "80x24"), ("failed", "80x24"), ("gpus", "80x24"),
+        ("starting", "120x40"), ("running", "120x40"), ("finished", "120x40"),
+        ("running", "200x50"), ("gpus", "200x50"),
+    ],
+)  # fmt: skip
+def test_the_run(snap_compare: Callable[..., bool], view: str, size: str) -> None:
+    """The main screen in its states and sizes."""
+    assert snap_compare(picture(VIEWS[view]), terminal_size=SIZES[size], run_before=settled)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "size"),
+    [
+        ("rank", ("tab", "tab", "enter"), "120x40"),
+        ("rank", ("tab", "tab", "enter"), "80x24"),
+        ("kill", ("tab", "k"), "80x24"),
+        ("kill rank", ("tab", "k", "right"), "120x40"),
+        ("help", ("question_mark",), "120x40"),
+    ],
+)
+def test_the_other_screens(snap_compare: Callable[..., bool], name: str, keys: tuple[str, ...], size: str) -> None:
+    """A rank's screen, the kill dialog and the help."""
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        await settled(pilot, *keys)
+
+    assert snap_compare(picture(frame()), terminal_size=SIZES[size], run_before=before)
+
+
+def test_the_log(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
+    """The log screen; its path is not in the picture, because it differs from run to run."""
+    log = tmp_path / "rank-0.log"
+    log.write_text("".join(f"epoch 0 step {step} loss {2 / step:.3f}\n" for step in range(1, 60)))
+    whole = frame()
+    app = picture(replace(whole, ranks=(replace(whole.ranks[0], log=str(log)), *whole.ranks[1:])))
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot, "g")
+        pilot.app.screen.query_one("#caption").display = False
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=SIZES["80x24"], run_before=before)

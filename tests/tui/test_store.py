@@ -1,0 +1,174 @@
+"""The model of a run: messages in any order in, a true picture out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.rundir import Ended, Member, Process, Run
+from ddptop.tui.store import Liveness, Store
+
+RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True)
+
+
+def step(seq: int, *, wall_ms: int = 10, wait_ms: int | None = 4, loss: float | None = 1.0) -> wire.Step:
+    own = wall_ms - (wait_ms or 0)
+    return wire.Step(
+        seq, seq, seq * 10**7, wall_ms * 10**6, 0, own * 10**6, 0, 0, None if wait_ms is None else wait_ms * 10**6,
+        0, loss, 32, (wire.Collective("all_reduce", 0, 2 * 10**6, 8, 1),),
+    )  # fmt: skip
+
+
+def beat(rank: int, at: int = 1, state: str = "running", **more) -> wire.Beat:
+    return wire.Beat(
+        rank, at, state, "forward", more.pop("step", 1), more.pop("step_at_ns", None), more.pop("seq", 0), **more
+    )
+
+
+def member(rank: int, ended: Ended | None = None) -> Member:
+    return Member(rank, rank, 2, Process(100 + rank, 1.0), "host", 0, "ipc://p", "ipc://c", None, ended)
+
+
+def test_every_rank_is_there_before_it_is_heard():
+    """A rank that has not reported is shown as starting, with unknown numbers, not zeros."""
+    frame = Store(RUN).frame(2.0)
+    assert [rank.state for rank in frame.ranks] == ["starting", "starting"]
+    assert frame.step is None
+    assert frame.ranks[0].loss is None
+    assert frame.ranks[0].memory_bytes is None
+
+
+def test_numbers_come_from_the_records():
+    """Step time, phases, loss, throughput and latency are those of the records."""
+    store = Store(RUN)
+    for rank in (0, 1):
+        store.apply(beat(rank), 2.0)
+        store.apply(wire.Steps(rank, (step(1), step(2, loss=0.5))), 2.0)
+    frame = store.frame(2.0)
+    rank = frame.ranks[0]
+    assert (rank.step_ms, rank.loss, rank.allreduce_p50_ms) == (10, 0.5, 2)
+    assert rank.phases_ms == {"data": 0, "forward": 6, "backward": 0, "optimizer": 0, "wait": 4, "other": 0}
+    assert frame.samples_per_s == pytest.approx(2 * 32 / 0.010)
+
+
+def test_a_phase_that_was_not_observed_is_absent():
+    """Where collectives are not seen there is no wait, rather than a wait of zero."""
+    store = Store(RUN)
+    store.apply(wire.Steps(0, (step(1, wait_ms=None),)), 2.0)
+    assert "wait" not in store.frame(2.0).ranks[0].phases_ms
+
+
+def test_records_in_any_order_and_repeated_give_the_same_picture():
+    """Live records, a filled gap and repetitions end in the same history, each record once."""
+    seed = random.Random(2)
+    records = [step(seq, loss=float(seq)) for seq in range(1, 101)]
+    for _ in range(30):
+        store = Store(RUN)
+        late = seed.randrange(2, 80)
+        store.apply(wire.Steps(0, tuple(records[late - 1 : late + 5])), 2.0)
+        assert store.gaps() == {0: 1}
+        upto = seed.randrange(late, 100)
+        store.apply(wire.Steps(0, tuple(records[late + 5 : upto])), 2.0)
+        store.fill(0, records[: min(upto, late + 2)], last=False)
+        store.fill(0, (), last=True)
+        store.apply(wire.Steps(0, tuple(records[seed.randrange(upto) :])), 2.0)
+        frame = store.frame(2.0)
+        assert [loss for _, loss in frame.ranks[0].curve] == [float(seq) for seq in range(1, 101)]
+        assert frame.ranks[0].missed == 0
+        assert store.gaps() == {}
+
+
+def test_what_cannot_be_had_is_counted():
+    """A gap that the rank no longer keeps is given up, counted, and the run goes on."""
+    store = Store(RUN)
+    store.apply(wire.Steps(0, (step(1),)), 2.0)
+    store.apply(wire.Steps(0, (step(11),)), 2.0)
+    assert store.gaps() == {0: 2}
+    store.fill(0, (), last=True)
+    assert store.frame(2.0).ranks[0].missed == 9
+    assert store.frame(2.0).ranks[0].loss == 1.0
+
+
+def test_a_run_is_paused_only_when_every_live_rank_is():
+    """One held rank is `pausing`; all are `paused`, since when, and at which step."""
+    store = Store(RUN)
+    store.apply(beat(0, state="paused", step=7), 2.0)
+    store.apply(beat(1, step=6), 2.0)
+    assert store.frame(2.0).state == "pausing"
+    store.apply(beat(1, state="paused", step=7), 3.0)
+    frame = store.frame(3.0)
+    assert (frame.state, frame.held_since, frame.step) == ("paused", 3.0, 7)
+    assert any("step 7" in event.text for event in frame.events)
+
+
+def test_life_and_progress_are_told_apart():
+    """No heartbeat is silent; heartbeats without steps are stalled; both recover."""
+    store = Store(RUN)
+    for rank in (0, 1):
+        store.apply(beat(rank, step_at_ns=10**9), 2.0)
+        store.apply(wire.Steps(rank, (step(1),)), 2.0)
+    store.apply(beat(1, step_at_ns=59 * 10**9), 60.0)
+    assert [rank.state for rank in store.frame(60.0).ranks] == ["silent", "running"]
+    store.apply(beat(0, step_at_ns=10**9), 60.0)
+    assert store.frame(60.0).ranks[0].state == "stalled"
+    store.apply(beat(0, step_at_ns=60 * 10**9), 60.5)
+    assert store.frame(60.5).ranks[0].state == "running"
+
+
+def test_how_a_rank_ended():
+    """Its own record tells finished from failed; without one it is lost, or killed where a kill was asked for."""
+    store = Store(RUN)
+    store.know_members({0: member(0, Ended(5, 1, "ValueError: x\x1b[31m")), 1: member(1)})
+    store.know_liveness(Liveness("running", True, False, frozenset()))
+    assert [rank.state for rank in store.frame(2.0).ranks] == ["failed", "lost"]
+    assert store.frame(2.0).ranks[0].ended == "exit code 1: ValueError: x"
+    store.apply(wire.RunState(1, "killing"), 2.0)
+    assert store.frame(2.0).ranks[1].state == "killed"
+
+
+def test_a_stranger_is_refused_and_counted():
+    """Ranks outside the world and another run's ranks change nothing."""
+    store = Store(RUN)
+    store.apply(beat(9), 2.0)
+    store.apply(wire.Steps(7, (step(1),)), 2.0)
+    store.apply(wire.Hello(1, "other", "other-id", 0, 0, 2, 1, 1, "h", "p", "v", "v"), 2.0)
+    assert store.frame(2.0).refused == 3
+
+
+def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
+    """Equal step times hide who computes and who waits; only a rank that stands out is named."""
+    store = Store(RUN)
+    store.apply(wire.Steps(0, (step(1, wait_ms=4),)), 2.0)
+    store.apply(wire.Steps(1, (step(1, wait_ms=0),)), 2.0)
+    assert store.frame(2.0).slowest == 1
+    level = Store(RUN)
+    level.apply(wire.Steps(0, (step(1, wait_ms=4),)), 2.0)
+    level.apply(wire.Steps(1, (step(1, wait_ms=3),)), 2.0)
+    assert level.frame(2.0).slowest == 1
+    level.apply(wire.Steps(0, (step(2, wait_ms=3),)), 2.0)
+    level.apply(wire.Steps(1, (step(2, wait_ms=4),)), 2.0)
+    assert level.frame(2.0).slowest is None
+
+
+def test_extreme_numbers_do_not_break_the_picture():
+    """NaN, infinity and huge integers from the wire are shown or left out, never raised."""
+    store = Store(RUN)
+    huge = wire.Step(1, 2**62, 2**62, 2**62, 0, 2**62, 0, 0, 0, 0, float("nan"), 2**62)
+    store.apply(beat(0, seq=2**62, memory_bytes=2**63 - 1), 2.0)
+    store.apply(wire.Steps(0, (huge, step(2, loss=float("inf")))), 2.0)
+    frame = store.frame(2.0)
+    assert len(frame.ranks[0].curve) == 2
+
+
+def test_history_is_bounded_and_keeps_the_whole_run():
+    """However many steps, the curve stays small and still begins at the beginning."""
+    store = Store(RUN)
+    for first in range(1, 20_001, 100):
+        store.apply(wire.Steps(0, tuple(step(seq, loss=float(seq)) for seq in range(first, first + 100))), 2.0)
+    curve = store.frame(2.0).ranks[0].curve
+    assert len(curve) <= 480
+    assert curve[0][0] < 200
+    assert curve[-1][0] > 19_800
+    assert all(abs(loss - at) < 200 for at, loss in curve)
