@@ -78,7 +78,8 @@ class Link:
         self.directory = directory
         self._who = who
         self._run = directory.read()
-        self.store = Store(self._run)
+        logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
+        self.store = Store(self._run, logs)
         self._context = zmq.Context()
         self._sub: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
         self._sub.linger = 0

@@ -113,7 +113,7 @@ class RankModel:
         age = now - self.beat.step_at_ns / 1e9
         return age > STALLED_S and age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
 
-    def frame(self, now: float, state: str) -> RankFrame:
+    def frame(self, now: float, state: str, log: str | None = None) -> RankFrame:
         """Return the picture of this rank."""
         beat, hello, member, summary = self.beat, self.hello, self.member, self.summary
         moving = state in ("running", "stalled", "pausing")
@@ -146,7 +146,7 @@ class RankModel:
             device=device,
             mechanism=None if beat is None or beat.mechanism is None else clean(beat.mechanism, 60),
             outstanding=0 if beat is None else beat.outstanding,
-            log=None if member is None else member.log,
+            log=log if member is None else member.log,
             metrics=dict(self.metrics),
             missed=self.missed,
             dropped=0 if beat is None else beat.dropped,

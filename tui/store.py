@@ -39,8 +39,10 @@ class Liveness:
 class Store:
     """Everything known of one run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, logs: Mapping[int, str] | None = None) -> None:
         self._run = run
+        self._logs = logs or {}
+        """Where each rank's output goes, where it goes to a file."""
         self._ranks = {rank: RankModel(rank) for rank in range(run.world)}
         self._events: deque[EventLine] = deque(maxlen=EVENTS)
         self._group: wire.RunState | None = None
@@ -121,7 +123,7 @@ class Store:
         state = self._run_state(own)
         states = {rank: _in_context(each, state) for rank, each in own.items()}
         self._note_changes(now, state, states)
-        ranks = tuple(model.frame(now, states[rank]) for rank, model in self._ranks.items())
+        ranks = tuple(model.frame(now, states[rank], self._logs.get(rank)) for rank, model in self._ranks.items())
         return self._picture(now, state, ranks)
 
     def _run_state(self, ranks: Mapping[int, str]) -> str:

@@ -34,12 +34,9 @@ def show_dashboard(directory: RunDir) -> int:
     from ddptop.tui.app import run_dashboard
 
     link = Link(directory, who())
-    try:
-        code = run_dashboard(link)
-        link.poll()
-        frame = link.frame(time.time())
-    finally:
-        link.close()
+    # Closes the link when it ends; the picture it had is still there.
+    code = run_dashboard(link)
+    frame = link.frame(time.time())
     for text in farewell(frame):
         print(text)
     return code or (exit_code(frame) if frame.state in ENDED else 0)

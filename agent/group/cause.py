@@ -29,7 +29,8 @@ _LOST_PEER = re.compile(
 
 _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 """An entry of torchrun's failure summary."""
-_TOLD = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
+_TOLD = re.compile(r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w+)")
+"""torchrun's last word after a signal of its own; Python 3.10 spells the name, later ones the number."""
 
 _MEANING: Final = {
     signal.SIGKILL: "out of memory, or kill -9",
@@ -84,12 +85,13 @@ def judge(
         return Judgement("finished", 0)
     if len(members) >= world and all(member.ended and member.ended.exit_code == 0 for member in members.values()):
         return Judgement("finished", 0, warning=_late_trouble(codes, exit_code))
-    suspects = _suspects(members, codes, died_at_ns or {})
-    if suspects:
+    told = _TOLD.findall(torchrun_log)
+    if told and not codes:
+        name = _signal_name(int(told[-1])) if told[-1].isdecimal() else told[-1]
+        return Judgement("failed", code, f"torchrun was told to end by {name}")
+    if suspects := _suspects(members, codes, died_at_ns or {}):
         first = min(suspects, key=lambda suspect: (suspect.secondary, suspect.at_ns, suspect.rank))
         return Judgement("failed", 1 if code is None else code, first.text, first.rank)
-    if told := _TOLD.findall(torchrun_log):
-        return Judgement("failed", code, f"torchrun was told to end by {_signal_name(int(told[-1]))}")
     if exit_code is None:
         return Judgement("lost", None, "it ended with nobody watching, and not every rank left word")
     if exit_code < 0:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
+
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import Frame
 from ddptop.tui.screens.kill import KillDialog
-from textual.pilot import Pilot
-from textual.widgets import Static
 
 from .frames import NOW, StillSource, frame, rank_frame, verdict_frame
 
@@ -57,9 +57,7 @@ async def settled(pilot: Pilot[None], *keys: str) -> None:
     ):
         assert time.monotonic() < deadline
         await pilot.pause(0.01)
-    # The plot draws when its canvas has been laid out: two refreshes later.
-    for _ in range(3):
-        await pilot.pause()
+    await pilot.pause()
     for place in app.screen.query("#plot LossPlot"):
         has_losses = any(len(rank.losses) > 1 for rank in app.frame.ranks) if app.frame else True
         while place.display and place.size and has_losses and place.has_class("-empty"):

@@ -70,6 +70,7 @@ class RankScreen(LiveScreen):
 
         self._plot = LossPlot()
         self.query_one("#plot").mount(self._plot)
+        self.show(self.frame)
 
     def on_resize(self) -> None:
         """Draw for another width."""
@@ -84,7 +85,7 @@ class RankScreen(LiveScreen):
         page = self.query_one("#facts", Page)
         page.show_rows(fact_rows(rank, frame, page.scrollable_content_region.width or 40, page.ink))
         self.query_one(LogView).show(rank)
-        if self._plot is not None and self._plot.is_mounted:
+        if self._plot is not None:
             self._plot.show([rank], rank.rank)
 
     def action_back(self) -> None:

@@ -57,6 +57,7 @@ class RunScreen(LiveScreen):
 
         self._plot = LossPlot()
         self.query_one("#plot").mount(self._plot)
+        self.show(self.frame)
 
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
@@ -67,7 +68,7 @@ class RunScreen(LiveScreen):
         chosen = next((rank for rank in frame.ranks if rank.rank == grid.chosen), None)
         if chosen is not None:
             self.query_one(LogView).show(chosen)
-        if self._plot is not None and self._plot.is_mounted:
+        if self._plot is not None:
             self._plot.show(frame.ranks, grid.chosen)
 
     def choose(self, rank: int) -> None:

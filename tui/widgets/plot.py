@@ -53,11 +53,12 @@ class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
     def show(self, ranks: Sequence[RankFrame], chosen: int | None) -> None:
         """Draw the ranks' losses if they changed, at most once a second, and at once for another choice."""
         self._given = (ranks, chosen)
-        curves = {rank.rank: rank.losses for rank in ranks}
+        if not self._ready or not self.size:
+            return
         key = (chosen, self.size, self.app.theme)
-        picture = (key, curves)
+        picture = (key, {rank.rank: rank.losses for rank in ranks})
         now = time.monotonic()
-        if picture == self._shown or not self._ready or not self.size:
+        if picture == self._shown:
             return
         if isinstance(self._shown, tuple) and self._shown[0] == key and now < self._next:
             return

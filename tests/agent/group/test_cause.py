@@ -84,9 +84,16 @@ def test_torchrun_that_never_had_ranks() -> None:
     assert (judgement.state, judgement.exit_code) == ("failed", 1)
     assert judgement.cause == "/usr/bin/python: No module named torch"
     assert cause.judge(2, {}, -9).cause == "torchrun was killed by SIGKILL"
-    assert cause.judge(2, {}, 1, "SignalException: Process 5 got signal: 15").cause == (
-        "torchrun was told to end by SIGTERM"
-    )
+
+
+def test_torchrun_that_was_told_to_end() -> None:
+    """The ranks it took along are not the cause; Python 3.10 and later spell the signal differently."""
+    group = members(member(0), member(1), member(2))
+    for spelling in ("15", "Signals.SIGTERM"):
+        log = f"torch.distributed.elastic.multiprocessing.api.SignalException: Process 5 got signal: {spelling}\n"
+        judgement = cause.judge(3, group, 1, log, {0: 1, 1: 2, 2: 3})
+        assert (judgement.state, judgement.rank) == ("failed", None)
+        assert judgement.cause == "torchrun was told to end by SIGTERM"
 
 
 def test_without_a_witness_it_is_lost() -> None:
