@@ -61,6 +61,8 @@ class _Suspect:
     secondary: bool
     """True for what looks like the consequence of another rank's death."""
     text: str
+    code: int | None = None
+    """Its exit code, 128+n for a signal; torchrun's own is 1 whatever happened."""
 
 
 def judge(
@@ -80,7 +82,7 @@ def judge(
         died_at_ns: when each rank was seen dead, where somebody watched.
     """
     codes = _summary(torchrun_log, members)
-    code = exit_code if exit_code is None or exit_code >= 0 else 128 - exit_code
+    code = None if exit_code is None else _positive(exit_code)
     if exit_code == 0:
         return Judgement("finished", 0)
     if len(members) >= world and all(member.ended and member.ended.exit_code == 0 for member in members.values()):
@@ -91,7 +93,7 @@ def judge(
         return Judgement("failed", code, f"torchrun was told to end by {name}")
     if suspects := _suspects(members, codes, died_at_ns or {}):
         first = min(suspects, key=lambda suspect: (suspect.secondary, suspect.at_ns, suspect.rank))
-        return Judgement("failed", 1 if code is None else code, first.text, first.rank)
+        return Judgement("failed", first.code or code or 1, first.text, first.rank)
     if exit_code is None:
         return Judgement("lost", None, "it ended with nobody watching, and not every rank left word")
     if exit_code < 0:
@@ -125,7 +127,7 @@ def describe_end(member: Member) -> tuple[str, str]:
     """Return text and level of the event "rank N has ended", from its own record."""
     ended = member.ended
     if ended is None:
-        return f"rank {member.rank} died without a word", "error"
+        return f"rank {member.rank} is gone, without a word", "warning"
     if ended.exit_code == 0:
         return f"rank {member.rank} finished", "info"
     reason = f": {clean(ended.error)}" if ended.error else ""
@@ -152,10 +154,11 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
             reason = clean(ended.error) if ended.error else f"ended with exit code {ended.exit_code}"
             secondary = ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM) or bool(_LOST_PEER.search(reason))
             text = f"rank {rank}: {reason}" if ended.error else f"rank {rank} {reason}"
-            suspects.append(_Suspect(rank, ended.at_ns, secondary, text))
+            suspects.append(_Suspect(rank, ended.at_ns, secondary, text, _positive(ended.exit_code)))
         elif rank in codes and codes[rank] != 0:
             after = " at exit, after its script had finished" if ended is not None else ""
-            suspects.append(_Suspect(rank, died, False, f"rank {rank} {_silent(codes[rank])}{after}"))
+            text = f"rank {rank} {_silent(codes[rank])}{after}"
+            suspects.append(_Suspect(rank, died, False, text, _positive(codes[rank])))
         elif ended is None and rank in died_at_ns:
             # Where there is a summary and this rank is not in it, torchrun ended it because of the others.
             text = f"rank {rank} died without a word (a signal, or out of memory)"
@@ -168,6 +171,10 @@ def _silent(code: int) -> str:
         return f"left with exit code {code} and without an exception"
     meaning = _MEANING.get(-code)  # type: ignore[call-overload]
     return f"was killed by {_signal_name(-code)}" + (f" ({meaning})" if meaning else "")
+
+
+def _positive(code: int) -> int:
+    return code if code >= 0 else 128 - code
 
 
 def _late_trouble(codes: Mapping[int, int], exit_code: int | None) -> str | None:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from ddptop.agent.rundir import MARKER, Member, Process, Run, RunDir, is_alive
+from ddptop.agent.rundir import MARKER, Member, Process, Run, RunDir, identify, is_alive
 
 Progress = Callable[[str], None]
 """Takes one line on what is being done."""
@@ -219,14 +219,15 @@ def _table() -> dict[int, _Row]:
     """Return all live processes; a zombie is none: it holds no memory and takes no signal."""
     table = {}
     for pid in psutil.pids():
+        identity = identify(pid)
+        if identity is None:
+            continue
         try:
             process = psutil.Process(pid)
             with process.oneshot():
-                row = _Row(process.ppid(), Process(pid, process.create_time()), process.status())
+                table[pid] = _Row(process.ppid(), identity, process.status())
         except psutil.Error:
             continue
-        if row.status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-            table[pid] = row
     return table
 
 

@@ -180,8 +180,10 @@ class Supervisor:
     def _bury(self) -> None:
         members = self._directory.members() if (dead := self._deaths.read()) else {}
         for rank in dead:
-            text, level = cause.describe_end(members[rank]) if rank in members else (f"rank {rank} is gone", "error")
-            self._say(text, "info" if self._orders.killed_by else level, rank)
+            if self._orders.killed_by is not None or rank not in members:
+                self._say(f"rank {rank} is gone", "info", rank)
+            else:
+                self._say(*cause.describe_end(members[rank]), rank)
 
     def _wait(self) -> None:
         poller = zmq.Poller()

@@ -103,7 +103,7 @@ def test_real_torchrun_names_the_signal_that_killed_a_rank(launch: Launch, tmp_p
         command=engine.command("script.py", (), 2),
     )
     end = over(directory)
-    assert (end.state, end.exit_code, end.cause_rank) == ("failed", 1, 1)
+    assert (end.state, end.exit_code, end.cause_rank) == ("failed", 128 + signal.SIGKILL, 1)
     assert end.cause == "rank 1 was killed by SIGKILL (out of memory, or kill -9)"
 
 
