@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
+from ddptop.agent import injection
 from ddptop.agent.rank import enrolment, hooks
 from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.rundir import MARKER, RunDir, RunDirError
@@ -36,6 +37,10 @@ def main() -> None:
     program = arguments[0]
     if not as_module and not Path(program).exists():
         _refuse(f"ddptop: no script {program} in {os.getcwd()}; give its path, or `-m` and a module")
+    try:
+        injection.from_environment(os.environ)
+    except injection.InjectionError as problem:
+        _refuse(f"ddptop: {injection.VARIABLE}: {problem}")
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
     if session is not None:
         hooks.install_with_torch(session)

@@ -101,6 +101,8 @@ class Run(msgspec.Struct, frozen=True):
     """What the launch adds to the environment of the ranks."""
     placement: str = ""
     """One line on why this device and backend were chosen."""
+    injected: str = ""
+    """Faults put into this run on purpose, one line; empty for an honest run."""
     grace_s: float = 5.0
     supervisor: Process | None = None
     torchrun: Process | None = None

@@ -45,6 +45,17 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Size of this rank's input."""
     in_flight: int
     """Collectives under way on this rank when this one was called, itself included."""
+    group: str = ""
+    """Process group, the same name on all its ranks; `0` is the default group."""
+    blocking: bool = False
+    """True where the rank's main thread stood in it from the call to completion."""
+    queued_ns: int = 0
+    """Of the duration, what went by before the backend took it up: gloo works on two at a time."""
+    estimated: bool = False
+    """True where `queued_ns` is modelled, where completion was seen only when it was waited for, and where
+    `in_flight` counts calls that may have been done."""
+    on_device: bool = False
+    """True where the duration is the device's own, by events; `entered_ns` is when the host asked for it."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -53,7 +64,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     seq: int
     """Consecutive number of the record, so that a gap is seen."""
     step: int
-    """Optimizer steps completed by the end of this record, counted from 1."""
+    """Optimizer steps completed by the end of this record, counted from 1; one that GradScaler skips counts."""
     end_at_ns: int
     wall_ns: int
     data_ns: int
@@ -69,6 +80,12 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     collectives: tuple[Collective, ...] = ()
     metrics: dict[str, float] = {}
     """What the script gave to `ddptop.agent.log` during this step."""
+    device_ns: tuple[int, ...] | None = None
+    """Time on the device's own time line in data, forward, backward, optimizer and other, by events on the
+    stream of the training thread; what waits for peers or for the host is inside. None: not on CUDA, not known."""
+    starved_ns: int | None = None
+    """Time in which the training thread could have run but had no core, wherever in the step; a batch of records
+    shares one reading. None: the system does not tell."""
 
 
 class Hello(_Message, frozen=True, tag="hello"):
@@ -131,6 +148,10 @@ class Beat(_Message, frozen=True, tag="beat"):
     """Errors inside the agent; the training goes on without what failed."""
     fault: str | None = None
     """The last of them, one line."""
+    health: str | None = None
+    """What is wrong with this rank's numbers: `loss is nan since step 123`."""
+    timed_every: int = 1
+    """One step of so many has its collectives timed; more than 1 where they are too dense to time them all."""
 
 
 class Steps(_Message, frozen=True, tag="steps"):

@@ -108,6 +108,15 @@ def _add_launch(launch: argparse.ArgumentParser) -> None:
     launch.add_argument("--name", help="name of the run (default: the program's, and four digits)")
     launch.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl with a GPU for each rank, else gloo")
     launch.add_argument("--grace", type=_seconds, default=5.0, metavar="S", help="seconds between TERM and KILL (5)")
+    launch.add_argument(
+        "--inject",
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help="put a fault into a rank, to see what it looks like: rank=2,phase=backward,ms=30[,every=K][,from=STEP] "
+        "with phase data, forward, backward, optimizer or comm, or rank=1,crash[,from=STEP], "
+        "as well hang, nan, skip-collective; may be repeated",
+    )
     launch.add_argument("--detach", action="store_true", help="return once all ranks are up, printing the run's name")
     _add_view(launch)
 
@@ -182,6 +191,7 @@ def _launch(options: argparse.Namespace) -> int:
         name=options.name,
         backend=options.backend,
         grace_s=options.grace,
+        inject=tuple(options.inject),
     )
     try:
         directory = launch(request)

@@ -92,10 +92,20 @@ class RankFrame:
     refused: int = 0
     fault: str | None = None
     """The agent's last own error; the training goes on."""
+    health: str | None = None
+    """What is wrong with its numbers, one line: `loss is nan since step 123`."""
+    device_ms: Mapping[str, float] | None = None
+    """The phases of the recent window on the device's own time line, without `wait`. None: not on CUDA."""
     ended: str | None = None
     """How it ended, one line, for example `exit code 1: ValueError: bad lr`."""
     torch_version: str | None = None
     python_version: str | None = None
+    allreduce_wait_ms: float | None = None
+    """Mean per step, over recent steps: time in all-reduces until the last rank had entered."""
+    allreduce_transfer_ms: float | None = None
+    """The same, from then until they were done."""
+    timed_every: int = 1
+    """One step of so many has its collectives timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,8 @@ class Frame:
     device: str | None = None
     placement: str = ""
     """One line on why this device and backend were chosen."""
+    injected: str | None = None
+    """Faults put into this run on purpose with `--inject`, one line; None for an honest run."""
     note: str | None = None
     """What the program says of itself, for example that its data is synthetic."""
     started_at: float | None = None

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop.agent import rundir
+from ddptop.agent import injection, rundir
 from ddptop.agent.group import engine, machine, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
@@ -37,6 +37,8 @@ class Request:
     name: str | None = None
     backend: str | None = None
     grace_s: float = 5.0
+    inject: tuple[str, ...] = ()
+    """Faults to put into the ranks, as `agent.injection` reads them."""
 
 
 def launch(request: Request) -> RunDir:
@@ -51,6 +53,7 @@ def launch(request: Request) -> RunDir:
     try:
         world = machine.check_world(machine.default_world() if request.world is None else request.world)
         placement = machine.choose(world, request.backend)
+        injections = injection.parse_all(request.inject or injection.listed(os.environ), world)
     except ValueError as problem:
         raise RequestError(str(problem)) from problem
     rundir.prune()
@@ -69,13 +72,18 @@ def launch(request: Request) -> RunDir:
         launched=True,
         cwd=os.getcwd(),
         command=engine.command(target, request.arguments, world),
-        environment=placement.environment,
+        environment={**placement.environment, **_injected(request)},
         placement=placement.text,
+        injected=injection.describe(injections),
         grace_s=request.grace_s,
     )
     directory = rundir.create(run)
     supervisor.start(directory)
     return directory
+
+
+def _injected(request: Request) -> dict[str, str]:
+    return {injection.VARIABLE: ";".join(request.inject)} if request.inject else {}
 
 
 def _target(request: Request) -> str:

@@ -104,7 +104,7 @@ def line(frame: Frame) -> str:
     if frame.samples_per_s is not None:
         parts.append(f"{frame.samples_per_s:,.0f} samples/s")
     parts.append(f"step {phases(frame)}")
-    if frame.slowest is not None:
+    if frame.slowest is not None and frame.verdict is None:
         parts.append(f"slowest rank {frame.slowest}")
     if frame.verdict is not None:
         parts.append(frame.verdict.text)
@@ -140,6 +140,10 @@ def summary(frame: Frame) -> list[str]:
         metrics = frame.ranks[0].metrics if frame.ranks else {}
         shown = "".join(f", {name} {value:.4g}" for name, value in metrics.items())
         lines.append(f"{progress(frame)}{loss}{shown}; usual step {phases(frame)}")
+    if frame.injected:
+        lines.append(f"faults put in on purpose: {frame.injected}")
+    if frame.verdict is not None:
+        lines.append(f"verdict: {frame.verdict.text}")
     if frame.note:
         lines.append(f"note: {frame.note}")
     if frame.cause:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step
@@ -25,8 +25,10 @@ PENDING = 20_000
 class RankModel:
     """One rank: its identity, its last beat, its records in order, what is missing of them."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, listener: Callable[[int, Step], None] = lambda rank, step: None) -> None:
         self.rank = rank
+        self._listener = listener
+        """Told of every record, in order and once."""
         self.hello: Hello | None = None
         self.beat: Beat | None = None
         self.member: Member | None = None
@@ -73,6 +75,7 @@ class RankModel:
 
     def _append(self, step: Step) -> None:
         self._seq = step.seq
+        self._listener(self.rank, step)
         self._recent.append(step)
         self._losses.append(step.loss)
         if step.loss is not None:
@@ -113,8 +116,10 @@ class RankModel:
         age = now - self.beat.step_at_ns / 1e9
         return age > STALLED_S and age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
 
-    def frame(self, now: float, state: str, log: str | None = None) -> RankFrame:
-        """Return the picture of this rank."""
+    def frame(
+        self, now: float, state: str, log: str | None = None, *, exchange: tuple[float, float] | None = None
+    ) -> RankFrame:
+        """Return the picture of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step."""
         beat, hello, member, summary = self.beat, self.hello, self.member, self.summary
         moving = state in ("running", "stalled", "pausing")
         activity = "" if beat is None else clean(beat.activity, 60)
@@ -137,6 +142,9 @@ class RankModel:
             phases_ms=summary.phases_ms,
             allreduce_p50_ms=summary.p50_ms,
             allreduce_p99_ms=summary.p99_ms,
+            allreduce_wait_ms=None if exchange is None else exchange[0],
+            allreduce_transfer_ms=None if exchange is None else exchange[1],
+            timed_every=1 if beat is None else beat.timed_every,
             samples_per_s=summary.samples_per_s if moving else None,
             memory_bytes=None if beat is None else beat.memory_bytes,
             memory_total_bytes=None if beat is None else beat.memory_total_bytes,
@@ -152,6 +160,8 @@ class RankModel:
             dropped=0 if beat is None else beat.dropped,
             refused=0 if beat is None else beat.refused,
             fault=None if beat is None or beat.fault is None else clean(beat.fault, 200),
+            health=None if beat is None or beat.health is None else clean(beat.health, 120),
+            device_ms=summary.device_ms,
             ended=self._ended(),
             torch_version=None if beat is None or beat.torch_version is None else clean(beat.torch_version, 40),
             python_version=None if hello is None else clean(hello.python_version, 40),
@@ -179,6 +189,7 @@ class _Summary:
         count, wall = len(window), sum(step.wall_ns for step in window)
         self.step_ms = wall / count / 1e6 if count else None
         self.phases_ms = _phases(window) if count else None
+        self.device_ms = _device(window)
         samples = [step.samples for step in window if step.samples is not None]
         self.samples_per_s = sum(samples) / wall * 1e9 if samples and wall else None
         self.p50_ms = self.p99_ms = None
@@ -207,3 +218,12 @@ def _phases(window: list[Step]) -> dict[str, float]:
         if None not in values:
             phases[phase] = sum(values) / len(values) / 1e6
     return phases
+
+
+def _device(window: list[Step]) -> dict[str, float] | None:
+    """Return the mean of each phase on the device in ms, None where no step has all of them."""
+    names = [phase for phase in PHASES if phase != "wait"]
+    known = [step.device_ns for step in window if step.device_ns is not None and len(step.device_ns) == len(names)]
+    if not known:
+        return None
+    return {name: sum(spans) / len(known) / 1e6 for name, spans in zip(names, zip(*known, strict=True), strict=True)}

@@ -67,6 +67,7 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "exit_code": frame.exit_code,
         "cause": frame.cause,
         "note": frame.note,
+        "injected": frame.injected,
         "refused": frame.refused,
         "ranks": [_rank_json(rank) for rank in frame.ranks],
         "verdict": None if frame.verdict is None else _verdict_json(frame),
@@ -84,7 +85,12 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
         "loss": _number(rank.loss),
         "step_ms": _number(rank.step_ms),
         "phases_ms": {phase: _number(known.get(phase)) for phase in PHASES},
-        "allreduce_ms": {"p50": _number(rank.allreduce_p50_ms), "p99": _number(rank.allreduce_p99_ms)},
+        "allreduce_ms": {
+            "p50": _number(rank.allreduce_p50_ms),
+            "p99": _number(rank.allreduce_p99_ms),
+            "wait": _number(rank.allreduce_wait_ms),
+            "transfer": _number(rank.allreduce_transfer_ms),
+        },
         "memory_bytes": rank.memory_bytes,
         "step_age_s": _number(rank.step_age_s),
         "metrics": {name: _number(value) for name, value in rank.metrics.items()},
@@ -150,7 +156,18 @@ def card(frame: Frame) -> list[str]:
         f"{progress(frame)}  step {phases(frame)}"
         + (f"  {frame.samples_per_s:,.0f} samples/s" if frame.samples_per_s is not None else ""),
     ]
-    lines += [text for text in (frame.placement, frame.note, frame.cause, _remark(frame)) if text]
+    lines += [
+        text
+        for text in (
+            frame.placement,
+            frame.injected and f"faults put in on purpose: {frame.injected}",
+            frame.verdict and frame.verdict.text,
+            frame.note,
+            frame.cause,
+            _remark(frame),
+        )
+        if text
+    ]
     lines.append("RANK  PID      STATE     STEP     LOSS     STEP ms  p50 ms  p99 ms  MEMORY")
     for rank in frame.ranks:
         numbers = (rank.step_ms, rank.allreduce_p50_ms, rank.allreduce_p99_ms)

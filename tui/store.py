@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
-from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame
+from ddptop.tui.collectives import Alignment
+from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
 from ddptop.tui.rankmodel import RankModel
 from ddptop.tui.units import clean
+from ddptop.tui.verdict import Judge
 
 EVENTS = 500
 STANDS_OUT = 1.15
@@ -43,15 +45,21 @@ class Store:
         self._run = run
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
-        self._ranks = {rank: RankModel(rank) for rank in range(run.world)}
+        self._judge = Judge(run.world)
+        self._alignment = Alignment(run.world)
+        self._ranks = {rank: RankModel(rank, self._record) for rank in range(run.world)}
         self._events: deque[EventLine] = deque(maxlen=EVENTS)
         self._group: wire.RunState | None = None
         self._liveness: Liveness | None = None
         self._state: str | None = None
         self._rank_states: dict[int, str] = {}
         self._held_since: float | None = None
+        self._verdict: Verdict | None = None
         self.refused = 0
         """Messages that could not be read here."""
+        if run.injected:
+            text = f"faults are put into this run on purpose: {clean(run.injected, 300)}"
+            self._add(EventLine(run.created_at_ns / 1e9, text, None, "warning"))
 
     def apply(self, message: wire.Telemetry, now: float) -> None:
         """Take in one message from a rank or the supervisor."""
@@ -64,6 +72,7 @@ class Store:
                     self.refused += 1
                     return
                 model.beat, model.heard_at = message, now
+                self._judge.beat(message)
             case wire.Steps(rank, steps):
                 model = self._ranks.get(rank)
                 if model is None:
@@ -88,8 +97,14 @@ class Store:
             self._add(EventLine(now, text, hello.rank, "warning"))
         if model.hello is not None and model.hello.started_at_ns != hello.started_at_ns:
             # A new process in the old one's place: its numbers begin anew.
-            self._ranks[hello.rank] = model = RankModel(hello.rank)
+            self._ranks[hello.rank] = model = RankModel(hello.rank, self._record)
+            self._judge.restart()
+            self._alignment = Alignment(self._run.world)
         model.hello, model.heard_at = hello, now
+
+    def _record(self, rank: int, step: wire.Step) -> None:
+        self._judge.take(rank, step)
+        self._alignment.take(rank, step)
 
     def know_run(self, run: Run) -> None:
         """Take in the run's record."""
@@ -123,7 +138,17 @@ class Store:
         state = self._run_state(own)
         states = {rank: _in_context(each, state) for rank, each in own.items()}
         self._note_changes(now, state, states)
-        ranks = tuple(model.frame(now, states[rank], self._logs.get(rank)) for rank, model in self._ranks.items())
+        hosts = {model.member.host for model in self._ranks.values() if model.member is not None}
+        ranks = tuple(
+            # The clocks of two machines are not the same to a millisecond.
+            model.frame(
+                now,
+                states[rank],
+                self._logs.get(rank),
+                exchange=self._alignment.means_ms(rank) if len(hosts) < 2 else None,
+            )
+            for rank, model in self._ranks.items()
+        )
         return self._picture(now, state, ranks)
 
     def _run_state(self, ranks: Mapping[int, str]) -> str:
@@ -162,6 +187,16 @@ class Store:
             if before not in (None, each) and each in ("silent", "stalled"):
                 self._add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
         self._rank_states = dict(ranks)
+        self._note_verdict(now)
+
+    def _note_verdict(self, now: float) -> None:
+        """Tell of a change of verdict once; its numbers may go on changing."""
+        before, verdict = self._verdict, self._judge.verdict
+        if verdict is not None and (before is None or _accused(before) != _accused(verdict)):
+            self._add(EventLine(now, verdict.text, verdict.rank, "warning"))
+        elif verdict is None and before is not None:
+            self._add(EventLine(now, f"no longer: {before.text}", before.rank, "info"))
+        self._verdict = verdict
 
     def _telling(self, state: str) -> str:
         if state in ENDED:
@@ -199,6 +234,7 @@ class Store:
             backend=run.backend or _first(beat.backend for beat in beats),
             device=run.device or _first(beat.device for beat in beats),
             placement=clean(run.placement, 200),
+            injected=clean(run.injected, 300) or None,
             note=_first(clean(beat.note, 200) for beat in beats if beat.note is not None),
             started_at=run.created_at_ns / 1e9,
             ended_at=None if run.ended_at_ns is None else run.ended_at_ns / 1e9,
@@ -220,6 +256,7 @@ class Store:
             cause_rank=cause_rank,
             ranks=ranks,
             events=tuple(self._events),
+            verdict=self._verdict,
             refused=self.refused
             + sum(rank.refused for rank in ranks)
             + (self._group.refused if self._group is not None else 0),
@@ -246,6 +283,10 @@ def _in_context(rank: str, run: str) -> str:
 
 def _level(state: str) -> str:
     return {"failed": "error", "lost": "error", "silent": "warning", "stalled": "warning"}.get(state, "info")
+
+
+def _accused(verdict: Verdict) -> tuple[str, int | None, str | None]:
+    return verdict.kind, verdict.rank, verdict.phase
 
 
 def _first(values: Iterable[str | None]) -> str | None:

@@ -1,86 +1,275 @@
 """Timing of every collective of every process group, DDP's own C++ calls included.
 
 Uses the pre and post hooks of `torch.distributed.ProcessGroup`, which see calls from C++ as
-well as from Python.  Where torch has none of them, nothing is observed and the screen says
-so.  The arguments of a hook hold the tensors: nothing here keeps them.
+well as from Python; where torch has none, `fallback`; where that fails too, nothing is
+observed and the screen says so.  Arguments and works hold the tensors: nothing here keeps them.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+import functools
+import math
+import sys
+import threading
+import weakref
+from collections import deque
+from typing import Any, Final
 
+from ddptop.agent.rank import fallback
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.lanes import Lanes
 from ddptop.agent.rank.tape import Call, Tape
 
-_OWN_HOOK = 0xDD70
+_OWN_HOOK: Final = 0xDD70
 """Our id among the hooks of a process group."""
 
-_NAMES = {
+_NAMES: Final = {
     "ALLREDUCE": "all_reduce",
     "ALLREDUCE_COALESCED": "all_reduce_coalesced",
     "ALLGATHER": "all_gather",
     "ALLGATHER_COALESCED": "all_gather_coalesced",
     "ALLGATHER_BASE": "all_gather_into_tensor",
-    "_ALLGATHER_BASE": "all_gather_into_tensor",
-    "REDUCE_SCATTER": "reduce_scatter",
+    "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather_into_tensor_coalesced",
     "REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
-    "_REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
     "ALLTOALL": "all_to_all",
     "ALLTOALL_BASE": "all_to_all_single",
-    "RECVANYSOURCE": "recv_any_source",
 }
 """torch's names of operations that are not simply the function's name in capitals."""
 
+MAX_TIMED_PER_S: Final = 500
+"""So many collectives a second are timed at most on the backend's threads; each takes the interpreter
+lock once, 10 to 20 us of one core. Denser ones are timed in one step of 2, 4, 8…, the same on all ranks."""
+_STRIDE_CALLS: Final = 256
+"""Calls after which their density is looked at again."""
+_POINT_TO_POINT: Final = frozenset({"send", "recv"})
+_DDP: Final = "torch.nn.parallel.distributed"
+_IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", fallback.__name__})
+"""Modules that call into C++ which issues collectives as asynchronous, and waits for them before it returns."""
+
+_UNTOLD: Final = (
+    "send",
+    "recv",
+    "recv_anysource",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "_reduce_scatter_base",
+)
+"""Methods of a process group whose works have no future on gloo."""
+
 
 class Collectives:
-    """Hooks on process groups; writes calls to the tape."""
+    """Sees collectives begin and end; writes calls to the tape."""
 
     def __init__(self, tape: Tape, faults: Faults) -> None:
         self._tape = tape
         self._faults = faults
+        self._main = threading.main_thread().ident
         self._flying: dict[int, Call] = {}
+        self._enqueued: deque[Call] = deque()
+        """Calls on a device, oldest first: the host learns late that they are done."""
+        self._untold: Call | None = None
+        """The last call whose work has no future (send, recv, reduce_scatter of gloo)."""
+        self._works: dict[int, tuple[weakref.ref[Any], Call]] = {}
+        """Such works, until they are waited for or gone; held weakly, because they hold the tensors."""
+        self._unwatched: list[Call] = []
+        """Calls of this step that are not timed: taken for under way until the step ends."""
+        self._step = 0
+        self._calls = 0
+        self._looked_at = tape.clock()
+        self.timed_every = 1
+        """One step of so many has its collectives timed."""
+        self._waits = False
+        """True once `Work.wait` tells how long the main thread waits."""
+        self._ddp = False
         self.mechanism: str | None = None
         """What collectives are seen by, None where nothing is."""
 
     @property
     def outstanding(self) -> int:
-        """Collectives entered and not yet complete."""
-        return len(self._flying)
+        """Collectives entered and not known to be complete."""
+        return sum(call.device is None or call.duration is None for call in tuple(self._flying.values()))
+
+    def now(self) -> int:
+        """Return the present stamp of the tape's clock."""
+        return self._tape.clock()
 
     def watch(self, group: Any) -> None:
-        """Hook a process group of torch; does nothing where torch cannot be hooked."""
-        if not hasattr(group, "register_pre_hook") or not hasattr(group, "register_post_hook"):
-            return
+        """See the collectives of a process group of torch from now on."""
+        torch = sys.modules["torch"]
+        if hasattr(group, "register_pre_hook") and hasattr(group, "register_post_hook"):
+            self._hook(torch, group)
+            self.mechanism = "process-group hooks"
+        elif self.mechanism is None:
+            self.mechanism = fallback.install(torch, self, self._faults)
+        if not self._waits:
+            # Last, so that it is the outermost around the methods that it wraps.
+            self._waits = True
+            self._watch_waits(torch)
+        self._tape.observed = self.mechanism not in (None, fallback.FUNCTIONS)
+
+    def lower(self, mechanism: str) -> None:
+        """Note that less is seen than was thought; the time spent waiting is then not known."""
+        self.mechanism = mechanism
+        self._tape.observed = False
+
+    def _hook(self, torch: Any, group: Any) -> None:
         entered: dict[int, Call] = {}
+        """By thread: on one thread nothing else begins between the two hooks."""
+        lanes = Lanes(torch, group)
 
         def before(args: Any) -> None:
-            size = sum(tensor.nbytes for tensor in args.input_tensors)
+            now = self._tape.clock()
+            ident = threading.get_ident()
+            failed = entered.pop(ident, None)
+            if failed is not None:
+                self.abandon(failed)
             name = args.name.name
-            call = Call(
-                _NAMES.get(name, name.lower()),
-                self._tape.clock(),
-                size,
-                len(self._flying) + 1,
-                not args.async_op,
-            )
-            entered[args.op_id] = call
-            self._flying[id(call)] = call
-            self._tape.call(call)
+            op = _NAMES.get(name, name.lower())
+            tensors = args.input_tensors or args.output_tensors
+            origin = _caller(2) if args.async_op else ""
+            entered[ident] = self.begin(op, tensors, lanes, now, blocking=not args.async_op, origin=origin)
 
         def after(args: Any) -> None:
-            call = entered.pop(args.op_id)
-            if args.work is None:
-                self._finish(call, None)
-            else:
-                args.work.get_future().add_done_callback(partial(self._finish, call))
+            self.end(entered.pop(threading.get_ident()), args.work)
 
         group.register_pre_hook(_OWN_HOOK, self._faults.guard(before))
         group.register_post_hook(_OWN_HOOK, self._faults.guard(after))
-        self.mechanism = "process-group hooks"
-        self._tape.observed = True
+
+    def begin(self, op: str, tensors: list[Any], lanes: Lanes, now: int, *, blocking: bool, origin: str) -> Call:
+        """Note that a collective was called at `now`, by code of the module `origin`."""
+        self._settle()
+        lane = lanes.of(tensors)
+        in_place = origin in _IN_PLACE
+        self._ddp = self._ddp or origin == _DDP
+        host = lane.clock is None and threading.get_ident() == self._main
+        call = Call(
+            op,
+            now,
+            sum(tensor.nbytes for tensor in tensors),
+            len(self._flying) + 1,
+            host and (blocking or in_place),
+            group=lanes.group,
+            workers=0 if op in _POINT_TO_POINT else lane.workers,
+        )
+        if host and not call.blocking and self._tape.activity == "backward":
+            call.deferred = self._ddp or origin == "torch.autograd.graph"
+        call.expected = lane.told and (in_place or self._step % self.timed_every == 0)
+        if not call.expected:
+            call.estimated = True
+            self._unwatched.append(call)
+        elif lane.clock is not None:
+            call.device = lane.clock
+            call.moments.append(lane.clock.record())
+        self._flying[id(call)] = call
+        self._tape.call(call)
+        return call
+
+    def end(self, call: Call, work: Any) -> None:
+        """Note that the call returned `work`; completion comes later."""
+        if work is None:
+            self.abandon(call)
+        if not call.expected:
+            return
+        try:
+            future = work.get_future()
+        except RuntimeError:
+            self.abandon(call)
+            self._untold = call
+            return
+        if call.device is not None:
+            self._enqueued.append(call)
+        future.add_done_callback(functools.partial(self._finish, call))
+
+    def _settle(self) -> None:
+        """Forget what is over by now, and choose which steps to time."""
+        while self._enqueued and self._enqueued[0].duration is not None:
+            self._flying.pop(id(self._enqueued.popleft()), None)
+        self._calls += 1
+        if self._tape.steps == self._step:
+            return
+        self._step = self._tape.steps
+        for call in self._unwatched:
+            self._flying.pop(id(call), None)
+        self._unwatched.clear()
+        if self._calls >= _STRIDE_CALLS:
+            now = self._tape.clock()
+            rate = self._calls * 1e9 / max(1, now - self._looked_at)
+            self._calls, self._looked_at = 0, now
+            self.timed_every = 1 << max(0, math.ceil(math.log2(rate / MAX_TIMED_PER_S)))
+
+    def abandon(self, call: Call) -> None:
+        """Give up to know when a call is done."""
+        call.expected = False
+        self._flying.pop(id(call), None)
 
     def _finish(self, call: Call, _future: object) -> None:
-        # Runs on a thread of the backend; a single attribute and a dict deletion need no lock.
-        call.done = self._tape.clock()
-        self._flying.pop(id(call), None)
+        # On gloo this runs on a thread of the backend, when it is done; a single attribute and
+        # a dict deletion need no lock. On NCCL it runs when the work is enqueued, on a stream
+        # that waits for it: a moment of that stream is when it will be done.
+        if call.device is not None:
+            call.moments.append(call.device.record())
+        else:
+            call.done = self._tape.clock()
+            self._flying.pop(id(call), None)
+
+    def _watch_waits(self, torch: Any) -> None:
+        """Time `Work.wait`, and let it tell of works that have no future."""
+        distributed = torch.distributed
+        original, clock, ident = distributed.Work.wait, self._tape.clock, threading.get_ident
+
+        @functools.wraps(original)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if ident() != self._main or torch.compiler.is_compiling():
+                return original(work, *args, **kwargs)
+            begin = clock()
+            try:
+                return original(work, *args, **kwargs)
+            finally:
+                self._waited(work, begin, clock())
+
+        distributed.Work.wait = wait
+        for name in _UNTOLD:
+            if hasattr(distributed.ProcessGroup, name):
+                self._keep_weakly(distributed.ProcessGroup, name)
+
+    def _keep_weakly(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            self._untold = None
+            work = original(*args, **kwargs)
+            call, self._untold = self._untold, None
+            if call is not None and work is not None:
+                self._await(work, call)
+            return work
+
+        setattr(owner, name, method)
+
+    def _await(self, work: Any, call: Call) -> None:
+        key = id(work)
+
+        def gone(_: object) -> None:
+            self._works.pop(key, None)
+            self._flying.pop(id(call), None)
+
+        self._flying[id(call)] = call
+        self._works[key] = (weakref.ref(work, gone), call)
+
+    def _waited(self, work: Any, begin: int, end: int) -> None:
+        self._tape.waited(begin, end)
+        found = self._works.pop(id(work), None) if self._works else None
+        if found is not None:
+            call = found[1]
+            call.done, call.estimated = end, True
+            self._flying.pop(id(call), None)
+
+
+def _caller(depth: int) -> str:
+    """Return the module of the Python code that called into C++; empty on a thread of C++."""
+    try:
+        return str(sys._getframe(depth + 1).f_globals.get("__name__", ""))
+    except ValueError:
+        return ""

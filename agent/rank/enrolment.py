@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddptop.agent import rundir
+from ddptop.agent import injection, rundir
 from ddptop.agent.rundir import Run, RunDir, RunDirError
 
 
@@ -56,6 +56,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
             launched=False,
             cwd=os.getcwd(),
             torchrun=launcher,
+            injected=injection.describe(injection.from_environment(os.environ)),
             state="running",
         )
         try:

@@ -1,86 +1,77 @@
 """The one file that patches torch: data, forward, backward and loss, optimizer, start-up.
 
 Every patch calls the original exactly as it was called and lets its exceptions through;
-what ours fails at is counted and dropped.  Only the main thread's steps are stamped.
+what ours fails at is counted and dropped.  Only the main thread's steps are stamped, and a
+compiler that traces a patch sees the original alone.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
-import importlib.abc
-import importlib.util
-import sys
 import threading
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.rank import losses
-from ddptop.agent.rank.tape import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
+from ddptop.agent.rank import batches, comms, compilers, device_time, injection, losses
+from ddptop.agent.rank.boundary import Boundary
+from ddptop.agent.rank.imports import after_import
+from ddptop.agent.rank.tape import BACKWARD, FORWARD, OPTIMIZER, OTHER
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
 
+_FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_state", "torch.distributed._composable.fsdp._fsdp_state")
+"""Where torch keeps it, newest first."""
+
+
+_GROUP_HOOKS = (comms._OWN_HOOK, injection._OWN_HOOK)
+
 
 def install_with_torch(session: Session) -> None:
-    """Patch torch right after the script's own `import torch`.
-
-    Not before: what a script sets in its environment ahead of that import must still count.
-    """
-    if "torch" in sys.modules:
-        _install_guarded(session, sys.modules["torch"])
-    else:
-        sys.meta_path.insert(0, _AfterTorch(session))
-
-
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            _install_guarded(self._session, module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    """Patch torch right after the script's own `import torch`."""
+    after_import("torch", functools.partial(_install_guarded, session))
 
 
 def _install_guarded(session: Session, torch: Any) -> None:
     session.torch_version = str(torch.__version__)
-    for install in (_data, _forward, _backward, _optimizer, _groups):
+    scaled = losses.Scaled()
+    installations: tuple[Callable[[Session, Any], None], ...] = (
+        injection.inject,
+        _data,
+        _forward,
+        _sharded_forward,
+        functools.partial(_backward, scaled=scaled),
+        functools.partial(_optimizer, scaled=scaled),
+        _captures,
+        _groups,
+        _hide_from_compilers,
+    )
+    for install in installations:
         try:
             install(session, torch)
         except Exception as error:
-            session.faults.note(f"patching {install.__name__.strip('_')}", error)
+            session.faults.note(f"patching {getattr(install, 'func', install).__name__.strip('_')}", error)
 
 
 class _Stamps:
     """Writes to the tape, from the main thread only, and never raises."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, torch: Any) -> None:
         self._session = session
         self._main = threading.main_thread().ident
+        self._compiling = torch.compiler.is_compiling
 
     def around(self, owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
         """Replace `owner.name` by one with `before(*args, **kwargs)` and `after(result)` around it."""
         original = getattr(owner, name)
         note, main, ident = self._session.faults.note, self._main, threading.get_ident
+        compiling = self._compiling
 
         @functools.wraps(original)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if ident() != main:
+            if compiling() or ident() != main:
                 return original(*args, **kwargs)
             try:
                 before(*args, **kwargs)
@@ -104,116 +95,172 @@ def _data(session: Session, torch: Any) -> None:
 
     tape = session.tape
 
-    def enter(*_: Any, **__: Any) -> None:
-        tape.enter(DATA)
+    def enter(iterator: Any) -> None:
+        # The dataset tells loaders apart, also where each epoch makes a new loader.
+        tape.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
 
     def leave(batch: Any) -> None:
-        tape.leave()
-        samples = _batch_size(torch, batch)
-        if samples is not None:
-            tape.drew(samples)
-        if not session.sees_forward:
+        tape.drew(batches.size_of(torch, batch))
+        if not session.sees_forward and batch is not None and torch.is_grad_enabled():
             tape.turn(FORWARD)
 
-    stamps = _Stamps(session)
+    stamps = _Stamps(session, torch)
     stamps.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave)
-    stamps.around(dataloader.DataLoader, "__iter__", enter, lambda _: tape.leave())
-
-
-def _batch_size(torch: Any, batch: Any) -> int | None:
-    """Return the first dimension of the first tensor in a batch."""
-    if isinstance(batch, torch.Tensor):
-        return int(batch.shape[0]) if batch.ndim else 1
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
-    if isinstance(batch, (list, tuple)):
-        return next((size for size in (_batch_size(torch, item) for item in batch) if size is not None), None)
-    return None
+    stamps.around(dataloader.DataLoader, "__iter__", lambda _: tape.open_loader(), lambda _: tape.leave())
 
 
 def _forward(session: Session, torch: Any) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
-    tape = session.tape
-    stamps = _Stamps(session)
-
     def enter_init(*_: Any, **__: Any) -> None:
         session.starting("wrapping the model in DDP")
 
+    stamps = _Stamps(session, torch)
     stamps.around(
         DistributedDataParallel, "__init__", enter_init, lambda _: session.starting("preparing the first step")
     )
-    original: Callable[..., Any] = DistributedDataParallel.forward
-    main, ident = threading.main_thread().ident, threading.get_ident
-
-    @functools.wraps(original)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A compiler that traces this must see the original alone.
-        if torch.compiler.is_compiling() or ident() != main:
-            return original(self, *args, **kwargs)
-        training = torch.is_grad_enabled()
-        session.sees_forward = session.sees_forward or training
-        tape.turn(FORWARD)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            # With gradients on, the loss that follows is still part of the forward pass.
-            if not training:
-                tape.turn(OTHER)
-
-    setattr(DistributedDataParallel, "forward", forward)  # noqa: B010 (mypy forbids to assign a method)
+    stamps.around(DistributedDataParallel, "forward", lambda *_, **__: _begin_forward(session, torch), lambda _: None)
 
 
-def _backward(session: Session, torch: Any) -> None:
-    tape = session.tape
-
-    def enter(tensors: Any = None, *_: Any, **__: Any) -> None:
-        tape.enter(BACKWARD)
-        session.backward_on = tensors
-
-    def leave(_: Any) -> None:
-        tape.leave()
-        tape.turn(OTHER)
-        tensors, session.backward_on = session.backward_on, None
-        first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-        if first is not None:
-            session.device = str(first.device)
-            loss = losses.pending(torch, first)
-            if loss is not None:
-                tape.loss(loss)
-
-    _Stamps(session).around(torch.autograd, "backward", enter, leave)
+def _begin_forward(session: Session, torch: Any) -> None:
+    # The loss that follows is still part of the forward pass: it ends where backward begins.
+    if torch.is_grad_enabled():
+        session.sees_forward = True
+        session.tape.turn(FORWARD)
+    else:
+        session.tape.used(evaluation=True)
+        session.tape.turn(OTHER)
 
 
-def _optimizer(session: Session, torch: Any) -> None:
-    from torch.optim import optimizer
+def _sharded_forward(session: Session, torch: Any) -> None:
+    """See the root module of FSDP2 begin; its parts begin inside of it."""
 
+    def act(module: ModuleType) -> None:
+        state = vars(module).get("FSDPState")
+        if hasattr(state, "_root_pre_forward"):
+            _Stamps(session, torch).around(state, "_root_pre_forward", begin, lambda _: None)
+
+    def begin(state: Any, *_: Any, **__: Any) -> None:
+        if state._state_ctx.iter_forward_root is None:
+            _begin_forward(session, torch)
+
+    for name in _FSDP2:
+        after_import(name, session.faults.guard(act))
+
+
+def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     tape = session.tape
     depth = 0
 
-    def before(*_: Any) -> None:
+    def enter(tensors: Any = None, *_: Any, **__: Any) -> None:
+        # Activation checkpointing runs a backward pass inside of one.
         nonlocal depth
         depth += 1
         if depth == 1:
-            tape.enter(OPTIMIZER)
+            tape.used(evaluation=False)
+            tape.enter(BACKWARD)
+            session.backward_on = tensors
 
-    def after(*_: Any) -> None:
-        # An optimizer that wraps others (ZeroRedundancyOptimizer) is one step.
+    def leave(_: Any) -> None:
         nonlocal depth
-        depth = max(0, depth - 1)
-        if depth == 0:
-            tape.leave()
-            session.cut()
+        depth -= 1
+        if depth:
+            return
+        tape.settle()
+        tensors, session.backward_on = session.backward_on, None
+        if session.device is None:
+            note_device(tensors)
+        loss = losses.total(torch, tensors, scaled)
+        if loss is not None:
+            tape.loss(loss)
+
+    def note_device(tensors: Any) -> None:
+        first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+        if first is None:
+            return
+        session.device = str(first.device)
+        if first.is_cuda:
+            tape.device = device_time.clock_of(torch, first.device)
+
+    _Stamps(session, torch).around(torch.autograd, "backward", enter, leave)
+
+
+def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
+    """See optimizers step, and what belongs to it: clipping, and the steps of a GradScaler."""
+    from torch.optim import optimizer
+
+    tape = session.tape
+    boundary = Boundary(session)
+    guard, compiling = session.faults.guard, torch.compiler.is_compiling
+
+    def before(stepping: Any, *_: Any) -> None:
+        if not compiling():
+            boundary.begin(stepping)
+
+    def after(stepping: Any, *_: Any) -> None:
+        if not compiling():
+            boundary.end(stepping)
 
     def hold(*_: Any) -> None:
         # Not guarded: what a signal handler of the script raises while held here is the script's.
-        if depth == 0:
-            session.hold()
+        if not compiling():
+            boundary.hold()
 
-    guard = session.faults.guard
     optimizer.register_optimizer_step_pre_hook(guard(before))
     optimizer.register_optimizer_step_post_hook(guard(after))
     optimizer.register_optimizer_step_post_hook(hold)
+
+    def enter(*_: Any, **__: Any) -> None:
+        tape.enter(OPTIMIZER)
+
+    def clipped(norm: Any) -> None:
+        tape.leave()
+        value = losses.pending(torch, norm)
+        if value is not None:
+            tape.norm(value)
+
+    stamps = _Stamps(session, torch)
+    for name, leave in (("clip_grad_norm_", clipped), ("clip_grad_value_", lambda _: tape.leave())):
+        stamps.around(torch.nn.utils.clip_grad, name, enter, leave)
+        setattr(torch.nn.utils, name, getattr(torch.nn.utils.clip_grad, name))
+    scaler = torch.amp.GradScaler
+    given: list[Any] = []
+    stamps.around(
+        scaler, "scale", lambda _, outputs: given.append(outputs), lambda result: scaled.note(given.pop(), result)
+    )
+    stamps.around(scaler, "unscale_", enter, lambda _: tape.leave())
+    _scaled_step(scaler, boundary, session, compiling)
+
+
+def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: Callable[[], bool]) -> None:
+    """Make `GradScaler.step` a step also where it leaves the optimizer out, so that ranks count alike."""
+    original = scaler.step
+    main, ident, guard = threading.main_thread().ident, threading.get_ident, session.faults.guard
+    begin, end, abandon = guard(boundary.begin), guard(boundary.end), guard(boundary.abandon)
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiling() or ident() != main:
+            return original(self, *args, **kwargs)
+        begin(self)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            abandon(self)
+            raise
+        end(self)
+        boundary.hold()
+        return result
+
+    scaler.step = step
+
+
+def _hide_from_compilers(_session: Session, torch: Any) -> None:
+    compilers.hide(torch)
+
+
+def _captures(_session: Session, torch: Any) -> None:
+    device_time.CAPTURES.watch(torch.cuda.CUDAGraph)
 
 
 def _groups(session: Session, torch: Any) -> None:
@@ -233,7 +280,17 @@ def _groups(session: Session, torch: Any) -> None:
         session.backend = str(torch.distributed.get_backend())
         session.starting("building the model")
 
-    stamps = _Stamps(session)
+    stamps = _Stamps(session, torch)
     stamps.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
     stamps.around(c10d, "init_process_group", enter_init, leave_init)
     torch.distributed.init_process_group = c10d.init_process_group
+    atexit.register(session.faults.guard(_unhook), c10d)
+
+
+def _unhook(c10d: Any) -> None:
+    # A group that is still there when the interpreter ends would call into what is gone by then.
+    for group in tuple(c10d._world.pg_map):
+        for hook in _GROUP_HOOKS:
+            if hasattr(group, "unregister_pre_hook"):
+                group.unregister_pre_hook(hook)
+                group.unregister_post_hook(hook)

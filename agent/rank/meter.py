@@ -7,9 +7,10 @@ collective is moved from the segment it fell in to `wait`, each nanosecond once.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 
-from ddptop.agent.rank.tape import BACKWARD, FORWARD, OTHER, Call, Take
+from ddptop.agent.rank.tape import BACKWARD, OTHER, Take
 from ddptop.agent.wire import Collective, Step
 
 Interval = tuple[int, int]
@@ -22,6 +23,7 @@ def record(take: Take) -> Step:
     """Turn the stamps of one step into its record."""
     segments = _segments(take)
     start = segments[0][0]
+    _clip(take, segments)
     blocked = _merge(_blocked(take, segments))
     phases = [0, 0, 0, 0, 0]
     wait = 0
@@ -43,14 +45,14 @@ def record(take: Take) -> Step:
         other_ns=phases[4],
         loss=sum(values) / len(values) if values else None,
         samples=take.samples,
-        collectives=tuple(_collective(call, start) for call in take.calls[:MAX_COLLECTIVES]),
+        collectives=tuple(_collectives(take, start)),
         metrics=take.metrics,
     )
 
 
 def is_ready(take: Take) -> bool:
-    """Say whether everything asynchronous in the step has come in."""
-    return all(call.done is not None for call in take.calls) and all(
+    """Say whether everything asynchronous in the step has come in that is expected to."""
+    return all(call.duration is not None or not call.expected for call in take.calls) and all(
         pending.read() is not None for pending in take.losses
     )
 
@@ -62,26 +64,45 @@ def _segments(take: Take) -> list[tuple[int, int, int]]:
     return [(begin, end, phase) for (begin, phase), end in zip(marks, ends, strict=True)]
 
 
+def _clip(take: Take, segments: list[tuple[int, int, int]]) -> None:
+    """Correct stamps that came late: on a busy machine the thread that makes them may be preempted first.
+
+    Who waits for a call goes on when it is done, so it was done by then: the end of the
+    `Work.wait` of a blocking call, the end of the backward pass for DDP's buckets.
+    """
+    waits = sorted(take.waits)
+    ends = [end for _, end, phase in segments if phase == BACKWARD]
+    for call in take.calls:
+        if call.done is None:
+            continue
+        if call.deferred:
+            index = bisect.bisect_right(ends, call.entered)
+            call.done = min(call.done, ends[index]) if index < len(ends) else call.done
+        elif call.blocking:
+            index = bisect.bisect_left(waits, (call.entered, 0))
+            # Not where it was waited for in C++: the next wait is another's.
+            if index < len(waits) and waits[index][0] < call.done:
+                call.done = min(call.done, waits[index][1])
+
+
 def _blocked(take: Take, segments: list[tuple[int, int, int]]) -> Iterable[Interval]:
     """Yield when the training thread stood in a collective.
 
-    DDP waits at the end of backward for all-reduces that it issued as gradients became
-    ready: there the thread computes until it has entered the last of them. The broadcasts
-    of buffers at the start of forward, and every synchronous call, block from entry.
+    A call that blocks does so from entry, and `Work.wait` says itself how long it took. DDP
+    waits at the end of backward for all-reduces that it issued as gradients became ready:
+    there the thread computes until it has entered the last of them. Where they are not timed
+    it is taken to wait until the end.
     """
+    yield from take.waits
     for call in take.calls:
-        if call.done is not None and (call.blocking or _phase_at(segments, call.entered) == FORWARD):
+        if call.done is not None and call.blocking:
             yield call.entered, call.done
     for begin, end, phase in segments:
         if phase == BACKWARD:
-            inside = [c for c in take.calls if not c.blocking and begin <= c.entered < end]
+            inside = [call for call in take.calls if call.deferred and begin <= call.entered < end]
             if inside:
-                finished = max((c.done for c in inside if c.done is not None), default=end)
-                yield max(c.entered for c in inside), min(end, finished)
-
-
-def _phase_at(segments: list[tuple[int, int, int]], stamp: int) -> int:
-    return next((phase for begin, end, phase in segments if begin <= stamp < end), OTHER)
+                finished = max((call.done for call in inside if call.done is not None), default=end)
+                yield max(call.entered for call in inside), min(end, finished)
 
 
 def _merge(intervals: Iterable[Interval]) -> list[Interval]:
@@ -94,6 +115,31 @@ def _merge(intervals: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def _collective(call: Call, start: int) -> Collective:
-    duration = None if call.done is None else call.done - call.entered
-    return Collective(call.op, call.entered - start, duration, call.bytes, call.in_flight)
+def _collectives(take: Take, start: int) -> Iterable[Collective]:
+    """Yield the wire's form of the calls, with the time that each queued for a worker.
+
+    A backend with two workers takes up a call once at most one of the earlier ones of its
+    group is unfinished.
+    """
+    earlier: dict[str, list[int]] = {}
+    for call in take.calls[:MAX_COLLECTIVES]:
+        queued = 0
+        if call.workers:
+            done = earlier.setdefault(call.group, [])
+            if len(done) >= call.workers:
+                queued = max(0, done[-call.workers] - call.entered)
+            if call.done is not None:
+                queued = min(queued, call.done - call.entered)
+                bisect.insort(done, call.done)
+        yield Collective(
+            call.op,
+            call.entered - start,
+            call.duration,
+            call.bytes,
+            call.in_flight,
+            group=call.group,
+            blocking=call.blocking,
+            queued_ns=queued,
+            estimated=queued > 0 or call.estimated,
+            on_device=call.device is not None,
+        )

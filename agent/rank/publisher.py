@@ -12,14 +12,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.rank import history, meter
+from ddptop.agent.rank import device_time, history, meter
+from ddptop.agent.rank.batches import Batches
 from ddptop.agent.rank.gate import GateError
+from ddptop.agent.rank.starvation import Starvation
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
+    from ddptop.agent.rank.tape import Take
 
 PERIOD_S = 0.1
 BEAT_S = 1.0
@@ -33,6 +37,8 @@ class Publisher:
     def __init__(self, session: Session, pub: str, cmd: str) -> None:
         self._session = session
         self._history = history.History(session.rank)
+        self._batches = Batches()
+        self._starvation = Starvation()
         self._context = zmq.Context()
         # XPUB tells of each new subscriber, who is greeted at once instead of a second later.
         self._pub = self._context.socket(zmq.XPUB)
@@ -97,7 +103,7 @@ class Publisher:
             Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 
     def _publish(self) -> None:
-        steps = self._collect()
+        steps = self._starvation.stamp(self._collect())
         if steps:
             for step in steps:
                 self._history.add(step)
@@ -110,15 +116,28 @@ class Publisher:
         finished = self._session.tape.finished
         steps = []
         while finished:
-            if not meter.is_ready(finished[0]) and self._waited < PATIENCE_TICKS:
+            ready = meter.is_ready(finished[0]) and device_time.is_ready(finished[0])
+            if not ready and self._waited < PATIENCE_TICKS:
                 self._waited += 1
                 break
             self._waited = 0
             try:
-                steps.append(meter.record(finished.popleft()))
+                steps.append(self._record(finished.popleft()))
             except Exception as error:
                 self._session.faults.note("measuring a step", error)
         return steps
+
+    def _record(self, take: Take) -> wire.Step:
+        self._batches.sort(take)
+        step = meter.record(take)
+        device_ns = device_time.by_phase(take)
+        if device_ns is not None:
+            step = msgspec.structs.replace(step, device_ns=device_ns)
+        change = self._session.health.look(take, step)
+        if change is not None:
+            event = wire.Event(time.time_ns(), change.text, self._session.rank, change.level)
+            self._send(wire.TOPIC_EVENT, wire.encode(event))
+        return step
 
     def _situation(self) -> tuple[str, int | None]:
         """Return what must be told at once when it changes: the state, and where a paused rank is held."""

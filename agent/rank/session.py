@@ -15,6 +15,7 @@ from ddptop.agent.rank.comms import Collectives
 from ddptop.agent.rank.device import Gauges
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.gate import Gate
+from ddptop.agent.rank.health import Health
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.tape import Tape
 from ddptop.agent.rundir import Ended, Member, Process, RunDir, RunDirError, identify
@@ -34,6 +35,7 @@ class Session:
         self.faults = Faults()
         self.tape = Tape()
         self.gate = Gate()
+        self.health = Health()
         self.collectives = Collectives(self.tape, self.faults)
         self.sees_forward = False
         """True once DDP's forward was seen; until then the gap between data and backward is forward."""
@@ -157,10 +159,12 @@ class Session:
             note=self._note,
             mechanism=self.collectives.mechanism,
             outstanding=self.collectives.outstanding,
+            timed_every=self.collectives.timed_every,
             dropped=self.tape.dropped,
             refused=refused,
             faults=self.faults.count,
             fault=self.faults.last,
+            health=self.health.trouble,
         )
 
 

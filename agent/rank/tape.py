@@ -31,28 +31,99 @@ class Pending(Protocol):
 class Call:
     """One collective, from entry to completion, on the clock of the tape."""
 
-    __slots__ = ("blocking", "bytes", "done", "entered", "in_flight", "op")
+    __slots__ = (
+        "blocking", "bytes", "deferred", "device", "done", "entered", "estimated", "expected", "group", "in_flight",
+        "moments", "op", "workers",
+    )  # fmt: skip
 
-    def __init__(self, op: str, entered: int, size: int, in_flight: int, blocking: bool) -> None:
+    def __init__(
+        self, op: str, entered: int, size: int, in_flight: int, blocking: bool, *, group: str = "", workers: int = 0
+    ) -> None:
         self.op = op
         self.entered = entered
         self.done: int | None = None
         self.bytes = size
         self.in_flight = in_flight
         self.blocking = blocking
-        """True where the caller does not go on before completion."""
+        """True where the main thread does not go on before completion."""
+        self.group = group
+        self.workers = workers
+        """How many of the group's collectives the backend works on at a time, 0 where that is not known."""
+        self.deferred = False
+        """True where the end of the backward pass waits for it: DDP's buckets."""
+        self.estimated = False
+        """True where `done` is when it was waited for, or `in_flight` counts what may have been done."""
+        self.expected = True
+        """False where nobody will tell of its completion."""
+        self.device: DeviceClock | None = None
+        """On a device, whose time line tells the duration; `done` stays None there."""
+        self.moments: list[Moment | None] = []
+
+    @property
+    def duration(self) -> int | None:
+        """From the call to completion in ns, None as long as it is not known."""
+        if self.device is not None:
+            spans = self.device.spans(self.moments) if len(self.moments) == 2 else None
+            return spans[0] if spans else None
+        return None if self.done is None else self.done - self.entered
+
+
+class Draw:
+    """One batch taken from a data loader, and what became of it."""
+
+    __slots__ = ("begin", "dataset", "evaluation", "samples", "trained")
+
+    def __init__(self, begin: int, dataset: int, evaluation: bool) -> None:
+        self.begin = begin
+        """Index of the mark at which it began."""
+        self.dataset = dataset
+        """Tells the loaders apart."""
+        self.samples: int | None = None
+        self.evaluation = evaluation
+        """Drawn, or first used, without gradients."""
+        self.trained = False
+        """The last batch drawn before a backward pass."""
+
+
+class Moment(Protocol):
+    """A point on the device's own time line, reached later."""
+
+
+class DeviceClock(Protocol):
+    """Puts moments on the device's time line and reads them off later; never waits for the device."""
+
+    def record(self) -> Moment | None:
+        """Return a moment behind the work given to the device so far."""
+
+    def spans(self, moments: list[Moment | None]) -> list[int] | None:
+        """Return the ns from each moment to the next, None while or where they are not known."""
 
 
 class Take:
     """Everything stamped between two step boundaries."""
 
-    __slots__ = ("calls", "end", "end_at", "losses", "marks", "metrics", "observed", "samples", "seq", "step")
+    __slots__ = (
+        "calls", "clock", "draws", "end", "end_at", "full", "losses", "marks", "metrics", "moments", "norms",
+        "observed", "samples", "seq", "skipped", "step", "waits",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.marks: list[tuple[int, int]] = []
         """(clock in ns, phase that begins there)"""
+        self.moments: list[Moment | None] = []
+        """The marks on the device's time line, and the end; empty without a device clock."""
+        self.clock: DeviceClock | None = None
+        self.full = False
+        """True once there are so many marks that no more are taken."""
         self.calls: list[Call] = []
+        self.waits: list[tuple[int, int]] = []
+        """When the main thread stood in `Work.wait`."""
+        self.draws: list[Draw] = []
         self.losses: list[Pending] = []
+        self.norms: list[Pending] = []
+        """Norms of the gradients, where the script clips them."""
+        self.skipped = False
+        """True where a GradScaler found gradients that are not finite, and left the optimizer out."""
         self.samples: int | None = None
         self.metrics: dict[str, float] = {}
         self.observed = False
@@ -71,13 +142,19 @@ class Tape:
         clock: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], int] = time.time_ns,
         capacity: int = 8192,
+        room: int = 50_000,
     ) -> None:
         self.clock = clock
         self._wall = wall
         self._capacity = capacity
+        self._room = room
         self._phases = [OTHER]
+        self._homes = [OTHER]
+        self._opening: int | None = None
         self._seq = 0
         self._take = Take()
+        self.device: DeviceClock | None = None
+        """Set once the training is seen to be on a device with a time line of its own."""
         self.observed = False
         """Set once collectives are hooked."""
         self.finished: deque[Take] = deque()
@@ -92,6 +169,11 @@ class Tape:
         return ACTIVITIES[self._phases[-1]]
 
     @property
+    def steps(self) -> int:
+        """Records completed."""
+        return self._seq
+
+    @property
     def begun(self) -> bool:
         """True once anything of a training step was seen."""
         return bool(self._take.marks) or self._seq > 0
@@ -99,30 +181,99 @@ class Tape:
     def enter(self, phase: int) -> None:
         """Begin a phase inside the present one; `leave` returns to it."""
         self._phases.append(phase)
-        self._take.marks.append((self.clock(), phase))
+        self._homes.append(phase)
+        self._mark(phase)
 
     def leave(self) -> None:
         """End the innermost phase."""
         if len(self._phases) > 1:
             self._phases.pop()
-        self._take.marks.append((self.clock(), self._phases[-1]))
+            self._homes.pop()
+        self._mark(self._phases[-1])
 
     def turn(self, phase: int) -> None:
-        """Change the present phase itself."""
+        """Change the present phase itself, until `settle` or the end of what it is inside of."""
         self._phases[-1] = phase
-        self._take.marks.append((self.clock(), phase))
+        self._mark(phase)
+
+    def settle(self) -> None:
+        """End the innermost phase, and what was turned to around it.
+
+        After a backward pass that is the forward pass; what remains is the phase that was
+        entered: inside an optimizer's closure, the optimizer's.
+        """
+        self._phases.pop()
+        self._homes.pop()
+        self.turn(self._homes[-1])
+
+    def _mark(self, phase: int) -> None:
+        take = self._take
+        if len(take.marks) < self._room:
+            take.marks.append((self.clock(), phase))
+        elif not take.full:
+            # A step that never ends (no optimizer of torch's) must not fill the memory.
+            take.full = True
+            take.marks.append((self.clock(), OTHER))
+        else:
+            return
+        # A clock that came in the middle of a step begins with the next one.
+        if take.clock is not None:
+            take.moments.append(take.clock.record())
 
     def call(self, call: Call) -> None:
         """Note a collective; from whichever thread issues it."""
-        self._take.calls.append(call)
+        if len(self._take.calls) < self._room:
+            self._take.calls.append(call)
+
+    def waited(self, begin: int, end: int) -> None:
+        """Note that the main thread waited for a collective."""
+        if len(self._take.waits) < self._room:
+            self._take.waits.append((begin, end))
 
     def loss(self, value: Pending) -> None:
         """Note a loss that `backward` was called on."""
-        self._take.losses.append(value)
+        if len(self._take.losses) < self._room:
+            self._take.losses.append(value)
 
-    def drew(self, samples: int) -> None:
-        """Note the size of a batch."""
-        self._take.samples = (self._take.samples or 0) + samples
+    def norm(self, value: Pending) -> None:
+        """Note the norm of all gradients."""
+        if len(self._take.norms) < self._room:
+            self._take.norms.append(value)
+
+    def open_loader(self) -> None:
+        """Begin to draw; what the start of data workers takes belongs to the first batch."""
+        self._opening = len(self._take.marks)
+        self.enter(DATA)
+
+    def draw(self, dataset: int, *, evaluation: bool) -> None:
+        """Begin to wait for a batch; `drew` ends it."""
+        take = self._take
+        if len(take.draws) < self._room:
+            begin = len(take.marks) if self._opening is None else min(self._opening, len(take.marks))
+            take.draws.append(Draw(begin, dataset, evaluation))
+        self._opening = None
+        self.enter(DATA)
+
+    def drew(self, samples: int | None) -> None:
+        """Note that a batch is there, and its size where that can be told."""
+        self.leave()
+        take = self._take
+        if take.draws:
+            take.draws[-1].samples = samples
+        if samples is not None:
+            take.samples = (take.samples or 0) + samples
+
+    def used(self, *, evaluation: bool) -> None:
+        """Note what the last batch is used for."""
+        draws = self._take.draws
+        if draws and evaluation:
+            draws[-1].evaluation = draws[-1].evaluation or not draws[-1].trained
+        elif draws:
+            draws[-1].trained, draws[-1].evaluation = True, False
+
+    def skip(self) -> None:
+        """Note that the optimizer was left out of this step."""
+        self._take.skipped = True
 
     def metric(self, name: str, value: float) -> None:
         """Note a value of the script's own."""
@@ -135,14 +286,23 @@ class Tape:
         take.seq, take.step, take.observed = self._seq, step, self.observed
         take.end, take.end_at = self.clock(), self._wall()
         self.completed_at = take.end_at
+        self._phases[0], self._opening = OTHER, None
+        following = Take()
+        following.marks.append((take.end, self._phases[-1]))
+        if self.device is not None:
+            moment = self.device.record()
+            take.moments.append(moment)
+            following.clock, following.moments = self.device, [moment]
         if len(self.finished) >= self._capacity:
             self.finished.popleft()
             self.dropped += 1
         self.finished.append(take)
-        self._phases[0] = OTHER
-        self._take = Take()
-        self._take.marks.append((take.end, self._phases[-1]))
+        self._take = following
 
     def resume(self) -> None:
         """Begin the record anew, so that time spent held at the gate belongs to no step."""
-        self._take.marks[:] = [(self.clock(), self._phases[-1])]
+        take = self._take
+        take.marks[:] = [(self.clock(), self._phases[-1])]
+        take.moments[:] = [] if take.clock is None else [take.clock.record()]
+        take.draws.clear()
+        take.samples = None

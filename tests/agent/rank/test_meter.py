@@ -60,6 +60,7 @@ def test_waiting_for_buckets_is_counted_once_and_only_after_the_last_was_entered
     tape = Tape(clock, clock)
     tape.observed = True
     early, late = Call("all_reduce", 45, 8, 1, False), Call("all_reduce", 60, 8, 2, False)
+    early.deferred = late.deferred = True
     early.done, late.done = 85, 80
     a_step(tape, clock, [early, late])
     step = meter.record(tape.finished[0])
@@ -73,7 +74,7 @@ def test_a_broadcast_of_buffers_does_not_count_as_forward():
     clock = Clock()
     tape = Tape(clock, clock)
     tape.observed = True
-    first, second = Call("broadcast", 12, 8, 1, False), Call("broadcast", 14, 8, 2, False)
+    first, second = Call("broadcast", 12, 8, 1, True), Call("broadcast", 14, 8, 2, True)
     first.done, second.done = 20, 18
     a_step(tape, clock, [first, second])
     step = meter.record(tape.finished[0])
@@ -98,8 +99,10 @@ def test_phases_always_add_up():
                 tape.turn(seed.randrange(5))
             else:
                 call = Call("all_reduce", clock.now, 1, 1, seed.random() < 0.5)
+                call.deferred = seed.random() < 0.5
                 call.done = seed.choice([None, clock.now + seed.randrange(60)])
                 tape.call(call)
+                tape.waited(clock.now, clock.now + seed.randrange(60))
         clock.now += 3
         tape.cut(1)
         step = meter.record(tape.finished[0])

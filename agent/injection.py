@@ -1,0 +1,167 @@
+"""What `--inject` says: faults put into a rank on purpose, to try a tool before trusting it.
+
+The grammar alone, for the command line, which checks it, and for the rank, which does it
+(`rank/injection.py`).  Imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+VARIABLE: Final = "DDPTOP_INJECT"
+"""Environment variable that carries injections to the ranks, separated by `;`."""
+
+PHASES: Final = ("data", "forward", "backward", "optimizer", "comm")
+"""Where a delay can be put; `comm` is the moment before a collective is entered."""
+FAULTS: Final = ("crash", "hang", "nan", "skip-collective")
+
+_KEYS: Final = ("rank", "phase", "ms", "every", "from")
+_LONGEST_MS: Final = 3_600_000.0
+
+
+class InjectionError(ValueError):
+    """What is wrong with an injection and what to do, in one line for the user."""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """One fault of one rank: a delay in a phase, or one of `FAULTS`."""
+
+    rank: int
+    kind: str
+    """A phase of `PHASES` for a delay, else one of `FAULTS`."""
+    ms: float = 0.0
+    """Length of a delay; it comes once a step."""
+    every: int = 1
+    """Only in every so-manieth step."""
+    start: int = 1
+    """First step that is hit, counted from 1."""
+
+    @property
+    def is_delay(self) -> bool:
+        """True for a delay, False for a fault."""
+        return self.kind in PHASES
+
+    def hits(self, step: int) -> bool:
+        """Say whether the step with this number is one of its steps."""
+        return step >= self.start and (step - self.start) % self.every == 0
+
+    def __str__(self) -> str:
+        if self.is_delay:
+            what = f"{self.ms:g} ms more {_PLACES[self.kind]}"
+            often = " in each step" if self.every == 1 else f" every {self.every} steps"
+        else:
+            what, often = self.kind, "" if self.every == 1 else f" every {self.every} steps"
+        since = "" if self.start == 1 else f" from step {self.start}"
+        return f"rank {self.rank}: {what}{often}{since}"
+
+
+_PLACES: Final = {
+    "data": "in data loading",
+    "forward": "in forward",
+    "backward": "in backward",
+    "optimizer": "in the optimizer",
+    "comm": "before a collective",
+}
+
+
+def parse(text: str) -> Injection:
+    """Return the injection that `rank=2,phase=backward,ms=30[,every=K][,from=STEP]` or `rank=1,crash` means.
+
+    Raises:
+        InjectionError: it means none.
+    """
+    values, faults = _split(text)
+    if "rank" not in values:
+        raise _wrong(text, "no rank: say rank=N")
+    if faults and ("phase" in values or "ms" in values or len(faults) > 1):
+        raise _wrong(text, f"one thing at a time: {faults[0]}, or a phase with ms; repeat --inject for more")
+    if not faults and ("phase" not in values or "ms" not in values):
+        raise _wrong(text, f"say phase=PHASE,ms=N for a delay, or one of {', '.join(FAULTS)}")
+    kind = faults[0] if faults else values["phase"]
+    if not faults and kind not in PHASES:
+        raise _wrong(text, f"no phase {kind!r}: one of {', '.join(PHASES)}")
+    if "every" in values and kind in ("crash", "hang", "skip-collective"):
+        raise _wrong(text, f"{kind} comes once; leave out every=")
+    return Injection(
+        rank=_whole(text, "rank", values, 0, 0),
+        kind=kind,
+        ms=_milliseconds(text, values["ms"]) if not faults else 0.0,
+        every=_whole(text, "every", values, 1, 1),
+        start=_whole(text, "from", values, 1, 1),
+    )
+
+
+def parse_all(texts: Iterable[str], world: int) -> tuple[Injection, ...]:
+    """Return the injections into a group of `world` ranks.
+
+    Raises:
+        InjectionError: one of them is not understood, or its rank is not in the group.
+    """
+    found = tuple(map(parse, texts))
+    for injection in found:
+        if injection.rank >= world:
+            last = f"ranks 0 to {world - 1}" if world > 1 else "rank 0 alone"
+            raise InjectionError(f"--inject rank={injection.rank}: the group has {last}")
+    return found
+
+
+def from_environment(environment: Mapping[str, str]) -> tuple[Injection, ...]:
+    """Return what the environment of a rank asks for, of all ranks.
+
+    Raises:
+        InjectionError: it is not understood.
+    """
+    return parse_all(listed(environment), int(environment.get("WORLD_SIZE", "1")))
+
+
+def listed(environment: Mapping[str, str]) -> list[str]:
+    """Return the injections that an environment carries, not yet understood."""
+    return [text for text in environment.get(VARIABLE, "").split(";") if text.strip()]
+
+
+def describe(injections: Iterable[Injection]) -> str:
+    """Return one line that labels a run on every screen; empty for no injections."""
+    return "; ".join(map(str, injections))
+
+
+def _split(text: str) -> tuple[dict[str, str], list[str]]:
+    values: dict[str, str] = {}
+    faults: list[str] = []
+    for part in (each.strip() for each in text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals and part in FAULTS:
+            faults.append(part)
+        elif not equals or key not in _KEYS:
+            raise _wrong(text, f"{part!r} is none of {', '.join(f'{key}=' for key in _KEYS)} {', '.join(FAULTS)}")
+        elif key in values:
+            raise _wrong(text, f"{key}= is given twice")
+        else:
+            values[key] = value
+    return values, faults
+
+
+def _whole(text: str, key: str, values: Mapping[str, str], least: int, default: int) -> int:
+    value = values.get(key)
+    if value is None:
+        return default
+    if not (value.isascii() and value.isdigit() and least <= int(value) < 2**31):
+        raise _wrong(text, f"{key}={value} must be a whole number from {least} on")
+    return int(value)
+
+
+def _milliseconds(text: str, value: str) -> float:
+    try:
+        ms = float(value)
+    except ValueError:
+        ms = math.nan
+    if not 0 <= ms <= _LONGEST_MS:
+        raise _wrong(text, f"ms={value} must be a number of milliseconds between 0 and {_LONGEST_MS:.0f}")
+    return ms
+
+
+def _wrong(text: str, reason: str) -> InjectionError:
+    return InjectionError(f"--inject {text}: {reason}")

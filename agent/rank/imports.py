@@ -1,0 +1,45 @@
+"""Runs a function right after the script's own import of a module; knows no module itself.
+
+Not before: what a script sets in its environment ahead of that import must still count.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
+    """Call `act` with the module once it is imported, now if it is already."""
+    if name in sys.modules:
+        act(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _After(name, act))
+
+
+class _After(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._act = act
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self._act(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

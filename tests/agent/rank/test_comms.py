@@ -1,0 +1,230 @@
+"""Every collective of real ranks is seen, timed and let go; the rest is tried with clocks moved by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop.agent.rank import comms, meter
+from ddptop.agent.rank.comms import Collectives
+from ddptop.agent.rank.device_time import Captures, EventClock
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.lanes import Lane
+from ddptop.agent.rank.tape import BACKWARD, Call, Tape
+
+LATE_NS = 50_000_000
+"""How late rank 1 comes, in the script, where rank 0 must be seen to wait."""
+
+
+@pytest.fixture(scope="module", params=["hooks", "wrapper"])
+def seen(request) -> dict[str, Any]:
+    """What rank 0 saw of each kind of collective, with torch's hooks and without."""
+    script = Path(__file__).with_name("collectives_script.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"NO_HOOKS": "1"} if request.param == "wrapper" else {})
+    done = subprocess.run(
+        [*command, "-m", "ddptop.agent", str(script)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
+    assert len(reports) == 1, done.stdout + done.stderr
+    return {"by": request.param} | json.loads(reports[0].removeprefix("REPORT "))
+
+
+def operations(seen: dict[str, Any], name: str) -> list[tuple[str, int]]:
+    return [(call["op"], call["bytes"]) for call in seen[name]["calls"]]
+
+
+@pytest.mark.timeout(120)
+def test_every_collective_is_seen_with_its_size_and_its_group(seen):
+    """However a function was imported and whoever calls it, Python or DDP's C++, exactly one call is noted."""
+    assert seen["mechanism"] == {"hooks": "process-group hooks", "wrapper": "process-group wrapper"}[seen["by"]]
+    for name in ("all_reduce", "by name", "asynchronous", "mesh", "group"):
+        assert operations(seen, name) == [("all_reduce", 4000)]
+    assert operations(seen, "send and recv") == [("send", 4000)]
+    assert operations(seen, "isend and irecv") == [("send", 4000), ("recv", 4000)]
+    assert operations(seen, "all_gather") == [("all_gather", 4000)]
+    assert operations(seen, "reduce_scatter") == [("reduce_scatter_tensor", 4000)]
+    assert {op for op, _ in operations(seen, "forward")} == {"broadcast"}
+    parameters = (10 * 10 + 10) + 2 * 10 + (10 + 1)
+    assert operations(seen, "backward") == [("all_reduce", 4 * parameters)]
+    assert operations(seen, "fsdp forward") == [("all_gather_into_tensor", 8 * 9 * 4 // 2)] * 2
+    backward = [op for op, _ in operations(seen, "fsdp backward")]
+    assert backward == ["all_gather_into_tensor"] * 2 + ["reduce_scatter_tensor"] * 2
+    default, sub = seen["all_reduce"]["calls"][0]["group"], seen["group"]["calls"][0]["group"]
+    assert default != sub
+
+
+def test_every_collective_is_timed(seen):
+    """Each call has a duration within the time that the script measured around it, and none is left over."""
+    assert (seen["outstanding"], seen["faults"]) == (0, None)
+    for name, report in seen.items():
+        if isinstance(report, dict):
+            assert all(call["duration"] is not None for call in report["calls"]), name
+            if name != "asynchronous":
+                assert all(call["duration"] < report["took"] for call in report["calls"]), name
+
+
+def test_waiting_is_told_from_going_on(seen):
+    """Rank 1 comes late: rank 0 is blocked in what it waits for, not in what it only starts."""
+    for name in ("all_reduce", "send and recv", "forward", "backward", "fsdp forward"):
+        assert seen[name]["blocked"] > 0.6 * LATE_NS, name
+    assert seen["asynchronous"]["blocked"] == 0
+    assert seen["asynchronous"]["calls"][0]["duration"] > 0.6 * LATE_NS
+    (bucket,) = seen["backward"]["calls"]
+    assert (bucket["blocking"], bucket["deferred"]) == (False, True)
+    assert all(call["blocking"] for call in seen["forward"]["calls"])
+    assert not any(call["deferred"] for call in seen["fsdp backward"]["calls"])
+
+
+def test_a_comm_hook_of_the_script_keeps_working_and_is_timed(seen):
+    """Its own reduction is what the gradients go through: the mean over the ranks, in half precision."""
+    assert seen["comm hook used"]
+    assert seen["comm hook gradient"] == 4 * (1 + 2) / 2
+    (call,) = seen["comm hook"]["calls"]
+    assert call["op"] == "all_reduce"
+    assert call["bytes"] == 11 * 2
+    assert call["deferred"]
+
+
+def test_no_tensor_is_kept_alive(seen):
+    """A tensor that went through collectives is gone as soon as the script lets go of it."""
+    assert seen["kept alive"] is False
+
+
+class Clock:
+    """Nanoseconds moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class FakeEvent:
+    """A CUDA event that the device passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.at_ms: float | None = None
+
+    def record(self, stream: object) -> None:
+        pass
+
+    def query(self) -> bool:
+        return self.at_ms is not None
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        return later.at_ms - self.at_ms
+
+
+class FakeLanes:
+    """A process group whose tensors all take one lane."""
+
+    group = "0"
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def of(self, tensors: list) -> Lane:
+        return self._lane
+
+
+class FakeWork:
+    """Work whose future calls back at once, as NCCL's does when the work is enqueued."""
+
+    def get_future(self) -> FakeWork:
+        return self
+
+    def add_done_callback(self, callback) -> None:
+        callback(self)
+
+
+def test_on_a_device_the_duration_is_unknown_until_the_device_has_passed_both_events():
+    """The callback, which comes when work is enqueued, is never taken for completion."""
+    clock, events = Clock(), []
+
+    def event() -> FakeEvent:
+        events.append(FakeEvent())
+        return events[-1]
+
+    tape = Tape(clock, clock)
+    collectives = Collectives(tape, Faults())
+    lanes = FakeLanes(Lane(0, EventClock(event, lambda: None, Captures()), True))
+    call = collectives.begin("all_reduce", [], lanes, clock.now, blocking=True, origin="")
+    collectives.end(call, FakeWork())
+    tape.cut(1)
+    assert (call.duration, call.blocking, collectives.outstanding) == (None, False, 1)
+    assert not meter.is_ready(tape.finished[0])
+    events[0].at_ms = 3.0
+    assert call.duration is None
+    events[1].at_ms = 3.25
+    assert (call.duration, collectives.outstanding) == (250_000, 0)
+    (collective,) = meter.record(tape.finished[0]).collectives
+    assert (collective.duration_ns, collective.on_device) == (250_000, True)
+
+
+def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
+    """At 4,000 a second one step of 8 is timed, the same on all ranks; calls are counted in every step."""
+    clock = Clock()
+    tape = Tape(clock, clock)
+    collectives = Collectives(tape, Faults())
+    lanes = FakeLanes(Lane(2, None, True))
+    for number in range(1, 601):
+        collectives.end(collectives.begin("all_reduce", [], lanes, clock.now, blocking=False, origin=""), FakeWork())
+        clock.now += 250_000
+        tape.cut(number)
+    assert collectives.timed_every == 4000 // comms.MAX_TIMED_PER_S
+    late = list(tape.finished)[-64:]
+    timed = [take.seq for take in late if take.calls[0].duration is not None]
+    assert timed == [take.seq for take in late if (take.seq - 1) % 8 == 0]
+    assert all(len(take.calls) == 1 and meter.is_ready(take) for take in late)
+    assert collectives.outstanding <= 1
+
+
+def test_what_queues_for_a_worker_is_told_and_marked():
+    """Five at once on two workers: the third begins when the first is done, and so on; others are exact."""
+    clock = Clock()
+    tape = Tape(clock, clock)
+    for index, done in enumerate((100, 130, 210, 260, 330)):
+        call = Call("all_reduce", index, 8, index + 1, False, group="0", workers=2)
+        call.done = done
+        tape.call(call)
+    other = Call("all_reduce", 5, 8, 6, False, group="1", workers=2)
+    other.done = 50
+    tape.call(other)
+    clock.now = 400
+    tape.cut(1)
+    calls = meter.record(tape.finished[0]).collectives
+    begun = [call.entered_ns + call.queued_ns for call in calls]
+    start = begun[0]
+    assert [each - start for each in begun] == [0, 1, 100, 130, 210, 5]
+    assert [call.estimated for call in calls] == [False, False, True, True, True, False]
+
+
+def test_a_stamp_that_came_late_is_corrected_by_who_waited():
+    """DDP goes on when its buckets are done: they were done by the end of the backward pass."""
+    clock = Clock()
+    tape = Tape(clock, clock)
+    tape.observed = True
+    tape.enter(BACKWARD)
+    call = Call("all_reduce", 10, 8, 1, False)
+    call.deferred, call.done = True, 90
+    tape.call(call)
+    clock.now = 40
+    tape.leave()
+    clock.now = 100
+    tape.cut(1)
+    step = meter.record(tape.finished[0])
+    assert (step.collectives[0].duration_ns, step.wait_ns, step.backward_ns) == (30, 30, 10)

@@ -1,0 +1,310 @@
+"""Does the verdict name who was made slow, and nobody else?  `python tests/bench/verdicts.py [--quick]`.
+
+One job for each model and world: it trains under `ddptop launch` and, through the injector
+that `--inject` uses, makes one rank after another slow in one phase after another, with
+healthy stretches between.  The records of the run are then given to `tui.verdict`, once as
+they came, once more for each healthy stretch with a judge that has seen nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MODELS = ("linear", "conv", "resnet18")
+WORLDS = (2, 4)
+PHASES = ("data", "forward", "backward", "optimizer")
+DELAYS_MS = (5, 15, 50)
+WARM_UP = 40
+HEALTHY_STRETCHES = 4
+HEALTHY_S = 8.0
+INJECTED_S = 5.5
+BETWEEN_S = 3.5
+WITHIN_STEPS, WITHIN_S = 50, 5.0
+MATTERS = 0.10
+
+
+# --- the training, inside the job
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train on data that costs nothing, changing what is injected as the plan says."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    from ddptop.agent.rank import injection
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model, shape = _model(options.model)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
+    batch = torch.randn(shape), torch.randint(0, 10, shape[:1])
+
+    class Batches(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+        def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            while True:
+                yield batch
+
+    batches = iter(torch.utils.data.DataLoader(Batches(), batch_size=None))
+
+    def step() -> None:
+        images, labels = next(batches)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(ddp(images), labels).backward()
+        optimizer.step()
+
+    for _ in range(WARM_UP // 2):
+        step()
+    begun = time.perf_counter()
+    for _ in range(WARM_UP // 2):
+        step()
+    took = torch.tensor([(time.perf_counter() - begun) / (WARM_UP // 2)])
+    dist.all_reduce(took)
+    plan = list(_plan(json.loads(options.cases), float(took) / world))
+    if rank == 0:
+        Path(options.plan).write_text(json.dumps(plan))
+    injector = injection.injector
+    assert injector is not None
+    for segment in plan:
+        orders = [injection.Injection(segment["rank"], segment["phase"], segment["ms"])] if segment["ms"] else []
+        injector.order(each for each in orders if each.rank == rank)
+        for _ in range(segment["steps"]):
+            step()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _model(name: str):  # type: ignore[no-untyped-def]
+    from torch import nn
+
+    if name == "linear":
+        return nn.Linear(256, 10), (32, 256)
+    if name == "conv":
+        layers: list[nn.Module] = []
+        for before, after in ((3, 16), (16, 16), (16, 16)):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)), (16, 3, 32, 32)
+    import torchvision
+
+    return torchvision.models.resnet18(num_classes=10), (4, 3, 32, 32)
+
+
+def _plan(cases: list[tuple[int, str, int]], step_s: float) -> Iterator[dict[str, object]]:
+    """Yield the segments, long enough for a verdict to come and to go whatever a step takes."""
+    first = WARM_UP + 1
+    for number in range(HEALTHY_STRETCHES):
+        steps = max(60, round(HEALTHY_S / step_s))
+        yield {"first": first, "steps": steps, "rank": None, "phase": None, "ms": 0, "stretch": number}
+        first += steps
+    for rank, phase, ms in cases:
+        steps = max(60, round(INJECTED_S / (step_s + ms / 1e3)))
+        yield {"first": first, "steps": steps, "rank": rank, "phase": phase, "ms": ms, "stretch": None}
+        first += steps
+        steps = max(45, round(BETWEEN_S / step_s))
+        yield {"first": first, "steps": steps, "rank": None, "phase": None, "ms": 0, "stretch": None}
+        first += steps
+
+
+# --- the judging, outside
+
+
+@dataclass
+class Tally:
+    """What became of the cases of one row of the table."""
+
+    cases: int = 0
+    rank_right: int = 0
+    both_right: int = 0
+    in_time: int = 0
+    steps: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    misses: list[str] = field(default_factory=list)
+
+
+def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | None) -> tuple[list[dict], list]:
+    """Run one job; return its plan and its records as (rank, Step) in the order of their end."""
+    from ddptop.agent import wire
+    from ddptop.agent.group import recorder
+    from ddptop.agent.rundir import ENDED_STATES
+    from ddptop.tui.launch import Request, launch
+
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder) / "plan.json"
+        request = Request(
+            program=str(Path(__file__).resolve()),
+            arguments=("--model", model, "--cases", json.dumps(cases), "--plan", str(plan)),
+            world=world,
+            # Nothing as yet: it makes the runner patch torch on every rank.
+            inject=tuple(f"rank={rank},phase=data,ms=0" for rank in range(world)),
+        )
+        directory = launch(request)
+        while (run := directory.read()).state not in ENDED_STATES:
+            time.sleep(0.5)
+        if run.state != "finished":
+            sys.exit(f"{run.run} {run.state}: {run.cause}; ddptop logs {run.run}")
+        segments = json.loads(plan.read_text())
+    records = [
+        (message.rank, step)
+        for message in recorder.read_history(directory.database)
+        if isinstance(message, wire.Steps)
+        for step in message.steps
+    ]
+    records.sort(key=lambda record: record[1].end_at_ns)
+    if keep is not None:
+        import msgspec
+
+        keep.mkdir(exist_ok=True)
+        (keep / f"{model}-{world}.json").write_bytes(msgspec.json.encode((segments, records)))
+    return segments, records
+
+
+def judge(world: int, records: list) -> list[tuple[int, int, tuple | None]]:
+    """Return each change of the verdict as (step, ns, (kind, rank, phase) or None)."""
+    from ddptop.tui.verdict import Judge
+
+    arbiter, told, changes = Judge(world), None, []
+    for rank, step in records:
+        arbiter.take(rank, step)
+        verdict = arbiter.verdict
+        said = None if verdict is None else (verdict.kind, verdict.rank, verdict.phase)
+        if said != told:
+            told = said
+            changes.append((step.step, step.end_at_ns, said))
+    return changes
+
+
+def assess(model: str, world: int, segments: list[dict], records: list, rows: dict, alarms: list[str]) -> int:
+    """Add what the verdict said of one job to the table; return the number of healthy stretches."""
+    walls: dict[int, list[int]] = {}
+    ends: dict[int, int] = {}
+    for _, step in records:
+        walls.setdefault(step.step, []).append(step.wall_ns)
+        ends[step.step] = step.end_at_ns
+    stretches = 0
+    for segment in segments:
+        if segment["stretch"] is not None:
+            stretches += 1
+            until = segment["first"] + segment["steps"]
+            alone = [record for record in records if segment["first"] <= record[1].step < until]
+            alarms += [f"{model} x{world} healthy: {said} at {step}" for step, _, said in judge(world, alone) if said]
+    changes = judge(world, records)
+    healthy_ms = 0.0
+    guilty: int | None = None
+    for segment in segments:
+        first, until = segment["first"], segment["first"] + segment["steps"]
+        inside = [change for change in changes if first <= change[0] < until]
+        wall_ms = statistics.median(w for n in range(first, until) for w in walls.get(n, [])) / 1e6
+        if not segment["ms"]:
+            healthy_ms = wall_ms
+            # The last culprit may still be named, but nobody else.
+            alarms += [f"{model} x{world} between: {c}" for c in inside if c[2] is not None and c[2][1] != guilty]
+            continue
+        guilty = segment["rank"]
+        share = segment["ms"] / healthy_ms
+        row = rows.setdefault((model, world, segment["ms"], share >= MATTERS), Tally())
+        row.cases += 1
+        named = next((c for c in inside if c[2] is not None and c[2][:2] == ("slow_rank", guilty)), None)
+        accused = [c for c in inside if c[2] is not None and c[2][1] is not None]
+        wrong = [c for c in accused if c[2] != ("slow_rank", guilty, segment["phase"])]
+        what = f"{model} x{world} rank {guilty} {segment['phase']} {segment['ms']} of {healthy_ms:.0f} ms"
+        if named is None:
+            row.misses.append(f"{what}: not named; {[c[2] for c in inside]}")
+            continue
+        row.rank_right += 1
+        row.both_right += named[2][2] == segment["phase"] and not wrong
+        if wrong:
+            row.misses.append(f"{what}: {[c[2] for c in inside]}")
+        steps, seconds = named[0] - first, (named[1] - ends[first]) / 1e9
+        row.in_time += steps <= WITHIN_STEPS or seconds <= WITHIN_S
+        row.steps.append(steps)
+        row.seconds.append(seconds)
+    return stretches
+
+
+def report(rows: dict, alarms: list[str], stretches: int) -> None:
+    """Print the table."""
+    print("model     ranks  delay  of step   cases  rank  rank+phase  in time  steps p50/max  s p50/max")
+    every = Tally()
+    for (model, world, ms, matters), row in sorted(rows.items(), key=str):
+        steps = f"{statistics.median(row.steps):.0f}/{max(row.steps)}" if row.steps else "–"
+        seconds = f"{statistics.median(row.seconds):.1f}/{max(row.seconds):.1f}" if row.steps else "–"
+        share = "≥ 10 %" if matters else "< 10 %"
+        print(
+            f"{model:<9} {world:>5} {ms:>3} ms  {share:>7} {row.cases:>7} {row.rank_right / row.cases:>5.0%}"
+            f" {row.both_right / row.cases:>11.0%} {row.in_time / row.cases:>8.0%} {steps:>14} {seconds:>10}"
+        )
+        if matters:
+            every.cases += row.cases
+            every.rank_right += row.rank_right
+            every.both_right += row.both_right
+            every.in_time += row.in_time
+    if every.cases:
+        right, both, timely = (each / every.cases for each in (every.rank_right, every.both_right, every.in_time))
+        print(f"10 % and more: {every.cases} cases, rank {right:.1%}, rank and phase {both:.1%}, in time {timely:.1%}")
+    accusing = [alarm for alarm in alarms if "None, " not in alarm]
+    print(
+        f"healthy: {stretches} stretches; ranks accused {len(accusing)}, other verdicts {len(alarms) - len(accusing)}"
+    )
+    for text in [*alarms, *(miss for row in rows.values() for miss in row.misses)]:
+        print("  " + text)
+
+
+def main() -> None:
+    """Run the jobs and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="15 ms and rank 1 only, linear and conv")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--worlds", default=",".join(map(str, WORLDS)))
+    parser.add_argument("--ranks", default="", help="only these ranks are made slow (default: all)")
+    parser.add_argument("--delays", default=",".join(map(str, DELAYS_MS)), help="in ms")
+    parser.add_argument("--keep", type=Path, help="folder for the records of the jobs")
+    parser.add_argument("--again", type=Path, help="judge kept records instead of running jobs")
+    options = parser.parse_args()
+    models = options.models.split(",") if not options.quick else ["linear", "conv"]
+    delays = [int(each) for each in options.delays.split(",")] if not options.quick else [15]
+    rows: dict = {}
+    alarms: list[str] = []
+    stretches = 0
+    for world in map(int, options.worlds.split(",")):
+        ranks = [int(each) for each in options.ranks.split(",") if each] or list(range(world))
+        ranks = [1] if options.quick else [rank for rank in ranks if rank < world]
+        cases = [(rank, phase, ms) for ms in delays for phase in PHASES for rank in ranks]
+        for model in models:
+            begun = time.monotonic()
+            if options.again is not None:
+                segments, records = kept(options.again / f"{model}-{world}.json")
+            else:
+                segments, records = job(model, world, cases, options.keep)
+            stretches += assess(model, world, segments, records, rows, alarms)
+            print(f"{model} x{world}: {len(records)} records, {time.monotonic() - begun:.0f} s", flush=True)
+    report(rows, alarms, stretches)
+
+
+def kept(path: Path) -> tuple[list[dict], list]:
+    """Return the plan and the records of a job that was kept."""
+    import msgspec
+
+    from ddptop.agent.wire import Step
+
+    return msgspec.json.decode(path.read_bytes(), type=tuple[list[dict], list[tuple[int, Step]]])
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        training = argparse.ArgumentParser()
+        for name in ("--model", "--cases", "--plan"):
+            training.add_argument(name)
+        train(training.parse_args())
+    else:
+        main()

@@ -1,0 +1,66 @@
+"""Faults put into real runs of two ranks by `--inject`, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import ddptop
+from scripts import TRAIN
+
+from ddptop.agent import rundir
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with the script."""
+    path = tmp_path_factory.mktemp("scripts")
+    (path / "train.py").write_text(TRAIN)
+    return path
+
+
+def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(folder):
+    """Told once when found, labelled as put in on purpose, summed up, and in `status --json`; and a second fault."""
+    done = ddptop(
+        "launch", "--world", "2", "--name", "slow", "--inject", "rank=1,phase=backward,ms=30,from=40",
+        "--inject", "rank=0,nan,from=178", "train.py", "--", "180", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "faults are put into this run on purpose: rank 1: 30 ms more in backward" in done.stdout
+    picture = json.loads(ddptop("status", "slow", "--json").stdout)
+    verdict = picture["verdict"]
+    assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", 1, "backward")
+    assert 25 < verdict["cost_ms"] < 45
+    assert 35 <= verdict["since_step"] <= 45
+    assert verdict["text"] in done.stdout
+    assert picture["injected"] == "rank 1: 30 ms more in backward in each step from step 40; rank 0: nan from step 178"
+    assert done.stdout.count("verdict: rank 1 holds the group back") == 1
+    printed = [line.split() for line in rundir.find("slow").rank_log(0).read_text().splitlines() if "loss " in line]
+    assert [step for _, step, loss in printed if loss == "nan"] == ["178", "179", "180"]
+
+
+def test_an_injected_crash_is_the_cause_and_says_so(folder):
+    """The rank, the exception and that it was injected, at the script's own line."""
+    done = ddptop(
+        "launch", "--world", "2", "--name", "crashed", "--inject", "rank=1,crash,from=5", "train.py", "--", "500",
+        cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "first cause: rank 1: RuntimeError: injected by ddptop --inject\n" in done.stdout
+    assert "loss.backward()" in done.stdout
+    assert "loss 4" in rundir.find("crashed").rank_log(1).read_text()
+
+
+def test_a_job_started_by_hand_takes_the_variable_and_refuses_nonsense(folder, monkeypatch):
+    """DDPTOP_INJECT is checked by the runner: one line and exit code 2 for what is not understood."""
+    monkeypatch.setenv("DDPTOP_INJECT", "rank=0,phase=sideways,ms=3")
+    done = subprocess.run(
+        [sys.executable, "-m", "ddptop.agent", "train.py", "5"], capture_output=True, text=True, cwd=folder, check=False
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "sideways" in done.stderr
