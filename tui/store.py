@@ -136,7 +136,8 @@ class Store:
             return self._liveness.state
         live = [state for state in ranks.values() if state not in ENDED]
         if not live:
-            return "running"
+            # All scripts have ended; how the run ended is for torchrun to say.
+            return self._state or "starting"
         if all(state == "paused" for state in live):
             return "paused"
         if any(state == "paused" for state in live):
