@@ -47,6 +47,7 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
         heard_age_s=0.4,
         loss=losses[-1] if losses else None,
         losses=losses,
+        curve=tuple(enumerate(losses, start=step - len(losses) + 1)),
         step_ms=step_ms,
         phases_ms=phases,
         allreduce_p50_ms=12.1 + rank,
