@@ -121,7 +121,8 @@ class Store:
         """Return the picture of this moment."""
         own = {rank: model.state(now) for rank, model in self._ranks.items()}
         state = self._run_state(own)
-        states = {rank: _in_context(each, state) for rank, each in own.items()}
+        _, culprit = self._cause()
+        states = {rank: _in_context(each, state, rank == culprit) for rank, each in own.items()}
         self._note_changes(now, state, states)
         ranks = tuple(model.frame(now, states[rank], self._logs.get(rank)) for rank, model in self._ranks.items())
         return self._picture(now, state, ranks)
@@ -234,12 +235,13 @@ class Store:
         return None, None
 
 
-def _in_context(rank: str, run: str) -> str:
-    """Return a rank's state as the run's explains it: after a kill, a vanished rank was killed."""
-    if rank == "lost" and run in ("killed", "killing"):
-        return "killed"
-    if rank == "lost" and run == "failed":
-        return "failed"
+def _in_context(rank: str, run: str, culprit: bool) -> str:
+    """Return a rank's state as the run's explains it.
+
+    After a kill a vanished rank was killed; after a failure too, by torchrun, unless it was the first to go.
+    """
+    if rank == "lost" and run in ("killed", "killing", "failed"):
+        return "failed" if culprit else "killed"
     if rank in ("starting", "running", "paused", "silent", "stalled") and run in ENDED:
         return run
     return rank

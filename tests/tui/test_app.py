@@ -491,3 +491,13 @@ async def test_it_polls_often_and_paints_seldom() -> None:
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
         await until(pilot, lambda: pictures >= 4, "some pictures")
     assert polls >= 2 * pictures
+
+
+async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
+    """A run watched from its start gets its curve, on a canvas as large as the place for it."""
+    source = StillSource(frame("starting"))
+    app = dashboard(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query("LossPlot")), "the plot widget")
+        source.picture = frame()
+        await until(pilot, lambda: any("⠀" < char <= "⣿" for char in seen(app)), "the curves")

@@ -16,6 +16,8 @@ from ddptop.tui.theme import RANK_HUES, ink
 
 _PERIOD_S: Final = 1.0
 """A plot costs as much as fifty panels; once a second is enough for a curve."""
+_LAYOUT_S: Final = 0.1
+"""By then a canvas that was hidden has its size."""
 
 Curve = tuple[list[int], list[float]]
 
@@ -30,6 +32,7 @@ class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
         self._shown: object = None
         self._next = 0.0
         self._ready = False
+        self._late = False
         self._given: tuple[Sequence[RankFrame], int | None] = ((), None)
         self.border_title = "loss over steps: none yet"
         self.add_class("-empty")
@@ -65,15 +68,27 @@ class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
         if picture == self._shown:
             return
         if isinstance(self._shown, tuple) and self._shown[0] == key and now < self._next:
+            if not self._late:
+                # Nothing may follow this picture, as when the run has ended: it must not be the one left out.
+                self._late = True
+                self.set_timer(self._next - now, self._catch_up)
             return
         self._shown, self._next = picture, now + _PERIOD_S
         self._draw_curves(ranks, chosen)
 
+    def _catch_up(self) -> None:
+        self._late = False
+        self.show(*self._given)
+
     def _draw_curves(self, ranks: Sequence[RankFrame], chosen: int | None) -> None:
         hues = ink(self.app.theme).hues
+        was_empty = self.has_class("-empty")
         self.set_class(not any(len(self._curve(rank)[0]) > 1 for rank in ranks), "-empty")
         if self.has_class("-empty"):
             return
+        if was_empty:
+            # A hidden canvas has no size; once it has been laid out, the library has to look again.
+            self.set_timer(_LAYOUT_S, self._fit)
         self.clear()
         title = [Content("loss over steps, by rank ")]
         for rank in sorted(ranks, key=lambda rank: rank.rank == chosen):
