@@ -104,7 +104,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         events=events[:1] if starting else events,
     )
     if state == "failed":
-        full = replace(full, cause="ValueError: bad lr", cause_rank=min(2, world - 1))
+        full = replace(full, cause=f"rank {min(2, world - 1)}: ValueError: bad lr", cause_rank=min(2, world - 1))
         ranks = tuple(
             replace(rank, ended="exit code 1: ValueError: bad lr") if rank.rank == full.cause_rank else
             replace(rank, state="killed", ended="signal TERM from torchrun")
