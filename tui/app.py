@@ -95,12 +95,15 @@ class DdptopApp(App[None]):
         self.source.poll()
         return RunScreen(self.source.frame(self._clock()))
 
-    def on_mount(self) -> None:
-        """Start the clocks."""
+    def on_load(self) -> None:
+        """Take the signals before the terminal is changed, so that none finds it changed and unguarded."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Outside the main thread (as under some test runners) a loop takes no signals.
             with contextlib.suppress(ValueError, RuntimeError):
                 asyncio.get_running_loop().add_signal_handler(number, self._end_by, number)
+
+    def on_mount(self) -> None:
+        """Start the clocks."""
         self.set_interval(1 / POLL_HZ, self.source.poll)
         self.set_interval(1 / PAINT_HZ, self._paint)
 

@@ -179,10 +179,14 @@ def _dispatch(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
+    from ddptop.trainers import CATALOGUE
     from ddptop.tui.launch import Request, RequestError, launch
 
     if (options.program is None) == (options.module is None):
         return _complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
+    if options.program in CATALOGUE and {"-h", "--help"} & set(options.arguments):
+        # Its options are its own to tell, and need no group.
+        os.execv(sys.executable, [sys.executable, "-m", CATALOGUE[options.program].module, "--help"])
     request = Request(
         program=options.module or options.program,
         as_module=options.module is not None,
@@ -335,7 +339,7 @@ def _programs() -> int:
         print(f"{program.name:<12}{program.technique}")
         print(f"{'':<12}{program.defaults}")
         print(f"{'':<12}source: {program.source}")
-    print("\nlaunch one: ddptop launch --world 4 NAME      its options: ddptop launch --plain NAME -- --help")
+    print("\nlaunch one: ddptop launch --world 4 NAME      its options: ddptop launch NAME -- --help")
     return 0
 
 

@@ -5,7 +5,6 @@ Shows what the dashboard shows, from the same frames.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +33,7 @@ class PlainView:
         self._last_step: int | None = None
 
     def follow(self, sleep: Callable[[float], None] = time.sleep) -> Frame:
-        """Print until the run has ended and return the last frame."""
+        """Print until the run has ended and return the last frame; may be called again after an interruption."""
         due = time.monotonic()
         while True:
             self._source.poll()
@@ -75,7 +74,7 @@ class PlainView:
 
     def _tell_start(self, frame: Frame) -> None:
         """Say what the start is at; the first rank speaks for all."""
-        if frame.state != "starting":
+        if frame.state != "starting" or frame.ranks[0].state != "starting":
             return
         phase = frame.ranks[0].activity
         if phase != self._starting:
@@ -147,7 +146,7 @@ def summary(frame: Frame) -> list[str]:
     if frame.note:
         lines.append(f"note: {frame.note}")
     if frame.cause:
-        lines.append(f"first cause: {frame.cause}")
+        lines.append(f"first cause: {frame.cause}" if frame.state == "failed" else frame.cause)
     lines.append(f"logs: ddptop logs {frame.run}")
     return lines
 
@@ -167,11 +166,6 @@ def first_traceback(frame: Frame) -> list[str]:
     start = max((number for number, each in enumerate(text) if opening in each), default=0)
     chosen = text[max(start, len(text) - TRACE_LINES) :]
     return [f"--- rank {rank.rank}, which failed first:", *(clean(each) for each in chosen)]
-
-
-def follow(source: Source, interval_s: float, out: TextIO | None = None) -> Frame:
-    """Print a run as lines until it ends; return the last frame."""
-    return PlainView(source, sys.stdout if out is None else out, interval_s).follow()
 
 
 def _plural(number: int, noun: str) -> str:

@@ -136,7 +136,8 @@ class Store:
         """Return the picture of this moment."""
         own = {rank: model.state(now) for rank, model in self._ranks.items()}
         state = self._run_state(own)
-        states = {rank: _in_context(each, state) for rank, each in own.items()}
+        _, culprit = self._cause()
+        states = {rank: _in_context(each, state, rank == culprit) for rank, each in own.items()}
         self._note_changes(now, state, states)
         hosts = {model.member.host for model in self._ranks.values() if model.member is not None}
         ranks = tuple(
@@ -161,7 +162,8 @@ class Store:
             return self._liveness.state
         live = [state for state in ranks.values() if state not in ENDED]
         if not live:
-            return "running"
+            # All scripts have ended; how the run ended is for torchrun to say.
+            return self._state or "starting"
         if all(state == "paused" for state in live):
             return "paused"
         if any(state == "paused" for state in live):
@@ -270,12 +272,13 @@ class Store:
         return None, None
 
 
-def _in_context(rank: str, run: str) -> str:
-    """Return a rank's state as the run's explains it: after a kill, a vanished rank was killed."""
-    if rank == "lost" and run in ("killed", "killing"):
-        return "killed"
-    if rank == "lost" and run == "failed":
-        return "failed"
+def _in_context(rank: str, run: str, culprit: bool) -> str:
+    """Return a rank's state as the run's explains it.
+
+    After a kill a vanished rank was killed; after a failure too, by torchrun, unless it was the first to go.
+    """
+    if rank == "lost" and run in ("killed", "killing", "failed"):
+        return "failed" if culprit else "killed"
     if rank in ("starting", "running", "paused", "silent", "stalled") and run in ENDED:
         return run
     return rank

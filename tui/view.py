@@ -6,6 +6,7 @@ import getpass
 import os
 import signal
 import sys
+import threading
 import time
 from types import FrameType
 
@@ -63,12 +64,13 @@ def exit_code(frame: Frame) -> int:
 def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
     link = Link(directory, who())
+    view = plain.PlainView(link, sys.stdout, interval_s)
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:
         try:
-            return exit_code(plain.follow(link, interval_s))
+            return exit_code(view.follow())
         except KeyboardInterrupt:
-            return _interrupted(link, directory, interval_s, launched_here)
+            return _interrupted(link, view, directory, launched_here)
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
@@ -79,34 +81,39 @@ def _as_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _interrupted(link: Link, directory: RunDir, interval_s: float, launched_here: bool) -> int:
+def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_here: bool) -> int:
+    name = directory.name
     if not launched_here:
-        print(f"\n{directory.name} goes on.  End it: ddptop kill {directory.name}", file=sys.stderr)
+        print(f"\n{name} goes on.  End it: ddptop kill {name}", file=sys.stderr)
         return 130
-    answer = _ask(directory.name) if sys.stdin.isatty() and sys.stderr.isatty() else "s"
+    answer = _ask(name) if sys.stdin.isatty() and sys.stderr.isatty() else "s"
     if answer == "l":
         for text in farewell(link.frame(time.time())):
             print(text, file=sys.stderr)
         return 130
-    grace = directory.read().grace_s if answer == "s" else 0.0
-    return _end(link, grace, interval_s)
+    grace_s = directory.read().grace_s if answer == "s" else 0.0
+    # In a thread, so that what happens meanwhile is told as it happens.
+    ending = threading.Thread(target=_end, args=(link, grace_s), daemon=True)
+    ending.start()
+    view.follow()
+    ending.join(timeout=5)
+    return 130
 
 
 def _ask(name: str) -> str:
     """Ask once; another Ctrl-C, or no sense in the answer, leaves the run alone."""
+    question = f"\n{name}: [l]eave it running, [s]top it (TERM, then KILL), [k]ill it at once? [l] "
     try:
-        answer = input(f"\n{name}: [l]eave it running, [s]top it (TERM, then KILL), [k]ill it at once? [l] ")
+        answer = input(question).strip().lower()[:1]
     except (KeyboardInterrupt, EOFError):
         print(file=sys.stderr)
         return "l"
-    return answer.strip().lower()[:1] if answer.strip().lower()[:1] in ("l", "s", "k") else "l"
+    return answer if answer in ("s", "k") else "l"
 
 
-def _end(link: Link, grace_s: float, interval_s: float) -> int:
+def _end(link: Link, grace_s: float) -> None:
     try:
-        print(link.kill(grace_s, None, lambda text: print(text, file=sys.stderr)), file=sys.stderr)
+        link.kill(grace_s, None, lambda _: None)
     except Refused as refusal:
         # It may have ended by itself meanwhile; the summary tells.
         print(f"ddptop: {refusal}", file=sys.stderr)
-    plain.follow(link, interval_s)
-    return 130

@@ -202,10 +202,10 @@ class Supervisor:
         judgement = self._judge(problem)
         if judgement.warning:
             self._say(judgement.warning, "warning")
-        self._say(
-            f"run {judgement.state}" + (f": {judgement.cause}" if judgement.cause else ""),
-            "error" if judgement.state == "failed" else "info",
-        )
+        # The cause of a kill begins with "killed by".
+        told = judgement.state if judgement.cause is None else f"{judgement.state}: {judgement.cause}"
+        told = judgement.cause if judgement.state == "killed" and judgement.cause else told
+        self._say(f"run {told}", "error" if judgement.state == "failed" else "info")
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         self._publish_events()
         self._recorder.add(self._word())

@@ -138,7 +138,11 @@ class Session:
     def beat(self, seq: int, refused: int) -> Beat:
         """Return a sign of life; called by the publisher's thread."""
         state = self.state
-        activity = {"starting": self._start_phase, "paused": f"held at step {self.gate.completed}"}
+        activity = {
+            "starting": self._start_phase,
+            "paused": f"held at step {self.gate.completed}",
+            "ended": "its script has ended",
+        }
         reading = self._gauges.read(self.device)
         return Beat(
             rank=self.rank,

@@ -47,6 +47,7 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
         heard_age_s=0.4,
         loss=losses[-1] if losses else None,
         losses=losses,
+        curve=tuple(enumerate(losses, start=step - len(losses) + 1)),
         step_ms=step_ms,
         phases_ms=phases,
         allreduce_p50_ms=12.1 + rank,
@@ -103,7 +104,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         events=events[:1] if starting else events,
     )
     if state == "failed":
-        full = replace(full, cause="ValueError: bad lr", cause_rank=min(2, world - 1))
+        full = replace(full, cause=f"rank {min(2, world - 1)}: ValueError: bad lr", cause_rank=min(2, world - 1))
         ranks = tuple(
             replace(rank, ended="exit code 1: ValueError: bad lr") if rank.rank == full.cause_rank else
             replace(rank, state="killed", ended="signal TERM from torchrun")

@@ -213,7 +213,7 @@ async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
         await pilot.press("end")
         await until(pilot, lambda: "more 49" in seen(pilot.app), "the end again")
         await pilot.press("tab")
-        assert "goes to the terminal that started it" in seen(pilot.app)
+        assert "writes to the terminal that started the run" in seen(pilot.app)
         await pilot.press("escape")
         assert isinstance(pilot.app.screen, RunScreen)
         assert pilot.app.screen.query_one(PanelGrid).chosen == 1
@@ -331,7 +331,7 @@ async def test_a_resize_uses_the_new_size() -> None:
             (80, 24, False),
         ):
             await pilot.resize_terminal(width, height)
-            await until(pilot, lambda plot=plot: app.screen.query_one("#plot").display == plot, "the plot")
+            await until(pilot, lambda plot=plot: app.screen.query_one("#losses").display == plot, "the plot")
             await pilot.pause()
             assert app.screen.query_one(Footer).region.bottom == height
             if width >= 80:
@@ -491,3 +491,13 @@ async def test_it_polls_often_and_paints_seldom() -> None:
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
         await until(pilot, lambda: pictures >= 4, "some pictures")
     assert polls >= 2 * pictures
+
+
+async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
+    """A run watched from its start gets its curve, on a canvas as large as the place for it."""
+    source = StillSource(frame("starting"))
+    app = dashboard(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query("LossPlot")), "the plot widget")
+        source.picture = frame()
+        await until(pilot, lambda: any("⠀" < char <= "⣿" for char in seen(app)), "the curves")

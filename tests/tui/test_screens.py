@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import Frame
@@ -46,24 +47,31 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def settled(pilot: Pilot[None], *keys: str) -> None:
     """Press the keys and wait until everything that comes late is drawn."""
     app = pilot.app
+    assert isinstance(app, DdptopApp)
     deadline = time.monotonic() + 10
     await pilot.press(*keys)
-    for place in app.screen.query("#plot"):
+    for place in app.screen.query("#losses"):
         while place.display and not place.query("LossPlot"):
             assert time.monotonic() < deadline
             await pilot.pause(0.01)
-    while isinstance(app.screen, KillDialog) and "torchrun" not in str(
-        app.screen.query_one("#victims", Static).content
-    ):
+    while isinstance(app.screen, KillDialog) and "pid " not in victims(app) and "torchrun" not in victims(app):
+        assert time.monotonic() < deadline
+        await pilot.pause(0.01)
+    while app.frame is None:
         assert time.monotonic() < deadline
         await pilot.pause(0.01)
     await pilot.pause()
-    for place in app.screen.query("#plot LossPlot"):
-        has_losses = any(len(rank.losses) > 1 for rank in app.frame.ranks) if app.frame else True
+    for place in app.screen.query("#losses LossPlot"):
+        has_losses = any(len(rank.curve) > 1 for rank in app.frame.ranks)
         while place.display and place.size and has_losses and place.has_class("-empty"):
             assert time.monotonic() < deadline
             await pilot.pause(0.01)
     await pilot.pause()
+
+
+def victims(app: DdptopApp) -> str:
+    """Return what the kill dialog says of its victims."""
+    return str(app.screen.query_one("#victims", Static).content)
 
 
 def picture(app_frame: Frame) -> DdptopApp:

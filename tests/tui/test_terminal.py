@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from harness import ddptop, until
+from harness import carriers, ddptop, until
 
 from ddptop.agent import rundir
 from ddptop.agent.rundir import RunDir
@@ -118,3 +118,46 @@ def test_first_paint_comes_at_once(sleeper):
         print(f"first paint after {time.monotonic() - started:.2f} s")
     finally:
         opened.close()
+
+
+def test_interrupting_a_launch_without_a_terminal_stops_the_run(tmp_path):
+    """In CI nobody can be asked: one SIGINT ends the whole group, and the summary still comes."""
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddptop.tui.cli", "launch", "--world", "1", "--name", "piped", "sleeper.py"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        while "is up" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert "piped killed" in output
+    assert carriers(rundir.find("piped").read().run_id) == []
+
+
+@pytest.mark.parametrize(("answer", "state"), [(b"l\r", "starting"), (b"s\r", "killed")])
+def test_interrupting_a_launch_on_a_terminal_asks(tmp_path, monkeypatch, answer, state):
+    """Leave or stop: the user's answer decides, and is carried out."""
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    name = f"asked-{answer[:1].decode()}"
+    monkeypatch.chdir(tmp_path)
+    opened = Terminal("launch", "--plain", "--world", "1", "--name", name, "sleeper.py")
+    try:
+        opened.await_output(b"is up")
+        opened.process.send_signal(signal.SIGINT)
+        opened.await_output(b"[l]eave it running")
+        os.write(opened.master, answer)
+        until(lambda: opened.read() or opened.process.poll() is not None, "the end", 20)
+    finally:
+        opened.close()
+    assert opened.process.returncode == 130
+    assert json.loads(ddptop("status", name, "--json").stdout)["state"] == state
+    if state == "starting":
+        assert f"ddptop attach {name}".encode() in opened.output
+        assert ddptop("kill", name).returncode == 0

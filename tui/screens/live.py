@@ -62,12 +62,14 @@ class LiveScreen(Screen[int]):
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
+        self._shows = False
+        """True once the widgets are there; `is_mounted` comes before they are."""
 
     def take(self, frame: Frame) -> None:
         """Take a new picture; called at frame rate while the screen can be seen."""
         changed = frame.state != self.frame.state
         self.frame = frame
-        if not self.is_mounted:
+        if not self._shows:
             return
         self.show(frame)
         if changed:
@@ -79,6 +81,7 @@ class LiveScreen(Screen[int]):
 
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
+        self._shows = True
         self.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

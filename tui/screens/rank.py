@@ -55,7 +55,7 @@ class RankScreen(LiveScreen):
         with Horizontal(id="rank"):
             yield Page(id="facts")
             with Vertical(id="beside"):
-                yield Container(id="plot")
+                yield Container(id="losses")
                 yield LogView()
         yield Footer(show_command_palette=False)
 
@@ -69,7 +69,7 @@ class RankScreen(LiveScreen):
         from ddptop.tui.widgets.plot import LossPlot
 
         self._plot = LossPlot()
-        self.query_one("#plot").mount(self._plot)
+        self.query_one("#losses").mount(self._plot)
         self.show(self.frame)
 
     def on_resize(self) -> None:

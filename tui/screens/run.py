@@ -40,7 +40,7 @@ class RunScreen(LiveScreen):
         yield Header(self.frame)
         yield PanelGrid(self.frame)
         with Horizontal(id="below"):
-            yield Container(id="plot")
+            yield Container(id="losses")
             with Vertical(id="side"):
                 yield EventList()
                 yield LogView()
@@ -56,7 +56,7 @@ class RunScreen(LiveScreen):
         from ddptop.tui.widgets.plot import LossPlot
 
         self._plot = LossPlot()
-        self.query_one("#plot").mount(self._plot)
+        self.query_one("#losses").mount(self._plot)
         self.show(self.frame)
 
     def show(self, frame: Frame) -> None:

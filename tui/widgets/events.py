@@ -17,7 +17,8 @@ _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
 def event_row(event: EventLine, ink: Ink) -> Row:
     """Return one event: when, how bad, who, what."""
     hue = ink[f"level-{event.level}" if event.level in _MARKS else "level-info"]
-    who = "" if event.rank is None else f"rank {event.rank}: "
+    named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
+    who = "" if named else f"rank {event.rank}: "
     return [
         Segment(time.strftime("%H:%M:%S ", time.localtime(event.at)), ink["faint"]),
         Segment(_MARKS.get(event.level, " ") + " ", hue),

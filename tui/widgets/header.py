@@ -135,6 +135,8 @@ def message(frame: Frame) -> tuple[str, str]:
 
 
 def _ending(frame: Frame) -> str:
+    if frame.state == "killed" and frame.cause:
+        return f"{frame.cause} · q leaves, g shows the logs"
     parts = [frame.state]
     if frame.state == "lost":
         parts = ["ended with nobody watching, so that how is not known"]
@@ -142,8 +144,7 @@ def _ending(frame: Frame) -> str:
         parts.append(f"exit code {frame.exit_code}")
     said = ", ".join(parts)
     if frame.cause:
-        where = f"rank {frame.cause_rank}: " if frame.cause_rank is not None else ""
-        said += f", {where}{frame.cause}"
+        said += f", {frame.cause}"
     # What to do comes first: the cause may be long, and it is in the events too.
     return f"{said} · q leaves, g shows the logs" if len(said) < 60 else f"q leaves, g shows the logs · {said}"
 

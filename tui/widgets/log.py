@@ -118,7 +118,7 @@ class LogView(Roll[str]):
             self.border_title = f"log of rank {rank.rank}"
         if self.file is None:
             if changed:
-                self.show_items((), empty="its output goes to the terminal that started it: look there")
+                self.show_items((), empty="it writes to the terminal that started the run")
             return
         if self.file.read() or changed:
             dropped, self._seen = self.file.dropped - self._seen, self.file.dropped

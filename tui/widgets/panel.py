@@ -194,7 +194,7 @@ def _resources(rank: RankFrame, inner: int, ink: Ink) -> Row:
     # The load stands at the right edge, so that it is in one column over all panels.
     room = inner - 12 - 11
     if total and rank.memory_bytes is not None and room >= 5:
-        named = f" of{units.size(total)}" if room >= 20 else ""
+        named = f" of {units.size(total).strip()}" if room >= 20 else ""
         row.append(Segment(named, ink["label"]))
         row.append(Segment(" "))
         row += gauge(rank.memory_bytes / total, min(24, room - len(named) - 1), ink)
