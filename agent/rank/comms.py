@@ -36,9 +36,10 @@ _NAMES: Final = {
 }
 """torch's names of operations that are not simply the function's name in capitals."""
 
-MAX_TIMED_PER_S: Final = 500
+MAX_TIMED_PER_S: Final = 100
 """So many collectives a second are timed at most on the backend's threads; each takes the interpreter
-lock once, 10 to 20 us of one core. Denser ones are timed in one step of 2, 4, 8…, the same on all ranks."""
+lock once, 10 to 20 us of one core, in the way of the training. Denser ones are timed in one step of
+2, 4, 8…, the same on all ranks."""
 _STRIDE_CALLS: Final = 256
 """Calls after which their density is looked at again."""
 _POINT_TO_POINT: Final = frozenset({"send", "recv"})

@@ -4,9 +4,8 @@ Whole jobs differ by 10-20 % from run to run, so the agent is switched on and of
 short blocks of one job, and the medians of the ratios within a round are compared: on/off,
 and off/off beside it as the control that says how far the figures can be trusted.  The CPU
 time of the rank, all threads, is compared likewise: it is what the agent costs a machine whose
-cores are all busy, and is hardly disturbed by what else runs there.  Where
-TensorBoard, wandb or TraceML can be imported, the same loop is run with them in place of
-the agent.
+cores are all busy, and is less disturbed by what else runs there.  `--tool tensorboard` and
+`--tool wandb` (offline) run the same loop with them in place of the agent.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TARGETS = {"linear": 1.05, "conv": 1.01, "resnet18": 1.01}
 """Largest ratio wanted, by network; 1-2 ms a step for the first, 15 ms and more for the others."""
 BLOCK_S = 0.2
 """Short, so that what else runs on the machine is the same for the blocks of a round."""
-PEERS = ("tensorboard", "wandb", "traceml")
+PEERS = ("tensorboard", "wandb")
 
 
 def network(name: str) -> tuple[Any, Any]:
@@ -151,13 +150,11 @@ class Peer:
 
             writer: Any = SummaryWriter(folder)
             self._log = lambda loss: writer.add_scalar("loss", loss, self.records)
-        elif name == "wandb":
+        else:
             import wandb
 
             run: Any = wandb.init(project="overhead", mode="offline", dir=folder, settings={"console": "off"})
             self._log = lambda loss: run.log({"loss": loss})
-        else:
-            raise SystemExit(f"no such peer: {name}")
 
     def on(self) -> None:
         """Log from now on."""

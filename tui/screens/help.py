@@ -130,7 +130,8 @@ def help_rows(app: type[App[None]], ink: Ink) -> list[Row]:
         ("all-reduce", "call to end, waiting for peers included: median, p99"),
         ("rss, mem", "resident memory of the process; memory on the device"),
         ("cpu", "in percent of one core, data workers included"),
-        ("◀ slowest", "longest time of its own, waiting not counted"),
+        ("◀ slow", "the rank that the line under the header names"),
+        ("! not finite", "its loss or gradients are NaN or infinite"),
         ("… ago", "since the rank completed a step"),
         (DASH, "not known"),
     ):

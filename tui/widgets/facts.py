@@ -12,7 +12,7 @@ from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
 from ddptop.tui.widgets.lines import Row
-from ddptop.tui.widgets.panel import load_of
+from ddptop.tui.widgets.panel import load_of, mark_of
 
 _LABEL = 13
 
@@ -46,12 +46,12 @@ def _fact(label: str, value: str, width: int, ink: Ink, hue: str = "value", afte
 
 
 def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
-    slow = "  ◀ slowest" if rank.rank == frame.slowest and rank.state not in ENDED else ""
+    mark, hue = mark_of(rank, frame)
     yield [
         Segment(f"rank {rank.rank} ", ink["bold value"]),
         Segment(f"of {frame.world}  ", ink["label"]),
         Segment(f"{MARKS[rank.state]} {rank.state}", ink[f"bold state-{rank.state}"]),
-        Segment(slow, ink["bold rank-slow"]),
+        Segment(f"  {mark}" if mark else "", ink[hue]),
     ]
     if rank.ended is not None:
         yield _fact("ended", rank.ended, width, ink, f"bold state-{rank.state}")
@@ -87,6 +87,8 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
 def _loss(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     broken = rank.loss is not None and not math.isfinite(rank.loss)
     yield _fact("last", units.loss(rank.loss), width, ink, "bold level-error" if broken else "value")
+    if rank.health is not None:
+        yield _fact("health", rank.health, width, ink, "bold level-error")
     if any(value is not None for value in rank.losses):
         for index, row in enumerate(sparkline(rank.losses, rank.step or 0, min(60, width - _LABEL - 1), ink, 2)):
             yield [Segment(f"  {'history' if index == 0 else '':<{_LABEL - 2}}", ink["label"]), *row]
@@ -100,8 +102,16 @@ def _communication(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
         else "  ".join(f"{units.milliseconds(value)} ms p{which}" for which, value in zip((50, 99), both, strict=True))
     )
     yield _fact("all-reduce", text, width, ink, after="  waiting for peers included" if width > 66 else "")
+    split = (rank.allreduce_wait_ms, rank.allreduce_transfer_ms)
+    if split != (None, None):
+        waited, transferred = map(units.milliseconds, split)
+        yield _fact(
+            "  of it", f"{waited} ms a step until the last rank came, {transferred.strip()} ms after", width, ink
+        )
     yield _fact("in flight", str(rank.outstanding).rjust(6) if rank.mechanism else units.DASH, width, ink)
-    yield _fact("seen by", rank.mechanism or f"{units.DASH} (collectives are not hooked in this process)", width, ink)
+    sampled = f", one step of {rank.timed_every} timed" if rank.timed_every > 1 else ""
+    seen = f"{units.DASH} (collectives are not hooked in this process)"
+    yield _fact("seen by", f"{rank.mechanism}{sampled}" if rank.mechanism else seen, width, ink)
 
 
 def _resources(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:

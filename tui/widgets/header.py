@@ -123,6 +123,9 @@ def message(frame: Frame) -> tuple[str, str]:
         heard = [rank.heard_age_s for rank in frame.ranks if rank.heard_age_s is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
         return f"no sign of life from any rank{for_}", "bold state-silent"
+    sick = next((rank for rank in frame.ranks if rank.health is not None), None)
+    if sick is not None:
+        return f"rank {sick.rank}: {sick.health}", "bold level-error"
     if frame.verdict is not None:
         return frame.verdict.text, "bold rank-slow"
     if frame.state == "stalled":
@@ -151,6 +154,8 @@ def _ending(frame: Frame) -> str:
 
 def _background(frame: Frame, width: int, ink: Ink) -> Row:
     pieces: list[Row] = []
+    if frame.injected:
+        pieces.append([Segment(units.shorten(f"injected: {frame.injected}", width), ink["bold level-warning"])])
     if frame.note:
         pieces.append([Segment(units.shorten(frame.note, width), ink["level-warning"])])
     if frame.launched and not frame.supervised and frame.state not in ENDED:

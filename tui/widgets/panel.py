@@ -64,10 +64,20 @@ def _left_title(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
     row = [Segment(f" {rank.rank} ", ink["bold value"]), Segment(MARKS[rank.state], hue)]
     if rank.state != "running":
         row.append(Segment(f" {rank.state}", hue))
-    if rank.rank == frame.slowest and rank.state not in ENDED:
-        row.append(Segment(" ◀ slowest", ink["bold rank-slow"]))
-    row.append(Segment(" "))
+    mark, mark_hue = mark_of(rank, frame)
+    row.append(Segment(f" {mark} " if mark else " ", ink[mark_hue]))
     return row
+
+
+def mark_of(rank: RankFrame, frame: Frame) -> tuple[str, str]:
+    """Return what is wrong with this rank in particular, in a word or two, and the name of its hue."""
+    if rank.state in ENDED:
+        return "", "label"
+    if rank.health is not None:
+        return "! not finite", "bold level-error"
+    if frame.verdict is not None and frame.verdict.rank == rank.rank:
+        return "◀ slow" if frame.verdict.phase else "◀", "bold rank-slow"
+    return "", "label"
 
 
 def _right_title(rank: RankFrame, room: int, ink: Ink) -> Row:
