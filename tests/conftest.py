@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,8 @@ def runtime() -> Iterator[Path]:
     base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     os.environ[rundir.BASE_VARIABLE] = str(base)
     os.environ["OMP_NUM_THREADS"] = "1"
+    # Where the tests themselves run in the background SIGINT is ignored, and all they start inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in (rundir.MARKER, rundir.DIRECTORY_VARIABLE):
         os.environ.pop(name, None)
     yield base

@@ -93,6 +93,7 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
         },
         "memory_bytes": rank.memory_bytes,
         "step_age_s": _number(rank.step_age_s),
+        "health": rank.health,
         "metrics": {name: _number(value) for name, value in rank.metrics.items()},
         "log": rank.log,
         "ended": rank.ended,
