@@ -42,3 +42,15 @@ if os.environ["RANK"] == "1":
     raise RuntimeError("the third shard is missing")
 dist.all_reduce(torch.ones(1))
 '''
+
+UNTIDY = '''
+"""One rank that trains and leaves without destroying its process group, as many scripts do."""
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+print("trained", flush=True)
+'''
