@@ -18,16 +18,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 MODELS = ("linear", "conv", "resnet18")
 WORLDS = (2, 4)
 PHASES = ("data", "forward", "backward", "optimizer")
 DELAYS_MS = (5, 15, 50)
 WARM_UP = 40
+PACED_STEPS = 10
 HEALTHY_STRETCHES = 4
 HEALTHY_S = 8.0
 INJECTED_S = 5.5
-BETWEEN_S = 3.5
+BETWEEN_S = 3.0
 WITHIN_STEPS, WITHIN_S = 50, 5.0
 MATTERS = 0.10
 
@@ -44,7 +46,7 @@ def train(options: argparse.Namespace) -> None:
     from ddptop.agent.rank import injection
 
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     torch.manual_seed(0)
     model, shape = _model(options.model)
     ddp = nn.parallel.DistributedDataParallel(model)
@@ -64,23 +66,27 @@ def train(options: argparse.Namespace) -> None:
         nn.functional.cross_entropy(ddp(images), labels).backward()
         optimizer.step()
 
-    for _ in range(WARM_UP // 2):
+    for _ in range(WARM_UP):
         step()
-    begun = time.perf_counter()
-    for _ in range(WARM_UP // 2):
-        step()
-    took = torch.tensor([(time.perf_counter() - begun) / (WARM_UP // 2)])
-    dist.all_reduce(took)
-    plan = list(_plan(json.loads(options.cases), float(took) / world))
-    if rank == 0:
-        Path(options.plan).write_text(json.dumps(plan))
     injector = injection.injector
     assert injector is not None
-    for segment in plan:
+    plan, first = [], WARM_UP + 1
+    for segment in _plan(json.loads(options.cases)):
         orders = [injection.Injection(segment["rank"], segment["phase"], segment["ms"])] if segment["ms"] else []
         injector.order(each for each in orders if each.rank == rank)
-        for _ in range(segment["steps"]):
+        begun = time.perf_counter()
+        for _ in range(PACED_STEPS):
             step()
+        # The first steps tell how many fill the segment's time; one rank's word, as all have to do the same.
+        pace_s = (time.perf_counter() - begun) / PACED_STEPS
+        steps = torch.tensor(max(segment.pop("least_steps"), round(segment.pop("seconds") / pace_s)))
+        dist.broadcast(steps, src=0)
+        for _ in range(int(steps) - PACED_STEPS):
+            step()
+        plan.append({**segment, "first": first, "steps": int(steps)})
+        first += int(steps)
+    if rank == 0:
+        Path(options.plan).write_text(json.dumps(plan))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -100,20 +106,26 @@ def _model(name: str):  # type: ignore[no-untyped-def]
     return torchvision.models.resnet18(num_classes=10), (4, 3, 32, 32)
 
 
-def _plan(cases: list[tuple[int, str, int]], step_s: float) -> Iterator[dict[str, object]]:
+def _plan(cases: list[tuple[int, str, int]]) -> Iterator[dict[str, Any]]:
     """Yield the segments, long enough for a verdict to come and to go whatever a step takes."""
-    first = WARM_UP + 1
     for number in range(HEALTHY_STRETCHES):
-        steps = max(60, round(HEALTHY_S / step_s))
-        yield {"first": first, "steps": steps, "rank": None, "phase": None, "ms": 0, "stretch": number}
-        first += steps
+        yield _segment(HEALTHY_S, 60, stretch=number)
     for rank, phase, ms in cases:
-        steps = max(60, round(INJECTED_S / (step_s + ms / 1e3)))
-        yield {"first": first, "steps": steps, "rank": rank, "phase": phase, "ms": ms, "stretch": None}
-        first += steps
-        steps = max(45, round(BETWEEN_S / step_s))
-        yield {"first": first, "steps": steps, "rank": None, "phase": None, "ms": 0, "stretch": None}
-        first += steps
+        yield _segment(INJECTED_S, 60, rank, phase, ms)
+        yield _segment(BETWEEN_S, 45)
+
+
+def _segment(
+    seconds: float,
+    least_steps: int,
+    rank: int | None = None,
+    phase: str | None = None,
+    ms: int = 0,
+    stretch: int | None = None,
+) -> dict[str, Any]:
+    return {
+        "seconds": seconds, "least_steps": least_steps, "rank": rank, "phase": phase, "ms": ms, "stretch": stretch
+    }  # fmt: skip
 
 
 # --- the judging, outside
