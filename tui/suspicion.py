@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.tui.evidence import OWN_PHASES, UNEVEN, Array, Block
+from ddptop.tui.evidence import OWN_PHASES, SCALES, UNEVEN, Array, Block
 
 WINDOWS: Final = 8
 """A suspicion looks at so many windows."""
@@ -26,8 +26,11 @@ REMAINS: Final = 0.3
 """What has become less than this part of what it was is over."""
 ALL_OVER: Final = 0.5
 """A rank is slow all over, not in a phase, where the rest is slowed down by this part of what the worst phase is."""
-ALL_OVER_NAMED: Final = 0.2
-"""Share of the step from which that is told: heat, or a neighbour, makes a tenth of it anywhere."""
+ALL_OVER_LASTING: Final = 0.2
+"""Share of the step from which that is told once it fills the longest windows: a neighbour on the same core
+makes a fifth of it anywhere, and is gone again in less than a minute."""
+ALL_OVER_AT_ONCE: Final = 0.45
+"""Share of the step from which it is told without waiting for that: the rank needs nearly twice the time of the others."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,13 @@ class Suspicion:
         """In ms a step."""
         return float(np.median(self.costs[-WINDOWS:]))
 
-    @property
-    def is_strong(self) -> bool:
-        """Say whether it is enough to be told."""
+    def is_strong(self, *, lasting: bool) -> bool:
+        """Say whether it is enough to be told; `lasting` where its windows are the longest."""
         bounds, recent = BOUNDS[self.kind], self.costs[-WINDOWS:]
         agreeing = int((recent > bounds.kept * self.step_ms).sum())
-        named = ALL_OVER_NAMED if self.all_over else bounds.named
+        named = bounds.named
+        if self.all_over:
+            named = ALL_OVER_LASTING if lasting else ALL_OVER_AT_ONCE
         enough = self.cost >= max(named * self.step_ms, bounds.least_ms)
         # From the median deviation, which one odd window does not blow up.
         error = 1.4826 * float(np.median(np.abs(recent - self.cost))) / np.sqrt(WINDOWS)
@@ -95,10 +99,10 @@ class Suspicion:
         return (int((since > self.cost / 2).sum()) + 1) / (len(since) + 2)
 
 
-def worst(view: Sequence[Block]) -> Suspicion | None:
-    """Return the strong suspicion with the highest cost; it looks at the last windows alone."""
+def worst(view: Sequence[Block], scale: int) -> Suspicion | None:
+    """Return the strong suspicion with the highest cost; it looks at the last windows, of `scale` blocks, alone."""
     suspicions = (suspect(kind, None, view[-WINDOWS:]) for kind in BOUNDS)
-    strong = (each for each in suspicions if each is not None and each.is_strong)
+    strong = (each for each in suspicions if each is not None and each.is_strong(lasting=scale == SCALES[-1]))
     return max(strong, key=lambda each: each.cost, default=None)
 
 

@@ -104,7 +104,7 @@ class Judge:
         return {scale: list(view) for scale, view in self._evidence.windows.items() if len(view) >= WINDOWS}
 
     def _replace_if_worse(self, now: Suspicion, view: Sequence[Block]) -> None:
-        other = worst(view)
+        other = worst(view, 1)
         if other is not None and (other.kind, other.rank) != (now.kind, now.rank):
             same = suspect(now.kind, now.rank, view[-WINDOWS:])
             if same is None or other.cost > CLEARLY * same.cost:
@@ -112,7 +112,7 @@ class Judge:
 
     def _accuse(self, views: dict[int, Sequence[Block]]) -> None:
         for scale, view in views.items():
-            found = worst(view)
+            found = worst(view, scale)
             if found is not None:
                 self._blame = _blame(found, view, scale)
                 return

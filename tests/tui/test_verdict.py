@@ -178,13 +178,22 @@ def test_a_rank_without_a_core_has_not_more_to_do():
     assert judge.verdict.cost_ms == pytest.approx(30, abs=6)
 
 
-def test_a_rank_that_is_a_little_slow_in_everything_is_left_alone():
-    """A tenth more in all phases is a warm core; a third more is told, as slow in all it does."""
+def test_a_rank_that_is_slow_in_everything_has_to_stay_so():
+    """A tenth more in all phases is a warm core, a third more for a moment a neighbour; told is what lasts."""
     group, judge = Group(4, seed=18), Judge(4)
     assert hear(judge, group.steps(200, slow(1, "forward", 2), slow(1, "backward", 4))) == []
-    hear(judge, group.steps(100, slow(1, "forward", 9), slow(1, "backward", 18)))
+    slower = slow(1, "forward", 9), slow(1, "backward", 18)
+    assert hear(judge, group.steps(200, *slower)) == []
+    hear(judge, group.steps(800, *slower))
     assert key(judge.verdict) == ("slow_rank", 1, "backward")
     assert "all phases, most in backward" in judge.verdict.text
+
+
+def test_a_rank_at_half_the_speed_is_told_at_once():
+    """Twice the time for everything is no neighbour's doing: named within 50 steps."""
+    group, judge = Group(4, seed=18), Judge(4)
+    hear(judge, group.steps(50, slow(1, "forward", 20), slow(1, "backward", 40)))
+    assert key(judge.verdict) == ("slow_rank", 1, "backward")
 
 
 def test_a_slow_loader_on_all_ranks_is_the_input():

@@ -1,0 +1,73 @@
+"""`ps`, `status` and `programs`: tell what there is, in one go."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, print_json
+
+if TYPE_CHECKING:
+    from ddptop.agent.rundir import RunDir
+    from ddptop.tui.frame import Frame
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verbs."""
+    ps = verbs.add_parser("ps", help="list runs, live and lately ended")
+    ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see README)")
+    ps.set_defaults(carry=_ps)
+
+    status = verbs.add_parser("status", help="say how a run and each of its ranks are")
+    add_run(status)
+    status.add_argument("--json", action="store_true", help="as JSON: one object (see README)")
+    status.set_defaults(carry=_status)
+
+    verbs.add_parser("programs", help="list the training programs that come with ddptop").set_defaults(carry=_programs)
+
+
+def _frames(directories: list[RunDir]) -> list[Frame]:
+    from ddptop.tui import status, view
+
+    return status.frames(directories, view.who())
+
+
+def _ps(options: argparse.Namespace) -> int:
+    import time
+
+    from ddptop.agent import rundir
+    from ddptop.tui import status
+
+    pictures = _frames(rundir.runs())
+    if options.json:
+        print_json([status.run_json(frame) for frame in pictures])
+    elif pictures:
+        print("\n".join(status.table(pictures, time.time())))
+    else:
+        print("no runs yet; `ddptop launch --world 4 resnet` starts one")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from ddptop.tui import status
+
+    directory = chosen(options.run)
+    pictures = _frames([directory])
+    if not pictures:
+        return complain(f"run {directory.name} was removed just now", 1)
+    if options.json:
+        print_json(status.as_json(pictures[0]))
+    else:
+        print("\n".join(status.card(pictures[0])))
+    return 0
+
+
+def _programs(_: argparse.Namespace) -> int:
+    from ddptop.trainers import CATALOGUE
+
+    for program in CATALOGUE.values():
+        print(f"{program.name:<12}{program.technique}")
+        print(f"{'':<12}{program.defaults}")
+        print(f"{'':<12}source: {program.source}")
+    print("\nlaunch one: ddptop launch --world 4 NAME      its options: ddptop launch NAME -- --help")
+    return 0

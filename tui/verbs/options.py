@@ -1,0 +1,80 @@
+"""What several verbs share: the run that is meant, how it is shown, complaints in one line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddptop.agent.rundir import RunDir
+
+Verbs = Any
+"""What `ArgumentParser.add_subparsers` returns; argparse does not name its type."""
+
+RUN_HELP = "name of the run or the beginning of it; may be left out when only one is alive"
+
+
+def add_run(verb: argparse.ArgumentParser) -> None:
+    """Let the verb take the name of a run."""
+    verb.add_argument("run", metavar="RUN", nargs="?", help=RUN_HELP)
+
+
+def add_view(verb: argparse.ArgumentParser) -> None:
+    """Let the verb be told how to show a run."""
+    verb.add_argument(
+        "--plain", action="store_true", help="lines of text instead of the dashboard; so without a terminal"
+    )
+    verb.add_argument("--interval", type=seconds, default=2.0, metavar="S", help="seconds between lines (2)")
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds, as a type of argparse."""
+    value = float(text)
+    if not 0 <= value <= 3600:
+        raise argparse.ArgumentTypeError("must be between 0 and 3600 seconds")
+    return value
+
+
+def complain(problem: object, code: int) -> int:
+    """Print a problem in one line and return the exit code."""
+    print(f"ddptop: {problem}", file=sys.stderr)
+    return code
+
+
+def show(options: argparse.Namespace, directory: RunDir) -> int:
+    """Show a run until the user leaves it, on the dashboard or in lines of text."""
+    from ddptop.tui import view
+
+    plain = options.plain or not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    if plain:
+        return view.follow_plainly(directory, options.interval, launched_here=options.verb == "launch")
+    return view.show_dashboard(directory)
+
+
+def chosen(name: str | None, *, ended: bool = False) -> RunDir:
+    """Return the run that is meant.
+
+    Raises:
+        RunDirError: it is not clear, or there is none.
+    """
+    from ddptop.agent import rundir
+    from ddptop.agent.group import census
+
+    if name is not None:
+        return rundir.find(name)
+    live = [run for run in rundir.runs() if census.settle(run).state not in rundir.ENDED_STATES]
+    if len(live) == 1:
+        return live[0]
+    if live:
+        names = ", ".join(run.name for run in live)
+        raise rundir.RunDirError(f"{len(live)} runs are alive: name one of {names}")
+    more = "; `ddptop ps` lists ended ones, which can be looked at by name" if ended and rundir.runs() else ""
+    raise rundir.RunDirError(f"no run is alive{more}; `ddptop launch --world 4 resnet` starts one")
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON, indented."""
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
