@@ -13,12 +13,14 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import ContentSwitcher, Footer
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked, LiveScreen
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.widgets.table import RankTable
 
 if TYPE_CHECKING:
     from ddptop.tui.widgets.plot import LossPlot
@@ -43,7 +45,10 @@ class View:
     """Called when the view is first asked for, so that what it imports costs nothing until then."""
 
 
-VIEWS: Final = (View("panels", "1", "Show a panel for each rank", PanelGrid),)
+VIEWS: Final = (
+    View("panels", "1", "Show a panel for each rank", PanelGrid),
+    View("table", "2", "Show a line for each rank, to sort and filter", RankTable),
+)
 """In the order of their keys; the first is shown at the start."""
 _GROUP: Final = Binding.Group("View", compact=True)
 
@@ -143,3 +148,11 @@ class RunScreen(LiveScreen):
     @on(RankView.Opened)
     def _open(self, message: RankView.Opened) -> None:
         self.post_message(RankAsked(message.rank))
+
+    @on(RankTable.ColumnsAsked)
+    def _offer_columns(self, message: RankTable.ColumnsAsked) -> None:
+        table = message.table
+        columns = table.columns
+        ticked = [column.key for column in columns if column.usual] if table.wanted is None else table.wanted
+        shown = [column.key for column in table.shown]
+        self.app.push_screen(ColumnsDialog(columns, ticked, shown), table.choose_columns)
