@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ddptop.tui.past import Past
 
 STATES: Final = (
     "starting", "running", "pausing", "paused", "stalled", "silent", "killing", "finished", "failed", "killed", "lost",
@@ -106,6 +109,8 @@ class RankFrame:
     """The same, from then until they were done."""
     timed_every: int = 1
     """One step of so many has its collectives timed."""
+    faults: int = 0
+    """Errors inside the agent so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +164,5 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    past: Past | None = None
+    """What is kept of the past, to be read only: the one part of a frame that grows under it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import zmq
 
@@ -21,6 +21,9 @@ from ddptop.tui import control
 from ddptop.tui.frame import Frame
 from ddptop.tui.source import Refused
 from ddptop.tui.store import Liveness, Store
+
+if TYPE_CHECKING:
+    from ddptop.tui.past import Past
 
 DRAIN_S = 0.004
 """Longest stay in one `poll`, so that a flood of messages never holds up a key."""
@@ -74,12 +77,12 @@ class Caller:
 class Link:
     """One run, as seen and controlled from outside it."""
 
-    def __init__(self, directory: RunDir, who: str) -> None:
+    def __init__(self, directory: RunDir, who: str, *, looks_back: bool = False) -> None:
         self.directory = directory
         self._who = who
         self._run = directory.read()
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
-        self.store = Store(self._run, logs)
+        self.store = Store(self._run, logs, _past(self._run.world) if looks_back else None)
         self._context = zmq.Context()
         self._sub: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
         self._sub.linger = 0
@@ -299,6 +302,13 @@ class _Ranks:
 
     def __exit__(self, *_: object) -> None:
         self._caller.__exit__()
+
+
+def _past(world: int) -> Past:
+    # It brings NumPy along, which `status` and the plain lines do without.
+    from ddptop.tui.past import Past
+
+    return Past(world)
 
 
 def _connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:

@@ -159,6 +159,7 @@ class RankModel:
             missed=self.missed,
             dropped=0 if beat is None else beat.dropped,
             refused=0 if beat is None else beat.refused,
+            faults=0 if beat is None else beat.faults,
             fault=None if beat is None or beat.fault is None else clean(beat.fault, 200),
             health=None if beat is None or beat.health is None else clean(beat.health, 120),
             device_ms=summary.device_ms,

@@ -11,6 +11,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
@@ -19,6 +20,9 @@ from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
 from ddptop.tui.rankmodel import RankModel
 from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
+
+if TYPE_CHECKING:
+    from ddptop.tui.past import Past
 
 EVENTS = 500
 STANDS_OUT = 1.15
@@ -41,10 +45,12 @@ class Liveness:
 class Store:
     """Everything known of one run."""
 
-    def __init__(self, run: Run, logs: Mapping[int, str] | None = None) -> None:
+    def __init__(self, run: Run, logs: Mapping[int, str] | None = None, past: Past | None = None) -> None:
         self._run = run
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
+        self._past = past
+        """Where somebody looks back."""
         self._judge = Judge(run.world)
         self._alignment = Alignment(run.world)
         self._ranks = {rank: RankModel(rank, self._record) for rank in range(run.world)}
@@ -73,6 +79,8 @@ class Store:
                     return
                 model.beat, model.heard_at = message, now
                 self._judge.beat(message)
+                if self._past is not None:
+                    self._past.beat(message)
             case wire.Steps(rank, steps):
                 model = self._ranks.get(rank)
                 if model is None:
@@ -99,12 +107,16 @@ class Store:
             # A new process in the old one's place: its numbers begin anew.
             self._ranks[hello.rank] = model = RankModel(hello.rank, self._record)
             self._judge.restart()
+            if self._past is not None:
+                self._past.restart()
             self._alignment = Alignment(self._run.world)
         model.hello, model.heard_at = hello, now
 
     def _record(self, rank: int, step: wire.Step) -> None:
         self._judge.take(rank, step)
         self._alignment.take(rank, step)
+        if self._past is not None:
+            self._past.take(rank, step)
 
     def know_run(self, run: Run) -> None:
         """Take in the run's record."""
@@ -259,6 +271,7 @@ class Store:
             ranks=ranks,
             events=tuple(self._events),
             verdict=self._verdict,
+            past=self._past,
             refused=self.refused
             + sum(rank.refused for rank in ranks)
             + (self._group.refused if self._group is not None else 0),

@@ -1,0 +1,74 @@
+"""What is kept of a run's past for the views that look back: numbers over time, and whole steps.
+
+Written by the store alone. A frame carries it along without a copy: it grows while a frame is
+shown, and what draws from it says up to which moment or which step it wants to see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ddptop.agent.wire import Beat, Step
+from ddptop.tui.tracks import Tracks
+
+RECORDS: Final = 65_536
+"""Step records kept of all ranks together; the store keeps most of them anyway."""
+MOST_STEPS: Final = 240
+LEAST_STEPS: Final = 16
+
+
+class KeptSteps:
+    """The ranks' records of the newest steps, by step number."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self._limit = max(LEAST_STEPS, min(MOST_STEPS, RECORDS // max(1, world)))
+        self._steps: dict[int, dict[int, Step]] = {}
+
+    def take(self, rank: int, step: Step) -> None:
+        """Take in a record."""
+        together = self._steps.get(step.step)
+        if together is None:
+            if len(self._steps) >= self._limit:
+                oldest = min(self._steps)
+                if step.step < oldest:
+                    return
+                del self._steps[oldest]
+            together = self._steps[step.step] = {}
+        together[rank] = step
+
+    def numbers(self) -> list[int]:
+        """Return the steps that all ranks have completed, oldest first; all of them where there is none."""
+        whole = sorted(number for number, ranks in self._steps.items() if len(ranks) == self.world)
+        return whole or sorted(self._steps)
+
+    def of(self, number: int) -> Mapping[int, Step]:
+        """Return the records of one step, by rank; none of a step that is not kept."""
+        return self._steps.get(number, {})
+
+    def by_rank(self, rank: int) -> list[Step]:
+        """Return one rank's records, oldest first."""
+        return [ranks[rank] for _, ranks in sorted(self._steps.items()) if rank in ranks]
+
+
+class Past:
+    """The past of one run."""
+
+    def __init__(self, world: int) -> None:
+        self.tracks = Tracks(world)
+        self.steps = KeptSteps(world)
+
+    def take(self, rank: int, step: Step) -> None:
+        """Take in a record of a rank; in order and once."""
+        self.tracks.take(rank, step)
+        self.steps.take(rank, step)
+
+    def beat(self, beat: Beat) -> None:
+        """Take in a sign of life, for the memory it tells."""
+        if beat.memory_bytes is not None:
+            self.tracks.take_memory(beat.rank, beat.at_ns, beat.memory_bytes)
+
+    def restart(self) -> None:
+        """Forget the steps: the ranks began anew and count from one again."""
+        self.steps = KeptSteps(self.steps.world)
