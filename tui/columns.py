@@ -23,6 +23,8 @@ from ddptop.tui.widgets.panel import load_of, mark_of
 
 GAP: Final = 2
 """Cells between two columns."""
+FRESH_S: Final = 2.0
+"""A step no older than this is new: its age would change in every line of every frame and say nothing."""
 METRIC: Final = "metric:"
 """Begins the key of a column that the script made, with `ddptop.agent.log(name=value)`."""
 
@@ -76,6 +78,8 @@ def _state(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
 
 
 def _age(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    if rank.state not in ENDED and rank.step_age_s is not None and rank.step_age_s < FRESH_S:
+        return [Segment("now".rjust(6), ink["faint"])]
     hue = "bold state-stalled" if rank.state == "stalled" else "label"
     return [figure(units.age(None if rank.state in ENDED else rank.step_age_s), ink, hue)]
 
