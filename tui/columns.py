@@ -221,7 +221,8 @@ def fitting(columns: Sequence[Column], chosen: Collection[str] | None, width: in
     wanted = [column for column in columns if (column.usual if chosen is None else column.key in chosen)]
     kept: set[str] = set()
     left = width + GAP
-    for column in sorted(wanted, key=lambda column: column.importance):
+    # What was asked for by name stays longer than what is there by itself.
+    for column in sorted(wanted, key=lambda column: column.importance if column.usual else 1):
         if column.width + GAP > left:
             break
         left -= column.width + GAP
