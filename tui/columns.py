@@ -137,7 +137,7 @@ _COLUMNS: Final = (
         "step", "step", 9, "steps completed", lambda rank: rank.step,
         _figures(lambda rank: units.count(rank.step).rjust(9)), 1, falling=False,
     ),
-    Column("age", "ago", 6, "since the last step", lambda rank: rank.step_age_s, _age, 7),
+    Column("age", "ago", 6, "time since the last step", lambda rank: rank.step_age_s, _age, 7),
     Column(
         "step_ms", "step ms", 7, "time of a step, ms", lambda rank: rank.step_ms,
         _figures(lambda rank: units.milliseconds(rank.step_ms).rjust(7)), 2,
@@ -153,7 +153,7 @@ _COLUMNS: Final = (
     _phase("wait", "wait", 4),
     _phase("other", "oth", 9),
     Column(
-        "bar", "phases", 20, "the phases to the group's common scale, sorted by own time", own_ms, _bar, 14, left=True,
+        "bar", "phases", 20, "phases as a bar, to one scale", own_ms, _bar, 14, left=True,
     ),
     Column("loss", "loss", 7, "last loss", lambda rank: rank.loss, _loss, 3),
     Column(
@@ -161,7 +161,7 @@ _COLUMNS: Final = (
         _figures(lambda rank: units.milliseconds(rank.allreduce_p50_ms)), 11,
     ),
     Column(
-        "p99", "ar p99", 6, "all-reduce latency, 99th percentile, ms", lambda rank: rank.allreduce_p99_ms,
+        "p99", "ar p99", 6, "all-reduce latency, p99, ms", lambda rank: rank.allreduce_p99_ms,
         _figures(lambda rank: units.milliseconds(rank.allreduce_p99_ms)), 10,
     ),
     Column(
@@ -169,11 +169,11 @@ _COLUMNS: Final = (
         _figures(lambda rank: units.rate(rank.samples_per_s).rjust(6)), 11,
     ),
     Column(
-        "memory", "memory", 8, "memory of the device, or of the process", lambda rank: rank.memory_bytes,
+        "memory", "memory", 8, "memory of device or process", lambda rank: rank.memory_bytes,
         _figures(lambda rank: units.size(rank.memory_bytes)), 6,
     ),
     Column(
-        "load", "load", 5, "load of the GPU, or CPU in percent of one core", lambda rank: load_of(rank)[1],
+        "load", "load", 5, "load of the GPU, or CPU (100% is a core)", lambda rank: load_of(rank)[1],
         _figures(lambda rank: units.percent(load_of(rank)[1], 5)), 7,
     ),
     Column(
