@@ -44,6 +44,8 @@ class Bounds:
     kept: float
     """Share of the step down to which the name stays."""
     least_ms: float
+    weight: float = 1.0
+    """Of a millisecond, where several kinds could be told: what nobody is to blame for is told last."""
 
 
 # Two equal ranks on two cores of their own were seen to differ by a ninth of the step for several seconds.
@@ -51,7 +53,7 @@ BOUNDS: Final = {
     "slow_rank": Bounds(0.12, 0.07, 0.03, 0.5),
     "unequal_work": Bounds(0.10, 0.10, 0.05, 0.5),
     "input_bound": Bounds(0.35, 0.35, 0.25, 1.0),
-    "communication_bound": Bounds(0.60, 0.60, 0.50, 3.0),
+    "communication_bound": Bounds(0.60, 0.60, 0.50, 3.0, weight=0.5),
 }
 
 
@@ -71,6 +73,11 @@ class Suspicion:
     def cost(self) -> float:
         """In ms a step."""
         return float(np.median(self.costs[-WINDOWS:]))
+
+    @property
+    def weight(self) -> float:
+        """What it counts against others."""
+        return self.cost * BOUNDS[self.kind].weight
 
     def is_strong(self, scale: int) -> bool:
         """Say whether it is enough to be told, on windows of `scale` blocks."""
@@ -103,10 +110,10 @@ class Suspicion:
 
 
 def worst(view: Sequence[Block], scale: int) -> Suspicion | None:
-    """Return the strong suspicion with the highest cost; it looks at the last windows, of `scale` blocks, alone."""
+    """Return the strong suspicion that weighs most; it looks at the last windows, of `scale` blocks, alone."""
     suspicions = (suspect(kind, None, view[-WINDOWS:]) for kind in BOUNDS)
     strong = (each for each in suspicions if each is not None and each.is_strong(scale))
-    return max(strong, key=lambda each: each.cost, default=None)
+    return max(strong, key=lambda each: each.weight, default=None)
 
 
 def suspect(kind: str, rank: int | None, view: Sequence[Block]) -> Suspicion | None:
