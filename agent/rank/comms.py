@@ -99,6 +99,8 @@ class Collectives:
     def _hook(self, torch: Any, group: Any) -> None:
         entered: dict[int, Call] = {}
         """By thread: on one thread nothing else begins between the two hooks."""
+        names: dict[Any, str] = {}
+        """By torch's enumeration, which looks its own names up one by one."""
         lanes = Lanes(torch, group)
 
         def before(args: Any) -> None:
@@ -107,11 +109,14 @@ class Collectives:
             failed = entered.pop(ident, None)
             if failed is not None:
                 self.abandon(failed)
-            name = args.name.name
-            op = _NAMES.get(name, name.lower())
+            op = names.get(args.name)
+            if op is None:
+                name = args.name.name
+                op = names[args.name] = _NAMES.get(name, name.lower())
             tensors = args.input_tensors or args.output_tensors
-            origin = _caller(2) if args.async_op else ""
-            entered[ident] = self.begin(op, tensors, lanes, now, blocking=not args.async_op, origin=origin)
+            asynchronous = args.async_op
+            origin = _caller(2) if asynchronous else ""
+            entered[ident] = self.begin(op, tensors, lanes, now, blocking=not asynchronous, origin=origin)
 
         def after(args: Any) -> None:
             self.end(entered.pop(threading.get_ident()), args.work)
