@@ -137,9 +137,7 @@ def _waits(step: Step) -> list[Interval]:
     if not step.wait_ns:
         return []
     seen = [call for call in step.collectives if call.duration_ns is not None and not call.on_device]
-    blocked = _merged(
-        (call.entered_ns, call.entered_ns + (call.duration_ns or 0)) for call in seen if call.blocking
-    )
+    blocked = _merged((call.entered_ns, call.entered_ns + (call.duration_ns or 0)) for call in seen if call.blocking)
     rest = step.wait_ns - sum(end - since for since, end in blocked)
     if rest < 0:
         # Measured by other stamps than the record's sum, or calls from several threads: keep to the sum.

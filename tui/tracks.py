@@ -178,6 +178,10 @@ class Tracks:
         """Return the number of the bucket that a moment (s since the epoch) is in."""
         return int(at // WIDTHS_S[level])
 
+    def knows(self, level: int, bucket: int) -> bool:
+        """Say whether any rank has completed a step in a bucket."""
+        return bool(np.isfinite(self._steps.window(level, 0, bucket, 1)).any())
+
     def window(self, metric: str, level: int, last: int, count: int, rank: int | None = None) -> Array:
         """Return a metric over the `count` buckets up to number `last`.
 
@@ -198,14 +202,18 @@ class Tracks:
         def of(name: str) -> Array:
             return self._steps.window(level, STEP_FIELDS.index(name), last, count, rank)
 
+        def scaled(ns: Array) -> Array:
+            ms: Array = ns * _MS
+            return ms
+
         if metric in ("loss", "number"):
             return of(metric)
         if metric == "own":
-            return (of("step") - of("wait")) * _MS
+            return scaled(of("step") - of("wait"))
         if metric == "other":
             known = of("data") + of("forward") + of("backward") + of("optimizer")
-            return (of("step") - known - np.nan_to_num(of("wait"))) * _MS
-        return of(metric) * _MS
+            return scaled(of("step") - known - np.nan_to_num(of("wait")))
+        return scaled(of(metric))
 
 
 def _bounded(loss: float) -> float:

@@ -43,7 +43,16 @@ class View:
     """Called when the view is first asked for, so that what it imports costs nothing until then."""
 
 
-VIEWS: Final = (View("panels", "1", "Show a panel for each rank", PanelGrid),)
+def _heatmap(frame: Frame) -> RankView:
+    from ddptop.tui.widgets.heatmap import Heatmap
+
+    return Heatmap(frame)
+
+
+VIEWS: Final = (
+    View("panels", "1", "Show a panel for each rank", PanelGrid),
+    View("heatmap", "3", "Show one number of all ranks over time", _heatmap),
+)
 """In the order of their keys; the first is shown at the start."""
 _GROUP: Final = Binding.Group("View", compact=True)
 
