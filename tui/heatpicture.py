@@ -67,7 +67,7 @@ class HeatPicture:
 
     def latest(self, rank: int) -> int:
         """Return the newest bucket in sight in which a rank's value is known; the last one where there is none."""
-        known = np.flatnonzero(~np.isnan(self._values[rank])) if 0 <= rank < len(self._values) else ()
+        known = np.flatnonzero(~np.isnan(self._values[rank : rank + 1].ravel()))
         return self._last - self.columns + 1 + int(known[-1]) if len(known) else self._last
 
     def step(self, rank: int, bucket: int) -> int | None:

@@ -60,9 +60,11 @@ _DARK_HUES: Final = {
     "phase-optimizer": "#009e73",
     "phase-wait": "#d8688a",
     "phase-other": "#7d8590",
+    "transfer": "#009e73",
     "rank-slow": "#e69f00",
     "rank-chosen": "#ffffff",
     "rank-border": "#4b5563",
+    "row-chosen": "#28384c",
     "level-info": "#9aa4b2",
     "level-warning": "#e69f00",
     "level-error": "#ef6a4c",
@@ -93,9 +95,11 @@ _LIGHT_HUES: Final = {
     "phase-optimizer": "#1fae84",
     "phase-wait": "#d8688a",
     "phase-other": "#9aa1ab",
+    "transfer": "#00734f",
     "rank-slow": "#a35f00",
     "rank-chosen": "#000000",
     "rank-border": "#a9b0ba",
+    "row-chosen": "#d3e3f2",
     "level-info": "#5a6472",
     "level-warning": "#a35f00",
     "level-error": "#b53a10",
@@ -178,6 +182,13 @@ class Ink:
             weight, _, hue = name.rpartition(" ")
             found = self._styles[name] = Style(color=self.hues[hue], bold=weight == "bold")
         return found
+
+    def ground(self, name: str) -> Style:
+        """Return a background in the hue of a name."""
+        key = f"ground {name}"
+        if key not in self._styles:
+            self._styles[key] = Style(bgcolor=self.hues[name])
+        return self._styles[key]
 
     def block(self, phase: str) -> tuple[Style, Style]:
         """Return the style of the first cell of a phase in a bar, and of the cells after it.

@@ -62,6 +62,13 @@ class Timeline:
     aligned: bool
     """True where all lanes are on one clock; else each begins at zero and nobody knows who came last."""
 
+    def spread(self, bar: Bar) -> int | None:
+        """Return how long after the first rank the last one came to a collective, ns."""
+        if bar.begun is None:
+            return None
+        met = (each for lane in self.lanes for each in lane.bars if (each.begun, each.last) == (bar.begun, bar.last))
+        return max(bar.begun - each.entered for each in met)
+
     def lane(self, rank: int) -> Lane | None:
         """Return a rank's lane."""
         return next((lane for lane in self.lanes if lane.rank == rank), None)

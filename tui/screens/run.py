@@ -13,12 +13,16 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import ContentSwitcher, Footer
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked, LiveScreen
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.widgets.table import RankTable
+from ddptop.tui.widgets.timeline import TimelineView
 
 if TYPE_CHECKING:
     from ddptop.tui.widgets.plot import LossPlot
@@ -43,15 +47,11 @@ class View:
     """Called when the view is first asked for, so that what it imports costs nothing until then."""
 
 
-def _heatmap(frame: Frame) -> RankView:
-    from ddptop.tui.widgets.heatmap import Heatmap
-
-    return Heatmap(frame)
-
-
 VIEWS: Final = (
     View("panels", "1", "Show a panel for each rank", PanelGrid),
-    View("heatmap", "3", "Show one number of all ranks over time", _heatmap),
+    View("table", "2", "Show a line for each rank, to sort and filter", RankTable),
+    View("heatmap", "3", "Show one number of all ranks over time", Heatmap),
+    View("timeline", "4", "Show one step of all ranks on one time axis", TimelineView),
 )
 """In the order of their keys; the first is shown at the start."""
 _GROUP: Final = Binding.Group("View", compact=True)
@@ -152,3 +152,11 @@ class RunScreen(LiveScreen):
     @on(RankView.Opened)
     def _open(self, message: RankView.Opened) -> None:
         self.post_message(RankAsked(message.rank))
+
+    @on(RankTable.ColumnsAsked)
+    def _offer_columns(self, message: RankTable.ColumnsAsked) -> None:
+        table = message.table
+        columns = table.columns
+        ticked = [column.key for column in columns if column.usual] if table.wanted is None else table.wanted
+        shown = [column.key for column in table.shown]
+        self.app.push_screen(ColumnsDialog(columns, ticked, shown), table.choose_columns)
