@@ -79,12 +79,15 @@ class HeatPicture:
 
     def worst(self, band: int, bucket: int) -> tuple[int, float] | None:
         """Return the rank with the largest value of a band in a bucket, and that value."""
+        first = band * self.bands.group
+        rank = self.highest(bucket, first, first + self.bands.group)
+        value = None if rank is None else self.value(rank, bucket)
+        return None if rank is None or value is None else (rank, value)
+
+    def highest(self, bucket: int, first: int = 0, until: int | None = None) -> int | None:
+        """Return the rank with the largest value in a bucket, of those from `first` up to `until`."""
         column = self._column(bucket)
         if column is None:
             return None
-        first = band * self.bands.group
-        values: Array = self._values[first : first + self.bands.group][:, column]
-        if np.isnan(values).all():
-            return None
-        index = int(np.nanargmax(values))
-        return first + index, float(values[index])
+        values: Array = self._values[first:until][:, column]
+        return None if np.isnan(values).all() else first + int(np.nanargmax(values))

@@ -69,6 +69,11 @@ class Timeline:
         met = (each for lane in self.lanes for each in lane.bars if (each.begun, each.last) == (bar.begun, bar.last))
         return max(bar.begun - each.entered for each in met)
 
+    def latest(self) -> int | None:
+        """Return the rank that the others waited for longest, None where no collective tells."""
+        bars = [bar for lane in self.lanes for bar in lane.bars if bar.begun is not None and bar.last is not None]
+        return max(bars, key=lambda bar: (bar.begun or 0) - bar.entered).last if bars else None
+
     def lane(self, rank: int) -> Lane | None:
         """Return a rank's lane."""
         return next((lane for lane in self.lanes if lane.rank == rank), None)

@@ -43,6 +43,7 @@ class Heatmap(RankView):
         Binding("right", "later(1)", "On", id="heatmap.right", tooltip="Move the cursor on in time", show=False),
         Binding("home", "edge(0)", "First rank", id="heatmap.first", tooltip="Move to the first rank", show=False),
         Binding("end", "now", "Now", id="heatmap.now", tooltip="Return to the newest, and follow it", show=False),
+        Binding("n", "highest", "Highest", id="heatmap.highest", tooltip="Go to the rank with the highest value there"),
         Binding("m", "metric(1)", "Metric", id="heatmap.metric", tooltip="Show the next number: step time, wait, …"),
         Binding(
             "M", "metric(-1)", "Metric", id="heatmap.metric_back", tooltip="Show the number before", show=False
@@ -235,6 +236,12 @@ class Heatmap(RankView):
         if band != self.chosen // group:
             worst = picture.worst(band, self._at)
             self.chosen = band * group if worst is None else worst[0]
+
+    def action_highest(self) -> None:
+        """Choose the rank with the highest value at the cursor."""
+        found = None if self._picture is None else self._picture.highest(self._at)
+        if found is not None:
+            self.chosen = found
 
     def action_edge(self, rank: int) -> None:
         """Choose a rank by its number."""

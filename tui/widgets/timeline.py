@@ -50,6 +50,7 @@ class TimelineView(RankView):
             "right_square_bracket", f"step({_FAR})", "Ten on", id="timeline.far_on", tooltip="Go on by ten steps",
             show=False,
         ),
+        Binding("n", "latest", "Who was last", id="timeline.latest", tooltip="Choose the rank that came last"),
         Binding("home", "oldest", "Oldest", id="timeline.oldest", tooltip="Show the oldest step kept", show=False),
         Binding("end", "newest", "Newest", id="timeline.newest", tooltip="Follow the newest step again", show=False),
     ]  # fmt: skip
@@ -151,6 +152,12 @@ class TimelineView(RankView):
         if ranks:
             at = ranks.index(self.chosen) if self.chosen in ranks else 0
             self.chosen = ranks[max(0, min(len(ranks) - 1, at + by))]
+
+    def action_latest(self) -> None:
+        """Choose the rank that the others waited for longest."""
+        latest = None if self._line is None else self._line.latest()
+        if latest is not None:
+            self.chosen = latest
 
     def action_page(self, by: int) -> None:
         """Move by what is in sight."""

@@ -178,7 +178,11 @@ def _detail(line: Timeline, lane: Lane, bar: Bar, width: int, ink: Ink) -> Row:
         row.append(Segment(f"{mark}{units.milliseconds(moved)} ms", ink["transfer"]))
     else:
         whole = None if bar.done is None else (bar.done - bar.entered) / 1e6
-        row.append(Segment(f"{units.milliseconds(whole)} ms in all{' ~' if bar.estimated else ''}, not to be split", ink["label"]))
+        row.append(
+            Segment(
+                f"{units.milliseconds(whole)} ms in all{' ~' if bar.estimated else ''}, not to be split", ink["label"]
+            )
+        )
     later = line.spread(bar)
     if bar.last is not None and later is not None:
         after = " after the first" if width >= _ROOMY else ""
