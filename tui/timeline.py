@@ -7,7 +7,7 @@ each is as long as it was, and where it stands is a reading.  Knows neither cell
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop.agent.wire import Collective, Step
@@ -157,7 +157,20 @@ def _waits(step: Step) -> list[Interval]:
     others = [call.entered_ns + (call.duration_ns or 0) for call in seen if not call.blocking]
     latest = step.wall_ns - step.optimizer_ns
     end = min(max(others, default=latest), step.wall_ns)
-    return _cut(_merged([*blocked, (max(0, end - rest), end)]), step.wait_ns) if rest else blocked
+    return _merged([*blocked, *_free(blocked, end, rest)])
+
+
+def _free(taken: Sequence[Interval], end: int, length: int) -> list[Interval]:
+    """Return intervals of a total length beside those taken: the last before `end`, then what has no room there."""
+    found: list[Interval] = []
+    for since, until in [*reversed(taken), (0, 0)]:
+        piece = min(length, end - until)
+        if piece > 0:
+            found.append((end - piece, end))
+            length -= piece
+        end = min(end, since)
+    latest = max((until for _, until in [*taken, *found]), default=0)
+    return [*found, (latest, latest + length)] if length else found
 
 
 def _cut(intervals: list[Interval], length: int) -> list[Interval]:
