@@ -6,10 +6,11 @@ shown, and what draws from it says up to which moment or which step it wants to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
-from ddptop.agent.wire import Beat, Step
+from ddptop.agent.wire import Beat, Step, Summary
 from ddptop.tui.tracks import Tracks
 
 RECORDS: Final = 65_536
@@ -63,6 +64,14 @@ class Past:
         """Take in a record of a rank; in order and once."""
         self.tracks.take(rank, step)
         self.steps.take(rank, step)
+
+    def take_summary(self, told: Summary) -> None:
+        """Take in the means of a rank's steps; in order and once."""
+        times = (told.wall_ns, told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns)
+        wait = math.nan if told.wait_ns is None else told.wait_ns
+        loss = math.nan if told.loss is None else told.loss
+        span = told.wall_ns * told.steps
+        self.tracks.take_means(told.rank, told.end_at_ns, span, told.steps, (told.step, *times, wait, loss))
 
     def beat(self, beat: Beat) -> None:
         """Take in a sign of life, for the memory it tells."""

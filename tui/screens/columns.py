@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
+from textual.widgets import OptionList
 
 from ddptop.tui.columns import Column
 
@@ -36,17 +36,20 @@ class ColumnsDialog(ModalScreen[frozenset[str]]):
         """One list, and what to do with it."""
         with Vertical(id="dialog", classes="-columns"):
             yield OptionList(*(self._line(column) for column in self._columns), markup=False)
-            yield Static("space ticks · u the usual ones · escape shows them", id="hint", markup=False)
 
     def on_mount(self) -> None:
         """Begin with the first box."""
-        self.query_one(Vertical).border_title = "columns"
+        dialog = self.query_one(Vertical)
+        dialog.border_title = "columns"
+        dialog.border_subtitle = "space ticks · u the usual ones · escape shows them"
         self.query_one(OptionList).focus()
 
     def _line(self, column: Column) -> Text:
         box = "[✓]" if column.key in self._ticked else "[ ]"
         aside = " (no room now)" if column.key in self._no_room else ""
-        return Text(f"{box} {column.title.strip():<9} {column.meaning}{aside}", no_wrap=True, overflow="ellipsis")
+        return Text(
+            f"{box} {column.title.strip() or 'mark':<9} {column.meaning}{aside}", no_wrap=True, overflow="ellipsis"
+        )
 
     def _redraw(self) -> None:
         boxes = self.query_one(OptionList)

@@ -84,7 +84,7 @@ class RankScreen(LiveScreen):
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
         self.query_one(Header).show(frame)
-        rank = next((rank for rank in frame.ranks if rank.rank == self.rank), None)
+        rank = frame.rank(self.rank)
         if rank is None:
             return
         page, beside = self.query_one("#facts", Page), self.query_one("#histories", Page)
@@ -107,7 +107,7 @@ class RankScreen(LiveScreen):
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank, after the last one the first."""
-        ranks = [rank.rank for rank in self.frame.ranks]
+        ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
             self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
             self.query_one("#facts").scroll_home(animate=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import ContentSwitcher, Footer
 
-from ddptop.tui.frame import Frame
+from ddptop.tui.frame import Frame, RankFrame
 from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked, LiveScreen
 from ddptop.tui.widgets.events import EventList
@@ -34,6 +34,10 @@ class RankAsked(Asked):
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.rank = rank
+
+
+CURVES: Final = 16
+"""Curves that one plot takes before it is a thicket."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,19 @@ class RunScreen(LiveScreen):
         if chosen is not None:
             self.query_one(LogView).show(chosen)
         if self._plot is not None:
-            self._plot.show(frame.ranks, self.rank)
+            self._plot.show(self._drawn_together(frame), self.rank)
+
+    def _drawn_together(self, frame: Frame) -> Sequence[RankFrame]:
+        """Return the ranks whose curves are compared: of many, the first ones and the chosen one."""
+        if len(frame.ranks) <= CURVES:
+            return frame.ranks
+        chosen = self.view.chosen_frame
+        return [*(rank for rank in frame.ranks[: CURVES - 1] if rank != chosen), *([chosen] if chosen else [])]
+
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks of which single steps are shown."""
+        return self.view.in_sight | {self.rank}
 
     def choose(self, rank: int) -> None:
         """Choose a rank, as the user may have done on another screen."""

@@ -68,7 +68,7 @@ class RankTable(RankView):
     @property
     def columns(self) -> tuple[Column, ...]:
         """Every column there is."""
-        return columns_of({name for rank in self.frame.ranks for name in rank.metrics})
+        return columns_of(self.frame.logged)
 
     @property
     def shown(self) -> tuple[Column, ...]:
@@ -102,7 +102,11 @@ class RankTable(RankView):
         self._columns = fitting(columns, self.wanted, self.size.width)
         among = range(len(ranks)) if not words else [i for i, rank in enumerate(ranks) if matches(rank, words)]
         by = next((column for column in columns if column.key == self._by), columns[0])
-        self._order = ordered(ranks, among, by, falling=self._falling)
+        if by.key == "rank":
+            # The order they are in; to look at each of thousands for it would cost more than to draw them.
+            self._order = list(reversed(among)) if self._falling else list(among)
+        else:
+            self._order = ordered(ranks, among, by, falling=self._falling)
         self._sorted_at = self.frame.at
         self.virtual_size = Size(0, 1 + max(3, len(self._order)))
         self._caption(by)
@@ -182,8 +186,8 @@ class RankTable(RankView):
     @property
     def _line(self) -> int | None:
         """The chosen rank's line, None where the filter hides it."""
-        ranks = self.frame.ranks
-        return next((line for line, index in enumerate(self._order) if ranks[index].rank == self.chosen), None)
+        numbers = self.frame.values("rank")
+        return next((line for line, index in enumerate(self._order) if numbers[index] == self.chosen), None)
 
     def bring_into_view(self) -> None:
         """Scroll to the chosen rank's line."""
