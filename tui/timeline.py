@@ -79,8 +79,13 @@ class Timeline:
         return next((lane for lane in self.lanes if lane.rank == rank), None)
 
 
-def timeline(number: int, steps: Mapping[int, Step], *, one_clock: bool) -> Timeline:
-    """Lay out one step; `one_clock` where all ranks are on one machine."""
+def timeline(number: int, steps: Mapping[int, Step], world: int, *, one_clock: bool) -> Timeline:
+    """Lay out one step; `one_clock` where all ranks are on one machine.
+
+    Where the records of some of the `world` ranks are missing, one of these may have come still later:
+    then what is said of waiting is an estimate.
+    """
+    partial = len(steps) < world
     starts = {rank: step.end_at_ns - step.wall_ns for rank, step in steps.items()}
     zero = min(starts.values(), default=0)
     splits = split(steps) if one_clock else {}
@@ -89,20 +94,20 @@ def timeline(number: int, steps: Mapping[int, Step], *, one_clock: bool) -> Time
         begin = starts[rank] - zero if one_clock else 0
         known = splits.get(rank) or [None] * len(step.collectives)
         bars = tuple(
-            _bar(index, call, begin, starts[rank], found)
+            _bar(index, call, begin, starts[rank], found, partial)
             for index, (call, found) in enumerate(zip(step.collectives, known, strict=True))
         )
         lanes.append(Lane(rank, begin, begin + step.wall_ns, lay_phases(step, begin), bars))
     return Timeline(number, max((lane.end for lane in lanes), default=0), tuple(lanes), one_clock)
 
 
-def _bar(index: int, call: Collective, begin: int, start: int, found: Split | None) -> Bar:
+def _bar(index: int, call: Collective, begin: int, start: int, found: Split | None, partial: bool) -> Bar:
     entered = begin + call.entered_ns
     if found is None:
         done = None if call.duration_ns is None else entered + call.duration_ns
         return Bar(index, call, entered, None, done, None, call.estimated or call.on_device)
     shift = begin - start
-    return Bar(index, call, entered, found.begun + shift, found.done + shift, found.last, found.estimated)
+    return Bar(index, call, entered, found.begun + shift, found.done + shift, found.last, found.estimated or partial)
 
 
 def lay_phases(step: Step, begin: int) -> tuple[Span, ...]:

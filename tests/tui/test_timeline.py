@@ -82,6 +82,7 @@ def laid(**more) -> Timeline:
             ),
             1: step(1005, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20, estimated=True),)),
         },
+        2,
         **more,
     )
 
@@ -131,14 +132,16 @@ def test_what_is_not_known_is_said_in_the_details() -> None:
     assert "rank 1 by 0.0 ms after the first" in rows[1]
     assert "not to be split" in rows[2]
     assert "no record" in text_of(timerows.details(line, line.lane(5), 5, 6, 120, INK)[0])
-    unseen = timeline(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, one_clock=True)
+    unseen = timeline(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, 1, one_clock=True)
     assert "–" in text_of(timerows.details(unseen, unseen.lane(0), 0, 6, 120, INK)[1])
 
 
 def test_rows_stay_in_their_cells() -> None:
     """At any width, with a foreign name for an operation; no escape sequence comes through."""
     evil = Collective("all_reduce\x1b[31m[red]", 5, 20, 2**62, 1)
-    line = timeline(2**62, {rank: step(rank, 10, 20, 30, 10, 0, calls=(evil,) * 9) for rank in (0, 1)}, one_clock=True)
+    line = timeline(
+        2**62, {rank: step(rank, 10, 20, 30, 10, 0, calls=(evil,) * 9) for rank in (0, 1)}, 2, one_clock=True
+    )
     for width in (1, 5, 20, 80, 300):
         lane = line.lanes[0]
         for row in (

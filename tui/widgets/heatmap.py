@@ -188,7 +188,7 @@ class Heatmap(RankView):
         return self.grounded(drawn[1], 0, self.size.width)
 
     def _sight(self) -> Sight:
-        frame = self.frame
+        frame, chosen = self.frame, self.chosen_frame
         return Sight(
             metric=METRICS[self.metric],
             level=self.level,
@@ -200,7 +200,7 @@ class Heatmap(RankView):
             chosen=self.chosen,
             slow=None if frame.verdict is None else frame.verdict.rank,
             ended=frame.state in ENDED,
-            unseen=all(rank.mechanism is None for rank in frame.ranks),
+            unseen=chosen is not None and chosen.mechanism is None,
             shaded=self._shaded,
         )
 

@@ -40,7 +40,7 @@ class Sight(NamedTuple):
     """The rank that the verdict names."""
     ended: bool
     unseen: bool
-    """True where no rank's collectives are seen."""
+    """True where the chosen rank's collectives are not seen."""
     shaded: bool
     """True where the terminal has colors for a scale; else it is made of signs."""
 
@@ -141,7 +141,7 @@ def _axis(picture: HeatPicture, sight: Sight, ink: Ink) -> Row:
         text = _ago((sight.newest - sight.edge + back) * sight.seconds, "end" if sight.ended else "now")
         end = sight.width - back
         if end > len(text):
-            cells[end - len(text) - 1 : end] = [*text, "╵"]
+            cells[end - len(text) - 1 : end] = [*text, "│"]
     line, column = "".join(cells), sight.column
     row = [Segment(" " * gutter(sight.world)), Segment(line[:column], ink["label"])]
     return [*row, Segment("▲", ink["bold rank-chosen"]), Segment(line[column + 1 :], ink["label"])]
@@ -151,7 +151,7 @@ def _legend(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
     metric = sight.metric
     if picture.scale is None:
         blind = sight.unseen and metric.name in ("own", "wait")
-        why = "collectives are not seen in this run" if blind else "nothing is known of it"
+        why = "collectives are not seen here" if blind else "nothing is known of it"
         return [Segment(units.shorten(f" {metric.title}: {why}; m shows another number", width), ink["label"])]
     low, high = (metric.text(value).strip() for value in picture.scale)
     if sight.shaded:

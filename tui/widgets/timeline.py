@@ -96,7 +96,7 @@ class TimelineView(RankView):
         self.frame = frame
         if frame.past is None:
             return
-        numbers = frame.past.steps.numbers()
+        numbers = frame.past.steps.numbers(self.in_sight)
         if not numbers:
             return
         now = time.monotonic()
@@ -114,8 +114,8 @@ class TimelineView(RankView):
         place = timerows.Place(0 if self.follows else back, len(numbers), self.follows)
         records = past.steps.of(number)
         if self._line is None or self._line.number != number or len(self._line.lanes) != len(records):
-            hosts = {rank.host for rank in self.frame.ranks}
-            self._line = timeline(number, records, one_clock=len(hosts) <= 1)
+            hosts = {found.host for rank in records if (found := self.frame.rank(rank)) is not None and found.host}
+            self._line = timeline(number, records, self.frame.world, one_clock=len(hosts) <= 1)
         elif place == self._place:
             return
         self._place = place
@@ -123,7 +123,7 @@ class TimelineView(RankView):
 
     def action_step(self, by: int) -> None:
         """Show another of the steps that are kept."""
-        numbers = [] if self.frame.past is None else self.frame.past.steps.numbers()
+        numbers = [] if self.frame.past is None else self.frame.past.steps.numbers(self.in_sight)
         if not numbers:
             return
         at = next((index for index, each in enumerate(numbers) if each >= (self.number or 0)), len(numbers) - 1)
@@ -143,8 +143,13 @@ class TimelineView(RankView):
     # Ranks
 
     @property
+    def in_sight(self) -> frozenset[int]:
+        """The ranks that are drawn."""
+        return frozenset(self._ranks[self._top : self._top + self._fitting])
+
+    @property
     def _ranks(self) -> list[int]:
-        return [rank.rank for rank in self.frame.ranks]
+        return list(self.frame.values("rank"))
 
     def action_move(self, by: int) -> None:
         """Choose the rank so many places below."""

@@ -17,7 +17,7 @@ WAITS: Final = "░"
 MOVES: Final = "━"
 UNSPLIT: Final = "─"
 LAST: Final = "▼"
-ENTERED: Final = "╷"
+ENTERED: Final = "│"
 _TICK_CELLS: Final = 12
 _ROOMY: Final = 100
 """Cells from which on there is room for whole sentences."""
@@ -50,7 +50,7 @@ def axis(length: int, width: int, before: int, ink: Ink) -> Row:
     cells = [" "] * width
     for at in ticks(length / 1e6, max(1, width // _TICK_CELLS)):
         column = cell(round(at * 1e6), length, width)
-        text = f"╷{at:g}" + (" ms" if not at else "")
+        text = f"│{at:g}" + (" ms" if not at else "")
         if column + len(text) <= width:
             cells[column : column + len(text)] = text
     return [Segment(" " * before), Segment("".join(cells), ink["label"])]
