@@ -7,7 +7,7 @@ shown, and what draws from it says up to which moment or which step it wants to 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from ddptop.agent.wire import Beat, Step, Summary
@@ -39,9 +39,9 @@ class KeptSteps:
             together = self._steps[step.step] = {}
         together[rank] = step
 
-    def numbers(self) -> list[int]:
-        """Return the steps that all ranks have completed, oldest first; all of them where there is none."""
-        whole = sorted(number for number, ranks in self._steps.items() if len(ranks) == self.world)
+    def numbers(self, wanted: Collection[int]) -> list[int]:
+        """Return the steps that all ranks `wanted` have completed, oldest first; any where there is no such step."""
+        whole = sorted(number for number, ranks in self._steps.items() if all(rank in ranks for rank in wanted))
         return whole or sorted(self._steps)
 
     def of(self, number: int) -> Mapping[int, Step]:

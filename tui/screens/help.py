@@ -21,10 +21,12 @@ from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
+from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.rankview import RankView
 from ddptop.tui.widgets.table import RankTable
+from ddptop.tui.widgets.timeline import TimelineView
 
 _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("everywhere", LiveScreen),
@@ -33,6 +35,8 @@ _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("panels", PanelGrid),
     ("table", RankTable),
     ("columns of the table", ColumnsDialog),
+    ("heatmap", Heatmap),
+    ("timeline", TimelineView),
     ("one rank", RankScreen),
     ("logs", LogScreen),
     ("kill", KillDialog),

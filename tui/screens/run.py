@@ -18,10 +18,12 @@ from ddptop.tui.screens.live import Asked, LiveScreen
 from ddptop.tui.theme import RANK_HUES
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.rankview import RankView
 from ddptop.tui.widgets.table import RankTable
+from ddptop.tui.widgets.timeline import TimelineView
 
 if TYPE_CHECKING:
     from ddptop.tui.widgets.plot import LossPlot
@@ -53,6 +55,8 @@ class View:
 VIEWS: Final = (
     View("panels", "1", "Show a panel for each rank", PanelGrid),
     View("table", "2", "Show a line for each rank, to sort and filter", RankTable),
+    View("heatmap", "3", "Show one number of all ranks over time", Heatmap),
+    View("timeline", "4", "Show one step of all ranks on one time axis", TimelineView),
 )
 """In the order of their keys; the first is shown at the start."""
 _GROUP: Final = Binding.Group("View", compact=True)
