@@ -128,7 +128,9 @@ CASES = {
 }
 
 
-def begin(world: int, rate: float, step_ms: float, seconds: float, past: int = 0) -> tuple[str, list[subprocess.Popen[bytes]]]:
+def begin(
+    world: int, rate: float, step_ms: float, seconds: float, past: int = 0
+) -> tuple[str, list[subprocess.Popen[bytes]]]:
     """Start fake ranks and return the run's name."""
     flags = ["--world", world, "--rate", rate, "--step-ms", step_ms, "--seconds", seconds, "--past", past, "--keep"]
     directory, processes = load.begin(load.parser().parse_args([str(flag) for flag in flags]))
@@ -207,7 +209,9 @@ def attach() -> None:
             terminal.leave()
     finally:
         load.end(processes)
-    print(f"{'attach, 64 ranks':<18} {min(firsts):.2f} s, {max(firsts):.2f} s at worst, from the command to numbers in every panel in sight (target 1 s)")
+    print(
+        f"{'attach, 64 ranks':<18} {min(firsts):.2f} s, {max(firsts):.2f} s at worst, from the command to numbers in every panel in sight (target 1 s)"
+    )
 
 
 def _panels(text: str) -> str:

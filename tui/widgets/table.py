@@ -18,7 +18,7 @@ from textual.strip import Strip
 from ddptop.tui import units
 from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 from ddptop.tui.frame import Frame
-from ddptop.tui.widgets.lines import Row
+from ddptop.tui.widgets.lines import Row, strip_of
 from ddptop.tui.widgets.rankview import RankView
 
 _SORT_S: Final = 1.0
@@ -161,10 +161,10 @@ class RankTable(RankView):
         if line >= len(self._order):
             return self.grounded(Strip.blank(0), 0, width)
         rank = self.frame.ranks[self._order[line]]
-        strip = Strip(rank_row(rank, self.frame, self._columns, self.ink))
+        strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
         if rank.rank == self.chosen:
-            strip = strip.crop_extend(0, width, None).apply_style(self.ink.ground("row-chosen"))
-        return self.grounded(strip, 0, width).simplify()
+            strip = strip.apply_style(self.ink.ground("row-chosen"))
+        return strip.apply_style(self.rich_style)
 
     def _nothing(self, line: int) -> Row:
         if not self._filter:
