@@ -118,7 +118,7 @@ class FakeRank:
                     backend="gloo",
                     total_steps=1_000_000,
                     mechanism="process-group hooks",
-                )  # fmt: skip
+                )
             ),
         )
 
