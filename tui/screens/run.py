@@ -143,11 +143,14 @@ class RunScreen(LiveScreen):
         self.query_one(Header).show(frame)
         self.view.show(frame)
         self.query_one(EventList).show(frame)
+        self._show_log()
+        if self._plot is not None:
+            self._plot.show(self._drawn_together(frame), self.rank)
+
+    def _show_log(self) -> None:
         chosen = self.view.chosen_frame
         if chosen is not None:
             self.query_one(LogView).show(chosen)
-        if self._plot is not None:
-            self._plot.show(self._drawn_together(frame), self.rank)
 
     def _drawn_together(self, frame: Frame) -> Sequence[RankFrame]:
         """Return the ranks whose curves are compared: of many, the first ones and the chosen one."""
@@ -169,7 +172,8 @@ class RunScreen(LiveScreen):
     def _follow(self, message: RankView.Chosen) -> None:
         if message.rank != self.rank:
             self.rank = message.rank
-            self.show(self.frame)
+            # The rest follows with the next frame: a plot takes longer than the key may.
+            self._show_log()
 
     @on(RankView.Opened)
     def _open(self, message: RankView.Opened) -> None:

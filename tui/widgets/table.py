@@ -189,16 +189,23 @@ class RankTable(RankView):
 
     # Choosing
 
-    def watch_chosen(self) -> None:
-        """Mark the rank's line."""
-        self._drawn.clear()
-        super().watch_chosen()
+    def mark(self, before: int) -> None:
+        """Draw two lines anew."""
+        for line in (self._line_of(before), self._line):
+            if line is not None:
+                self._drawn.pop(line, None)
+                y = line + 1 - self.scroll_offset.y
+                if 0 < y < self.size.height:
+                    self.refresh(Region(0, y, self.size.width, 1))
 
     @property
     def _line(self) -> int | None:
         """The chosen rank's line, None where the filter hides it."""
+        return self._line_of(self.chosen)
+
+    def _line_of(self, rank: int) -> int | None:
         numbers = self.frame.values("rank")
-        return next((line for line, index in enumerate(self._order) if numbers[index] == self.chosen), None)
+        return next((line for line, index in enumerate(self._order) if numbers[index] == rank), None)
 
     def bring_into_view(self) -> None:
         """Scroll to the chosen rank's line."""
