@@ -65,7 +65,8 @@ class RankFrame:
     losses: tuple[float | None, ...] = ()
     """Recent losses, oldest first, at most 240."""
     curve: tuple[tuple[int, float], ...] = ()
-    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages."""
+    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages. After a restart
+    the steps count on from where the generation before had come."""
     step_ms: float | None = None
     """Mean over the recent window (about 2 s, at least one step)."""
     phases_ms: Mapping[str, float] | None = None
@@ -106,6 +107,18 @@ class RankFrame:
     """The same, from then until they were done."""
     timed_every: int = 1
     """One step of so many has its collectives timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """All ranks were started anew."""
+
+    generation: int
+    """Which start this was, the first being 0."""
+    at: float
+    """Seconds since the epoch."""
+    step: int
+    """The last step on the `curve` before it; the steps of the new generation follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +172,9 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    ending: str = ""
+    """While something is being ended: who is left, and when the next rung of the ladder comes."""
+    restarts: tuple[Restart, ...] = ()
+    """Oldest first."""
+    max_restarts: int = 0
+    """How often torchrun may start the group anew."""

@@ -7,19 +7,22 @@ runs in a thread and a ZeroMQ socket belongs to one.
 
 from __future__ import annotations
 
+import os
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.group import census, processes, recorder
+from ddptop.agent.group import census, recording, succession
+from ddptop.agent.private import check_socket
 from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError, is_alive
 from ddptop.tui import control
+from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
-from ddptop.tui.source import Refused
+from ddptop.tui.source import Aim, ProcessLine, Refused
 from ddptop.tui.store import Liveness, Store
 
 DRAIN_S = 0.004
@@ -28,8 +31,6 @@ LOOK_S = 0.25
 SURVEY_S = 1.0
 FILL_S = 5.0
 """A gap that is not filled within this is given up and counted."""
-KILL_REPLY_S = 30.0
-"""Beyond the grace period: KILL, and processes that are slow to die."""
 
 Peer = TypeVar("Peer", bound=Hashable)
 
@@ -74,12 +75,14 @@ class Caller:
 class Link:
     """One run, as seen and controlled from outside it."""
 
-    def __init__(self, directory: RunDir, who: str) -> None:
+    def __init__(self, directory: RunDir, who: str, *, onlooker: bool = False) -> None:
+        """Open a run; an `onlooker` changes nothing about it, not even the record of an end that nobody saw."""
         self.directory = directory
-        self._who = who
+        self._meet = census.survey if onlooker else succession.meet
         self._run = directory.read()
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self.store = Store(self._run, logs)
+        self._endings = Endings(directory, who)
         self._context = zmq.Context()
         self._sub: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
         self._sub.linger = 0
@@ -88,12 +91,13 @@ class Link:
         self._connected: dict[int, tuple[str, int]] = {}
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
+        self._generation = 0
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
         self._replay: Iterator[wire.Telemetry] | None = None
         if self._run.launched:
             self._sub.connect(directory.address("supervisor", "pub"))
-        self._replay = recorder.read_history(directory.database) if self._run.launched else None
+        self._replay = recording.read_history(directory.database) if self._run.launched else None
 
     @property
     def settled(self) -> bool:
@@ -110,7 +114,9 @@ class Link:
             self._survey()
             self._survey_due = now + SURVEY_S
         deadline = now + DRAIN_S
-        self._drain(deadline)
+        if self._replay is None or not self._generation:
+            self._drain(deadline)
+        # After a restart the past comes first; what is missed of the present meanwhile, a fill brings.
         self._take_replay(deadline)
         self._take_fills()
         self._ask_for_gaps()
@@ -132,12 +138,16 @@ class Link:
             return
         over = self._run.state in ENDED_STATES
         for message in self._replay:
-            # Of a live run the ranks themselves know better; what happened is known to the record alone.
-            if over or isinstance(message, wire.Event):
+            # Of a live run the ranks themselves know better; what happened, and what was before a restart,
+            # is known to the record alone.
+            if over or isinstance(message, wire.Event) or self._is_of_the_past(message):
                 self.store.apply(message, message.at_ns / 1e9 if isinstance(message, wire.Beat) else time.time())
             if time.monotonic() > deadline:
                 return
         self._replay = None
+
+    def _is_of_the_past(self, message: wire.Telemetry) -> bool:
+        return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
 
     def _look(self) -> None:
         """Read again what has changed in the run directory."""
@@ -153,6 +163,7 @@ class Link:
         members = self.directory.members()
         self.store.know_run(self._run)
         self.store.know_members(members)
+        self._generation = max((member.generation for member in members.values()), default=0)
         for rank, member in members.items():
             key = (member.pub, member.process.pid)
             if member.ended is None and self._connected.get(rank) != key:
@@ -162,7 +173,7 @@ class Link:
 
     def _survey(self) -> None:
         try:
-            self.store.know_liveness(_liveness(self.directory))
+            self.store.know_liveness(_liveness(self._meet(self.directory)))
         except RunDirError:
             return
 
@@ -219,68 +230,21 @@ class Link:
             raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")
         return _Ranks(alive)
 
-    def victims(self, rank: int | None) -> str:
-        """Say what `kill` would end, in one line for each thing there is to know."""
-        run, members = self.directory.read(), self.directory.members()
-        if rank is not None:
-            others = run.world - 1
-            effect = "the others fail at their next collective, and torchrun ends them" if others else "the run ends"
-            pid = f" (pid {members[rank].process.pid})" if rank in members else ""
-            return f"rank {rank}{pid} and its helpers: {effect}"
-        counts = Counter(target.role for target in processes.find(run, members))
-        torchrun = f"torchrun {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
-        ranks = f"{counts['rank']} rank{'' if counts['rank'] == 1 else 's'}"
-        return f"{torchrun}{ranks}, {counts['helper']} helper{'' if counts['helper'] == 1 else 's'}"
+    def victims(self, aim: Aim) -> str:
+        """Say what `kill` would end; see `Endings.victims`."""
+        return self._endings.victims(aim)
 
-    def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
-        """End the run, or one rank of it, and say what was ended.
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run."""
+        return self._endings.processes()
 
-        Raises:
-            Refused: there is nothing to end, or something would not die.
-        """
-        state = census.settle(self.directory)
-        if state.state in ENDED_STATES:
-            raise Refused(f"run {self.directory.name} is over already ({state.state})")
-        if state.supervised:
-            reply = self._ask_supervisor(wire.Kill(1, grace_s, rank, self._who), grace_s, progress)
-            if reply is not None:
-                if not reply.done:
-                    raise Refused(reply.text)
-                return reply.text
-            progress("the supervisor does not answer; ending the run without it")
-        try:
-            return census.kill(self.directory, grace_s, self._who, rank=rank, progress=progress)
-        except ValueError as refusal:
-            raise Refused(str(refusal)) from refusal
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
+        """End the run, or one rank or process of it; see `Endings.kill`."""
+        return self._endings.kill(grace_s, aim, progress, self.store.count_down)
 
-    def _ask_supervisor(self, command: wire.Kill, grace_s: float, progress: Callable[[str], None]) -> wire.Reply | None:
-        """Send a command, pass on what the supervisor tells meanwhile, and return its answer."""
-        with zmq.Context() as context:
-            events = _connect(context, zmq.SUB, self.directory.address("supervisor", "pub"))
-            events.subscribe(wire.TOPIC_EVENT)
-            asking = _connect(context, zmq.DEALER, self.directory.address("supervisor", "cmd"))
-            try:
-                asking.send(wire.encode(command))
-                poller = zmq.Poller()
-                poller.register(events, zmq.POLLIN)
-                poller.register(asking, zmq.POLLIN)
-                deadline = time.monotonic() + grace_s + KILL_REPLY_S
-                while time.monotonic() < deadline:
-                    ready = dict(poller.poll(500))
-                    if events in ready:
-                        message = wire.read_telemetry(events.recv_multipart()[-1])
-                        if isinstance(message, wire.Event):
-                            progress(message.text)
-                    if asking in ready:
-                        answer = _readable(asking.recv())
-                        if isinstance(answer, wire.Reply):
-                            return answer
-                    if not ready and not census.survey(self.directory).supervised:
-                        return None
-                return None
-            finally:
-                events.close(linger=0)
-                asking.close(linger=0)
+    def signal(self, number: int, aim: Aim) -> str:
+        """Send a signal; see `Endings.signal`."""
+        return self._endings.signal(number, aim)
 
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
@@ -302,6 +266,7 @@ class _Ranks:
 
 
 def _connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
+    check_socket(Path(address.removeprefix("ipc://")), os.getuid())
     socket = context.socket(kind)
     socket.linger = 0
     _watch_peer(socket)
@@ -323,8 +288,7 @@ def _readable(payload: bytes) -> wire.Answer | None:
         return None
 
 
-def _liveness(directory: RunDir) -> Liveness:
-    found = census.settle(directory)
+def _liveness(found: census.Census) -> Liveness:
     return Liveness(
         state=found.state,
         supervised=found.supervised,

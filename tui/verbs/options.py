@@ -59,11 +59,11 @@ def chosen(name: str | None, *, ended: bool = False) -> RunDir:
         RunDirError: it is not clear, or there is none.
     """
     from ddptop.agent import rundir
-    from ddptop.agent.group import census
+    from ddptop.agent.group import succession
 
     if name is not None:
         return rundir.find(name)
-    live = [run for run in rundir.runs() if census.settle(run).state not in rundir.ENDED_STATES]
+    live = [run for run in rundir.runs() if succession.meet(run).state not in rundir.ENDED_STATES]
     if len(live) == 1:
         return live[0]
     if live:

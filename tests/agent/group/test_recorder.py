@@ -11,7 +11,8 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.group import recorder
-from ddptop.agent.group.recorder import Recorder, read_history
+from ddptop.agent.group.recorder import Recorder
+from ddptop.agent.group.recording import read_history
 
 from .conftest import until
 

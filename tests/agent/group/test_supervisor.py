@@ -14,7 +14,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.group import census, engine
-from ddptop.agent.group.recorder import read_history
+from ddptop.agent.group.recording import read_history
 from ddptop.agent.rundir import RunDir, identify, is_alive
 
 from .conftest import marked, until
