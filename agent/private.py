@@ -37,12 +37,13 @@ def check_folder(path: Path, owner: int, cure: str) -> None:
         raise RunDirError(f"{path}: others can enter it (mode {stat.S_IMODE(status.st_mode):04o}); chmod 700 it")
 
 
-def check_socket(path: Path, owner: int) -> None:
-    """Refuse a socket that is not `owner`'s alone; one that is not there yet is no danger.
+def check_socket(address: str, owner: int) -> None:
+    """Refuse the socket of an `ipc://` address that is not `owner`'s alone; one that is not there yet is no danger.
 
     Raises:
         RunDirError: it is somebody else's, no socket, or open to others.
     """
+    path = Path(address.removeprefix("ipc://"))
     try:
         status = path.lstat()
     except OSError:

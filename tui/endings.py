@@ -15,6 +15,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.caller import connect, readable
 from ddptop.agent.group import census, processes, roster, succession
 from ddptop.agent.group.ladder import NotOurs
 from ddptop.agent.private import Claim

@@ -21,7 +21,7 @@ def adopt_orphans() -> bool:
     if sys.platform != "linux":
         return False
     with contextlib.suppress(OSError, AttributeError):
-        return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     return False
 
 

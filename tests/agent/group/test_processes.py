@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.group import processes
+from ddptop.agent.group import ladder, processes
 from ddptop.agent.rundir import Member, Process, RunDir, identify
 
 from .conftest import marked
@@ -30,10 +30,10 @@ def ready(process: subprocess.Popen[str]) -> Process:
     return found
 
 
-def end(directory: RunDir, grace_s: float = 0.3) -> tuple[processes.Outcome, list[str]]:
+def end(directory: RunDir, grace_s: float = 0.3) -> tuple[ladder.Outcome, list[str]]:
     """End the run and return outcome and progress."""
     lines: list[str] = []
-    return processes.end(directory, directory.read(), grace_s, lines.append), lines
+    return ladder.end(directory, directory.read(), grace_s, lines.append), lines
 
 
 def enlist(directory: RunDir, rank: int, process: Process) -> None:
@@ -55,8 +55,8 @@ def test_the_marker_decides(new_run: Callable[..., RunDir], python: Start) -> No
     assert other.poll() is None
 
 
-def test_the_deaf_and_the_stopped_are_killed(new_run: Callable[..., RunDir], python: Start) -> None:
-    """SIGKILL reaches what ignores SIGTERM and what is stopped, once the grace period is over."""
+def test_the_deaf_are_killed_and_the_stopped_may_end_in_order(new_run: Callable[..., RunDir], python: Start) -> None:
+    """SIGKILL reaches what ignores SIGTERM, once the grace period is over; what is stopped is let go to take it."""
     directory = new_run()
     run_id = directory.read().run_id
     deaf, stopped = python(DEAF, run_id), python(SLEEP, run_id)
@@ -64,9 +64,9 @@ def test_the_deaf_and_the_stopped_are_killed(new_run: Callable[..., RunDir], pyt
         enlist(directory, rank, ready(process))
     os.kill(stopped.pid, signal.SIGSTOP)
     outcome, lines = end(directory)
-    assert (deaf.wait(5), stopped.wait(5)) == (-signal.SIGKILL, -signal.SIGKILL)
-    assert outcome == processes.Outcome(2, 0)
-    assert lines == ["SIGTERM to 2 ranks", "SIGKILL to 2 ranks, still there after 0.3 s"]
+    assert (deaf.wait(5), stopped.wait(5)) == (-signal.SIGKILL, -signal.SIGTERM)
+    assert outcome == ladder.Outcome(2, 0)
+    assert lines == ["SIGTERM to 2 ranks", f"SIGKILL to rank (pid {deaf.pid}), still there after 0.3 s"]
 
 
 def test_new_sessions_new_parents_and_scrubbed_environments_do_not_hide(
@@ -142,7 +142,7 @@ def test_a_reused_number_is_never_signalled(
     past = Process(process.pid, process.started - 5)
     enlist(directory, 0, past)
     assert not processes.send(past, signal.SIGKILL)
-    assert end(directory)[0] == processes.Outcome(0, 0)
+    assert end(directory)[0] == ladder.Outcome(0, 0)
     monkeypatch.delattr(os, "pidfd_open")
     assert not processes.send(past, signal.SIGKILL)
     assert stranger.poll() is None
@@ -166,14 +166,14 @@ def test_one_rank_only(new_run: Callable[..., RunDir], python: Start) -> None:
     first, second = python(worker, run_id), python(SLEEP, run_id)
     enlist(directory, 0, ready(first))
     enlist(directory, 1, ready(second))
-    outcome = processes.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
-    assert outcome == processes.Outcome(1, 1)
+    outcome = ladder.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
+    assert outcome == ladder.Outcome(1, 1)
     first.wait(5)
     assert marked(run_id) == [second.pid]
     with pytest.raises(ValueError, match="rank 0: already ended"):
-        processes.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
+        ladder.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
     with pytest.raises(ValueError, match="rank 5: not in this run"):
-        processes.end_rank(directory, directory.read(), 5, 0.3, lambda line: None)
+        ladder.end_rank(directory, directory.read(), 5, 0.3, lambda line: None)
 
 
 def test_the_run_of_nobody_has_no_processes(new_run: Callable[..., RunDir], python: Start) -> None:
