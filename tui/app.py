@@ -21,15 +21,18 @@ from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.killing import Killing
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.live import HelpAsked, KillAsked, LiveScreen, LogsAsked, PauseAsked, ResumeAsked
+from ddptop.tui.screens.live import HelpAsked, KillAsked, LiveScreen, LogsAsked, PauseAsked, RestartAsked, ResumeAsked
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RankAsked, RunScreen
 from ddptop.tui.source import Refused, Source
 from ddptop.tui.theme import DARK, LIGHT, THEMES
@@ -82,6 +85,8 @@ class DdptopApp(App[None]):
         self._grace_s = grace_s
         self._clock = clock
         self._acting: str | None = None
+        self._killing: Killing | None = None
+        """A kill that is under way; its dialog may be closed."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = DARK.name
@@ -118,6 +123,7 @@ class DdptopApp(App[None]):
 
     def _paint(self) -> None:
         self.frame = self.source.frame(self._clock())
+        self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -166,7 +172,28 @@ class DdptopApp(App[None]):
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
         frame = self.source.frame(self._clock())
-        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s))
+        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s, self._killing))
+
+    @on(KillDialog.Begun)
+    def _kill_begun(self, message: KillDialog.Begun) -> None:
+        self._killing = message.killing
+
+    def _look_after_kill(self) -> None:
+        """Tell the end of a kill whose dialog was closed, once."""
+        if self._killing is None or not self._killing.over:
+            return
+        if not isinstance(self.screen, KillDialog):
+            severity: SeverityLevel = "information" if self._killing.done else "error"
+            self.notify(self._killing.lines[-1], severity=severity, markup=False)
+        self._killing = None
+
+    @on(RestartAsked)
+    def _ask_restart(self) -> None:
+        self.push_screen(RestartDialog(self.source.frame(self._clock()).run, self.source.resumable()), self._restart)
+
+    def _restart(self, resume: bool | None) -> None:
+        if resume is not None:
+            self._act("restart", lambda: self.source.restart(resume=resume))
 
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:

@@ -172,6 +172,8 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    user: str = ""
+    """Whose run it is, where it is somebody else's."""
     ending: str = ""
     """While something is being ended: who is left, and when the next rung of the ladder comes."""
     restarts: tuple[Restart, ...] = ()

@@ -24,6 +24,7 @@ from ddptop.trainers import CATALOGUE
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
+_CHECKPOINTS: Final = "--checkpoint-dir"
 _SETTINGS: Final = (
     "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
 )  # fmt: skip
@@ -132,6 +133,15 @@ def restart(ended: RunDir, *, resume: bool = False) -> RunDir:
         owner=os.getuid(),
     )
     return _start(run)
+
+
+def refuse_to_resume(run: Run) -> str | None:
+    """Return why a run cannot be restarted from a checkpoint, None where it can."""
+    if run.program not in CATALOGUE or not CATALOGUE[run.program].resumes:
+        return f"{run.program} is no program of the catalogue that takes {RESUME}"
+    if not any(argument.partition("=")[0] == _CHECKPOINTS for argument in run.arguments):
+        return f"run {run.run} kept no checkpoint ({_CHECKPOINTS} was not given)"
+    return None
 
 
 def _start(run: Run) -> RunDir:

@@ -7,8 +7,11 @@ runs in a thread and a ZeroMQ socket belongs to one.
 
 from __future__ import annotations
 
+import os
+import pwd
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import zmq
 
@@ -18,6 +21,7 @@ from ddptop.agent.control import Controller
 from ddptop.agent.group import census, freezer, journal, recording, succession
 from ddptop.agent.private import check_socket
 from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.tui import launch
 from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
 from ddptop.tui.source import Aim, ProcessLine, Refused
@@ -38,13 +42,20 @@ class Link:
 
     def __init__(self, directory: RunDir, who: str, *, onlooker: bool = False) -> None:
         """Open a run; an `onlooker` changes nothing about it, not even the record of an end that nobody saw."""
-        self.directory = directory
         self._who = who
+        self._onlooker = onlooker
+        self._user = "" if directory.owner == os.getuid() else _name_of(directory.owner)
         self._meet = census.survey if onlooker else succession.meet
+        self._next: RunDir | None = None
+        """A run to be shown from the next `poll` on."""
+        self._open(directory)
+
+    def _open(self, directory: RunDir) -> None:
+        self.directory = directory
         self._run = directory.read()
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self.store = Store(self._run, logs)
-        self._endings = Endings(directory, who)
+        self._endings = Endings(directory, self._who)
         self._context = zmq.Context()
         self._sub = watchful(self._context, zmq.SUB)
         self._sub.subscribe(b"")
@@ -57,8 +68,10 @@ class Link:
         self._replay: Iterator[wire.Telemetry] | None = None
         if self._run.launched:
             self._listen(directory.address("supervisor", "pub"))
-        # Of a job started by hand there is a record only of what was done with it.
-        self._replay = recording.read_history(directory.database) if directory.database.exists() else None
+        # Of a job started by hand there is a record only of what was done with it. Reading a database may write
+        # beside it, so that an onlooker leaves it alone.
+        if not self._onlooker and directory.database.exists():
+            self._replay = recording.read_history(directory.database)
 
     @property
     def settled(self) -> bool:
@@ -67,6 +80,10 @@ class Link:
 
     def poll(self) -> None:
         """Take in what has arrived; bounded in time, never blocks."""
+        if self._next is not None:
+            self._context.destroy(linger=0)
+            self._open(self._next)
+            self._next = None
         now = time.monotonic()
         if now >= self._look_due:
             self._look()
@@ -177,7 +194,8 @@ class Link:
 
     def frame(self, now: float) -> Frame:
         """Return the picture of this moment."""
-        return self.store.frame(now)
+        picture = self.store.frame(now)
+        return replace(picture, user=self._user) if self._user else picture
 
     def pause(self) -> str:
         """Hold all ranks at the same step; see `Controller.pause`."""
@@ -258,9 +276,33 @@ class Link:
         """Send a signal; see `Endings.signal`."""
         return self._endings.signal(number, aim)
 
+    def resumable(self) -> bool:
+        """Say whether the run could be restarted from a checkpoint."""
+        return launch.refuse_to_resume(self._run) is None
+
+    def restart(self, *, resume: bool) -> str:
+        """Start the ended run again, and show the new one from the next `poll` on.
+
+        Raises:
+            Refused: nothing was started.
+        """
+        try:
+            started = launch.restart(self.directory, resume=resume)
+        except (launch.RequestError, RunDirError) as problem:
+            raise Refused(str(problem)) from problem
+        self._next = started
+        return f"started again as {started.name}"
+
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
         self._context.destroy(linger=0)
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _liveness(found: census.Census) -> Liveness:

@@ -114,6 +114,18 @@ class Source(Protocol):
         """
         ...
 
+    def resumable(self) -> bool:
+        """Say whether the run, once ended, can be restarted from a checkpoint."""
+        ...
+
+    def restart(self, *, resume: bool) -> str:
+        """Start the ended run again, and show the new run from then on. Blocks; returns one line.
+
+        Raises:
+            Refused: nothing was started, and why.
+        """
+        ...
+
     def victims(self, aim: Aim) -> str:
         """Describe in one or two lines what `kill` would end. May take a moment."""
         ...

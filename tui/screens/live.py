@@ -38,6 +38,10 @@ class KillAsked(Asked):
         self.rank = rank
 
 
+class RestartAsked(Asked):
+    """Start an ended run again: ask how."""
+
+
 class LogsAsked(Asked):
     """Show what a rank printed."""
 
@@ -53,6 +57,9 @@ class LiveScreen(Screen[int]):
         Binding("space", "pause", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
         Binding("space", "resume", "Resume", id="run.resume", tooltip="Let all ranks go on"),
         Binding("k", "kill", "Kill", id="run.kill", tooltip="End the run, or the chosen rank: asks first"),
+        Binding(
+            "R", "restart", "Restart", id="run.restart", tooltip="Start the ended run again, with the same settings"
+        ),
         Binding("g", "logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
@@ -93,6 +100,8 @@ class LiveScreen(Screen[int]):
             return state == "paused"
         if action == "kill":
             return state not in ENDED
+        if action == "restart":
+            return state in ENDED and self.frame.launched
         return True
 
     def action_pause(self) -> None:
@@ -106,6 +115,10 @@ class LiveScreen(Screen[int]):
     def action_kill(self) -> None:
         """Ask to end."""
         self.post_message(KillAsked(self.rank))
+
+    def action_restart(self) -> None:
+        """Ask to start again."""
+        self.post_message(RestartAsked())
 
     def action_logs(self) -> None:
         """Ask for the log."""

@@ -48,7 +48,7 @@ def show(options: argparse.Namespace, directory: RunDir) -> int:
 
     plain = options.plain or not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if plain:
-        return view.follow_plainly(directory, options.interval, launched_here=options.verb == "launch")
+        return view.follow_plainly(directory, options.interval, launched_here=options.verb in ("launch", "restart"))
     return view.show_dashboard(directory)
 
 

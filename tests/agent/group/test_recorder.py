@@ -13,7 +13,6 @@ from ddptop.agent import wire
 from ddptop.agent.group import recorder
 from ddptop.agent.group.recorder import Recorder
 from ddptop.agent.group.recording import read_history
-
 from ddptop.agent.rundir import Member, Process
 
 from .conftest import until
