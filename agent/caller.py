@@ -22,10 +22,15 @@ class Caller:
     """Commands to several peers at once; for use from one thread."""
 
     def __init__(self, addresses: Mapping[Peer, str]) -> None:
+        """Connect to all; raises `Refused` where one of the sockets is not this user's alone."""
         self._context = zmq.Context()
         self._sockets: dict[Hashable, zmq.Socket[bytes]] = {}
-        for peer, address in addresses.items():
-            self._sockets[peer] = connect(self._context, zmq.DEALER, address)
+        try:
+            for peer, address in addresses.items():
+                self._sockets[peer] = connect(self._context, zmq.DEALER, address)
+        except Refused:
+            self._context.destroy(linger=0)
+            raise
 
     def __enter__(self) -> Caller:
         return self

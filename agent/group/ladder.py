@@ -25,6 +25,8 @@ Progress = Callable[[str], None]
 
 _KILL_PATIENCE_S: Final = 5.0
 """How long the dead may take to go after SIGKILL, before they count as survivors."""
+_LAST_S: Final = 0.4
+"""How long torchrun may stay when nobody else is left."""
 _LOOK_S: Final = 0.03
 _STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 
@@ -72,8 +74,20 @@ def end(
         countdown: told who is left and when the next rung comes; each line replaces the one before.
     """
 
+    alone_at: float | None = None
+
     def scan() -> list[Target]:
-        return find(run, directory.members())
+        nonlocal alone_at
+        targets = find(run, directory.members())
+        if any(target.role != "torchrun" for target in targets):
+            alone_at = None
+        elif alone_at is None:
+            alone_at = time.monotonic()
+        elif time.monotonic() - alone_at > _LAST_S:
+            # With its ranks gone torchrun has nothing to put in order, but takes a second or two to leave.
+            for target in targets:
+                send(target.process, signal.SIGKILL)
+        return targets
 
     def ask(targets: list[Target]) -> list[Target]:
         # torchrun hands the signal on to its ranks, and they look after their own helpers, while they live.

@@ -284,7 +284,7 @@ class Supervisor:
             self._deaths.at_ns,
         )
         if self._orders.killed_by is not None:
-            return cause.Judgement("killed", judgement.exit_code, f"killed by {self._orders.killed_by}")
+            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}")
         return self._attributed(judgement)
 
     def _attributed(self, judgement: cause.Judgement) -> cause.Judgement:
