@@ -73,7 +73,6 @@ def end(
         progress: told of every rung.
         countdown: told who is left and when the next rung comes; each line replaces the one before.
     """
-
     alone_at: float | None = None
 
     def scan() -> list[Target]:

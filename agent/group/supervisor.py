@@ -8,10 +8,8 @@ their own, and go on when this process ends, however it ends.  Another one then 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -24,11 +22,12 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.group import cause, descendants, ladder, processes
+from ddptop.agent.group.broadcast import Broadcast
 from ddptop.agent.group.deaths import Deaths
 from ddptop.agent.group.engine import Torchrun
-from ddptop.agent.group.orders import LINGER_MS, Orders
+from ddptop.agent.group.orders import Orders
 from ddptop.agent.group.recorder import Recorder
-from ddptop.agent.private import Claim, seal
+from ddptop.agent.private import Claim
 from ddptop.agent.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
 
 _log = logging.getLogger("ddptop.supervisor")
@@ -76,13 +75,9 @@ class Supervisor:
         """The present generation's, as last seen: its successor writes over their records."""
         self._generation = 0
         self._deaths = Deaths()
-        self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
-        self._told: wire.RunState | None = None
-        self._pub = context.socket(zmq.PUB)
-        self._pub.linger = LINGER_MS
-        self._pub.bind(directory.address("supervisor", "pub"))
-        seal(directory.address("supervisor", "pub"))
-        self._orders = Orders(context, directory, self._say, self._events.put)
+        self._air = Broadcast(context, directory)
+        self._say = self._air.say
+        self._orders = Orders(context, directory, self._say, self._air.tell)
         self._recorder = Recorder(context, directory.database, run.world, self._say)
 
     def leave(self, *_: object) -> None:
@@ -98,7 +93,6 @@ class Supervisor:
         descendants.adopt_orphans()
         self._recorder.start()
         problem = self._start() if predecessor is None else self._take_over(predecessor)
-        next_word = 0.0
         while self._torchrun is not None and not self._is_over():
             if self._leaving and not self._orders.ending:
                 self._abandon()
@@ -108,10 +102,7 @@ class Supervisor:
             self._orders.turn(self._run)
             if self._orders.ending:
                 self._state = "killing"
-            if time.monotonic() >= next_word or self._has_changed():
-                next_word = time.monotonic() + 1.0
-                self._publish_state()
-            self._publish_events()
+            self._air.publish(self._word(), self._recorder)
             self._wait()
         self._conclude(problem)
         self._close()
@@ -127,7 +118,7 @@ class Supervisor:
     def _close(self) -> None:
         self._deaths.close()
         self._orders.close(self._run)
-        self._pub.close()
+        self._air.close()
 
     def _start(self) -> str | None:
         try:
@@ -246,7 +237,7 @@ class Supervisor:
         told = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else told
         self._say(f"run {told}", "error" if judgement.state == "failed" else "info")
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
-        self._publish_events()
+        self._air.publish(self._word(), self._recorder)
         self._recorder.add(self._word())
         self._recorder.close()
         # From the moment the record says that the run is over, its name may be taken again: whatever
@@ -260,7 +251,7 @@ class Supervisor:
             cause_rank=judgement.rank,
         )
         self._claim.release()
-        self._publish_state()
+        self._air.publish(self._word(), None)
 
     def _clear_up(self) -> None:
         """End what the run has left behind, after a moment in which data workers go by themselves."""
@@ -311,26 +302,6 @@ class Supervisor:
             refused=self._orders.refused + self._recorder.refused,
             ending=self._orders.countdown,
         )
-
-    def _has_changed(self) -> bool:
-        told = self._told
-        return told is None or (told.state, told.ending) != (self._state, self._orders.countdown)
-
-    def _publish_state(self) -> None:
-        self._told = self._word()
-        self._pub.send_multipart([wire.TOPIC_RUN, wire.encode(self._told)])
-
-    def _say(self, text: str, level: str = "info", rank: int | None = None) -> None:
-        """Make an event; any thread may."""
-        self._events.put(wire.Event(time.time_ns(), text, rank, level))
-
-    def _publish_events(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                event = self._events.get_nowait()
-                _log.log(logging.INFO if event.level == "info" else logging.WARNING, "%s", event.text)
-                self._pub.send_multipart([wire.TOPIC_EVENT, wire.encode(event)])
-                self._recorder.add(event)
 
 
 def main() -> int:

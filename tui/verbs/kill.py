@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ddptop.tui.verbs.options import Verbs, chosen, complain, seconds
 
 if TYPE_CHECKING:
-    from ddptop.tui.link import Link
+    from ddptop.agent.rundir import Run
+    from ddptop.tui.endings import Endings
     from ddptop.tui.source import Aim
 
 
@@ -42,10 +43,10 @@ def _signal(text: str) -> int:
 
 
 def _kill(options: argparse.Namespace) -> int:
+    from ddptop.agent.control import Refused
     from ddptop.agent.identity import identify
-    from ddptop.tui import view
-    from ddptop.tui.link import Link
-    from ddptop.tui.source import Refused
+    from ddptop.tui.actor import who
+    from ddptop.tui.endings import Endings
 
     directory = chosen(options.run)
     aim: Aim = options.rank
@@ -53,26 +54,22 @@ def _kill(options: argparse.Namespace) -> int:
         aim = identify(options.pid)
         if aim is None:
             return complain(f"kill {directory.name}: there is no process {options.pid}", 1)
-    link = Link(directory, view.who("shell"))
     try:
-        done = _carry_out(options, link, aim)
+        done = _carry_out(options, Endings(directory, who("shell")), directory.read(), aim)
     except Refused as refusal:
         return complain(f"kill {directory.name}: {refusal}", 1)
-    finally:
-        link.close()
     print(f"{directory.name}: {done}")
     return 0
 
 
-def _carry_out(options: argparse.Namespace, link: Link, aim: Aim) -> str:
+def _carry_out(options: argparse.Namespace, endings: Endings, run: Run, aim: Aim) -> str:
     from ddptop.tui import signals
 
-    run = link.directory.read()
     if options.signal is not None:
         warning = signals.warning(options.signal, run.world)
         if warning:
             print(warning, file=sys.stderr)
-        return link.signal(options.signal, aim)
-    print(link.victims(aim), file=sys.stderr)
+        return endings.signal(options.signal, aim)
+    print(endings.victims(aim), file=sys.stderr)
     grace_s = run.grace_s if options.grace is None else options.grace
-    return link.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))
+    return endings.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))
