@@ -58,6 +58,22 @@ class RankModel:
         self._curve = Curve()
         self._means: Means | None = None
         self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
+        self._past_steps = 0
+        """Steps of the generations before, which the curve counts on from."""
+
+    def successor(self, past_steps: int) -> RankModel:
+        """Return the model of the process that has taken this one's place; the loss curve goes on."""
+        model = RankModel(self.rank, self._listener)
+        model.member, model.alive = self.member, self.alive
+        model._curve, model._past_steps = self._curve, past_steps
+        model.brief = self.brief
+        return model
+
+    @property
+    def last_step(self) -> int:
+        """The last step on the curve."""
+        told = self.told.step if self.told is not None else 0
+        return self._past_steps + max(told, self._recent[-1].step if self._recent else 0)
 
     def take(self, steps: Iterable[Step]) -> None:
         """Take in records as they come; what follows a gap waits until it is filled."""
@@ -132,7 +148,7 @@ class RankModel:
         self._losses.append(loss)
         if loss is not None:
             self.loss = loss
-            self._curve.add(step, loss)
+            self._curve.add(self._past_steps + step, loss)
 
     def _note_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -157,7 +173,9 @@ class RankModel:
     def state(self, now: float) -> str:
         """Return the rank's state, one of `frame.STATES`."""
         if self.member is not None and self.member.ended is not None:
-            return "finished" if self.member.ended.exit_code == 0 else "failed"
+            if self.member.ended.exit_code:
+                return "failed"
+            return "finished" if self.member.ended.stopped_by is None else "stopped"
         if self.alive is False:
             return "lost"
         if self.beat is None:
