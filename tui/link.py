@@ -104,7 +104,7 @@ class Link:
         self._look_due = self._survey_due = 0.0
         self._replay: Iterator[wire.Telemetry] | None = None
         if self._run.launched:
-            self._listen(directory.address("supervisor", "pub"))
+            self._listen(None, directory.address("supervisor", "pub"))
         # Of a job started by hand there is a record only of what was done with it. Reading a database may write
         # beside it, so that an onlooker leaves it alone.
         if not self._onlooker and directory.database.exists():
@@ -209,14 +209,15 @@ class Link:
                     self._listen(rank, member.pub)
                 self._connected[rank] = key
 
-    def _listen(self, rank: int, address: str) -> None:
+    def _listen(self, rank: int | None, address: str) -> None:
         try:
             check_socket(address, self.directory.owner)
         except RunDirError as problem:
             self.store.apply(wire.Event(time.time_ns(), f"not listened to: {problem}", None, "error"), time.time())
         else:
             self._sub.connect(address)
-            self._listened.add(rank)
+            if rank is not None:
+                self._listened.add(rank)
 
     def _survey(self) -> None:
         try:
