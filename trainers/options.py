@@ -6,14 +6,18 @@ Knows neither torch nor data sets: a program adds its own options to the same pa
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from collections.abc import Callable
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 from ddptop.trainers import Program
 from ddptop.trainers.refusal import Refusal
+
+DESCRIBE: Final = "DDPTOP_DESCRIBE"
+"""Set, it lets a program print its options as JSON and end."""
 
 
 @dataclass(frozen=True)
@@ -53,32 +57,68 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise Refusal(f"{message}; see --help")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Describe the options instead where the environment asks for that."""
+        if os.environ.get(DESCRIBE):
+            print(json.dumps(described(self)))
+            raise SystemExit(0)
+        return super().parse_known_args(args, namespace)
 
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return an argparse type: an integer not below `least` (and not above `most`)."""
 
-    def read(text: str) -> int:
+def described(parser: argparse.ArgumentParser) -> list[dict[str, object]]:
+    """Return every option of a parser for a program that offers them: flag, help, default, choices, type."""
+    groups = {
+        id(action): group.title
+        for group in parser._action_groups  # argparse has no public way to its groups
+        for action in group._group_actions
+    }
+    return [
+        {
+            "flag": action.option_strings[-1],
+            "group": groups[id(action)] or "",
+            "help": (action.help or "") % {**vars(action), "prog": parser.prog},
+            "default": None if action.default is None else str(action.default),
+            "choices": None if action.choices is None else [str(choice) for choice in action.choices],
+            "switch": action.nargs == 0,
+            "metavar": action.metavar if isinstance(action.metavar, str) else "",
+            "type": getattr(action.type, "__name__", ""),
+            "least": getattr(action.type, "least", None),
+            "most": getattr(action.type, "most", None),
+        }
+        for action in parser._actions
+        if action.option_strings and action.dest != "help"
+    ]
+
+
+@dataclass(frozen=True)
+class whole_number:  # noqa: N801 - it reads as a type of argparse
+    """A type of argparse: an integer not below `least` (and not above `most`)."""
+
+    least: int
+    most: int | None = None
+
+    def __call__(self, text: str) -> int:
+        """Read one."""
         try:
             number = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
-        if number < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, not {number}")
-        if most is not None and number > most:
-            raise argparse.ArgumentTypeError(f"must be at most {most}, not {number}")
+        if number < self.least:
+            raise argparse.ArgumentTypeError(f"must be at least {self.least}, not {number}")
+        if self.most is not None and number > self.most:
+            raise argparse.ArgumentTypeError(f"must be at most {self.most}, not {number}")
         return number
 
-    return read
 
-
-def _rate(text: str) -> float:
+def positive_number(text: str) -> float:
+    """Read a number above zero, as a type of argparse."""
     try:
-        rate = float(text)
+        number = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
-    if not (rate > 0 and math.isfinite(rate)):
+    if not (number > 0 and math.isfinite(number)):
         raise argparse.ArgumentTypeError(f"must be a positive number, not {text}")
-    return rate
+    return number
 
 
 def parser(program: Program, defaults: Defaults) -> argparse.ArgumentParser:
@@ -108,7 +148,7 @@ def parser(program: Program, defaults: Defaults) -> argparse.ArgumentParser:
         "--batch-size", type=whole_number(1), default=defaults.batch_size, metavar="N",
         help="images of a step on each rank; N ranks train on N times as many (default %(default)s)",
     )  # fmt: skip
-    training.add_argument("--lr", type=_rate, default=defaults.lr, help="learning rate (default %(default)s)")
+    training.add_argument("--lr", type=positive_number, default=defaults.lr, help="learning rate (default %(default)s)")
     training.add_argument(
         "--seed", type=whole_number(0, 2**63 - 1), default=0, metavar="N",
         help="of the first parameters, the order of the images and their augmentation (default %(default)s)",

@@ -18,13 +18,15 @@ from functools import partial
 from typing import ClassVar, Final
 
 from textual import on
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
+from ddptop.tui.actor import who
+from ddptop.tui.fleet import Fleet
+from ddptop.tui.fleetapp import FleetApp
 from ddptop.tui.frame import Frame
 from ddptop.tui.killing import Killing
 from ddptop.tui.screens.help import HelpScreen
@@ -66,8 +68,8 @@ class Acted(Message):
         """True where the group has no common step, so that freezing it is all that is left."""
 
 
-class DdptopApp(App[None]):
-    """The dashboard of one run."""
+class DdptopApp(FleetApp):
+    """The dashboard of one run, and of others in turn."""
 
     CSS_PATH = "ddptop.tcss"
     TITLE = "ddptop"
@@ -76,6 +78,7 @@ class DdptopApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
+        *FleetApp.FLEET_BINDINGS,
         Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),
         Binding(
             "ctrl+c",
@@ -104,16 +107,31 @@ class DdptopApp(App[None]):
     frame: var[Frame | None] = var(None)
     """The picture now shown, set at the frame rate. A `reactive` would repaint the whole screen each time."""
 
-    def __init__(self, source: Source, grace_s: float = 5.0, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        source: Source,
+        grace_s: float = 5.0,
+        clock: Callable[[], float] = time.time,
+        fleet: Fleet | None = None,
+        *,
+        listed: bool = False,
+    ) -> None:
+        """Prepare to show a run; with a `fleet` others in its place, which are `listed` from the start if so asked."""
         super().__init__()
         self.source = source
+        self.fleet = fleet
+        self.grace_s = grace_s
+        self.actor = who("dashboard")
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
-        self._grace_s = grace_s
         self._clock = clock
-        self._acting: str | None = None
+        self._listed = listed
+        self._acting: tuple[str, str] | None = None
+        """What is being done, and the run that it is done with."""
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
+        self._killed = ""
+        """The run that it is of."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = DARK.name
@@ -125,7 +143,7 @@ class DdptopApp(App[None]):
     def get_default_screen(self) -> RunScreen:
         """Begin with the run, with what is known of it by now."""
         self.source.poll()
-        return RunScreen(self.source.frame(self._clock()))
+        return RunScreen(self.picture())
 
     def on_load(self) -> None:
         """Take the signals before the terminal is changed, so that none finds it changed and unguarded."""
@@ -137,7 +155,9 @@ class DdptopApp(App[None]):
     def on_mount(self) -> None:
         """Start the clocks."""
         self.set_interval(1 / POLL_HZ, self.source.poll)
-        self.set_interval(1 / PAINT_HZ, self._paint)
+        self.set_interval(1 / PAINT_HZ, self.repaint)
+        if self._listed:
+            self.call_after_refresh(self.list_runs)
 
     def on_unmount(self) -> None:
         """Give the signals back."""
@@ -148,8 +168,13 @@ class DdptopApp(App[None]):
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
 
-    def _paint(self) -> None:
-        self.frame = self.source.frame(self._clock())
+    def picture(self) -> Frame:
+        """Return the run shown, as it is now."""
+        return self.source.frame(self._clock())
+
+    def repaint(self) -> None:
+        """Show the present picture at once."""
+        self.frame = self.picture()
         self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
@@ -164,10 +189,12 @@ class DdptopApp(App[None]):
                 break
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Take digits only where they count steps."""
+        """Take digits only where they count steps, and offer other runs only where there can be any."""
         # While the app ends there is no screen any more.
         top = self.screen_stack[-1] if self.screen_stack else None
-        return action != "count" or (isinstance(top, LiveScreen) and top.counts)
+        if action == "count":
+            return isinstance(top, LiveScreen) and top.counts
+        return super().check_action(action, parameters)
 
     def action_count(self, digit: int) -> None:
         """Hand on a digit of the number of steps."""
@@ -178,37 +205,38 @@ class DdptopApp(App[None]):
 
     @on(PauseAsked)
     def _pause(self) -> None:
-        self._act("pause", self.source.pause)
+        self.act("pause", self.source.pause)
 
     @on(ResumeAsked)
     def _resume(self) -> None:
-        self._act("resume", self.source.resume)
+        self.act("resume", self.source.resume)
 
     @on(StepAsked)
     def _step(self, message: StepAsked) -> None:
-        self._act("step", partial(self.source.step, message.steps))
+        self.act("step", partial(self.source.step, message.steps))
 
     @on(CheckpointAsked)
     def _checkpoint(self) -> None:
-        self._act("checkpoint", self.source.checkpoint)
+        self.act("checkpoint", self.source.checkpoint)
 
     @on(StopAsked)
     def _ask_stop(self) -> None:
-        self.push_screen(about_stop(self.source.frame(self._clock())), self._stop)
+        self.push_screen(about_stop(self.picture()), self._stop)
 
     def _stop(self, answer: str | None) -> None:
         if answer in (STOP, SAVE_AND_STOP):
-            self._act("stop", partial(self.source.stop, checkpoint=answer == SAVE_AND_STOP))
+            self.act("stop", partial(self.source.stop, checkpoint=answer == SAVE_AND_STOP))
 
     def _freeze(self, answer: str | None) -> None:
         if answer == FREEZE:
-            self._act("freeze", self.source.freeze)
+            self.act("freeze", self.source.freeze)
 
-    def _act(self, name: str, work: Callable[[], str]) -> None:
+    def act(self, name: str, work: Callable[[], str], run: str | None = None) -> None:
+        """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""
         if self._acting is not None:
-            self.notify(f"{self._acting} is still under way", severity="warning", markup=False)
+            self.notify(f"{self._acting[0]} is still under way", severity="warning", markup=False)
             return
-        self._acting = name
+        self._acting = name, run or self.picture().run
         self.run_worker(partial(self._work, work), thread=True)
 
     def _work(self, work: Callable[[], str]) -> None:
@@ -221,23 +249,29 @@ class DdptopApp(App[None]):
 
     @on(Acted)
     def _acted(self, message: Acted) -> None:
-        name, self._acting = self._acting, None
+        assert self._acting is not None
+        (name, run), self._acting = self._acting, None
         if message.done:
             self.notify(message.text, markup=False)
-        elif message.unholdable:
-            self.push_screen(about_freeze(self.source.frame(self._clock()), message.text), self._freeze)
+        elif message.unholdable and run == self.picture().run:
+            self.push_screen(about_freeze(self.picture(), message.text), self._freeze)
         else:
             self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
-        self._paint()
+        self.repaint()
 
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
-        frame = self.source.frame(self._clock())
-        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s, self._killing))
+        frame = self.picture()
+        killing = self.killing_of(frame.run)
+        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self.grace_s, killing))
+
+    def killing_of(self, run: str) -> Killing | None:
+        """Return the kill of a run that is under way, if there is one."""
+        return self._killing if run == self._killed else None
 
     @on(KillDialog.Begun)
     def _kill_begun(self, message: KillDialog.Begun) -> None:
-        self._killing = message.killing
+        self._killing, self._killed = message.killing, message.run
 
     def _look_after_kill(self) -> None:
         """Tell the end of a kill whose dialog was closed, once."""
@@ -250,26 +284,26 @@ class DdptopApp(App[None]):
 
     @on(RestartAsked)
     def _ask_restart(self) -> None:
-        self.push_screen(RestartDialog(self.source.frame(self._clock()).run, self.source.resumable()), self._restart)
+        self.push_screen(RestartDialog(self.picture().run, self.source.resumable()), self._restart)
 
     def _restart(self, resume: bool | None) -> None:
         if resume is not None:
-            self._act("restart", lambda: self.source.restart(resume=resume))
+            self.act("restart", lambda: self.source.restart(resume=resume))
 
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:
         if not isinstance(self.screen, LogScreen):
-            self.push_screen(LogScreen(self.source.frame(self._clock()), message.rank), self._returned)
+            self.push_screen(LogScreen(self.picture(), message.rank), self._returned)
 
     @on(RankAsked)
     def _show_rank(self, message: RankAsked) -> None:
-        self.push_screen(RankScreen(self.source.frame(self._clock()), message.rank), self._returned)
+        self.push_screen(RankScreen(self.picture(), message.rank), self._returned)
 
     def _returned(self, rank: int | None) -> None:
         for screen in self.screen_stack:
             if rank is not None and isinstance(screen, RunScreen):
                 screen.choose(rank)
-        self._paint()
+        self.repaint()
 
     @on(HelpAsked)
     def _show_help(self) -> None:
@@ -296,17 +330,19 @@ class DdptopApp(App[None]):
         self._exit_renderables.clear()
 
 
-def run_dashboard(source: Source, grace_s: float = 5.0) -> int:
-    """Show the dashboard until the user leaves it.
+def run_dashboard(source: Source, grace_s: float = 5.0, fleet: Fleet | None = None, *, listed: bool = False) -> int:
+    """Show the dashboard until the user leaves it; for `fleet` and `listed` see `DdptopApp`.
 
     Returns:
         0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own.
     """
-    app = DdptopApp(source, grace_s)
+    app = DdptopApp(source, grace_s, fleet=fleet, listed=listed)
     try:
         app.run()
     finally:
         source.close()
+        if fleet is not None:
+            fleet.close()
     if app.failure is not None:
         print(f"ddptop: the dashboard failed; the run goes on. {_report(app.failure)}", file=sys.stderr)
         return FAILED

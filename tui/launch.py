@@ -9,11 +9,13 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
+import re
 import secrets
 import shlex
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +33,8 @@ _SETTINGS: Final = (
     "on_term",
 )  # fmt: skip
 """Fields of a run that its repetition takes over as they are."""
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OURS: Final = "DDPTOP_"
 
 
 class RequestError(Exception):
@@ -57,6 +61,8 @@ class Request:
     """Who asks, for the run's event list."""
     max_restarts: int = 0
     """How often torchrun starts all ranks anew when one has failed."""
+    environment: tuple[str, ...] = ()
+    """What the ranks' environment gets on top, each `KEY=VALUE`."""
 
 
 def launch(request: Request) -> RunDir:
@@ -66,12 +72,13 @@ def launch(request: Request) -> RunDir:
         RequestError: the request cannot work.
         rundir.RunDirError: there is no place for the run, or its name is taken.
     """
-    target = _target(request)
+    command = target(request)
     _check_torch()
     try:
         world = machine.check_world(machine.default_world() if request.world is None else request.world)
         placement = machine.choose(world, request.backend)
         injections = injection.parse_all(request.inject or injection.listed(os.environ), world)
+        given = variables(request.environment)
     except ValueError as problem:
         raise RequestError(str(problem)) from problem
     succession.tidy()
@@ -89,8 +96,8 @@ def launch(request: Request) -> RunDir:
         created_at_ns=time.time_ns(),
         launched=True,
         cwd=os.getcwd(),
-        command=engine.command(target, request.arguments, world, request.max_restarts),
-        environment={**placement.environment, **_injected(request), **_on_term(request)},
+        command=engine.command(command, request.arguments, world, request.max_restarts),
+        environment={**placement.environment, **given, **_injected(request), **_on_term(request)},
         placement=placement.text,
         injected=injection.describe(injections),
         grace_s=request.grace_s,
@@ -99,6 +106,23 @@ def launch(request: Request) -> RunDir:
         owner=os.getuid(),
     )
     return _start(run, request.who)
+
+
+def variables(assignments: Iterable[str]) -> dict[str, str]:
+    """Return what `KEY=VALUE` each says.
+
+    Raises:
+        ValueError: one of them does not say it, one line.
+    """
+    found = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals or not _VARIABLE.fullmatch(key):
+            raise ValueError(f"environment {text!r}: say KEY=VALUE, with letters, digits and _ in KEY")
+        if key.startswith(_OURS):
+            raise ValueError(f"environment {text!r}: ddptop itself sets {_OURS}…")
+        found[key] = value
+    return found
 
 
 def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> RunDir:
@@ -185,8 +209,12 @@ def _on_term(request: Request) -> dict[str, str]:
     return {"DDPTOP_ON_TERM": request.on_term} if request.on_term else {}
 
 
-def _target(request: Request) -> str:
-    """Return the program as the runner takes it: a path, or `-m module`."""
+def target(request: Request) -> str:
+    """Return the program as the runner takes it: a path, or `-m module`.
+
+    Raises:
+        RequestError: there is no such program, or it cannot run.
+    """
     if request.as_module:
         return f"-m {_check_module(request.program)}"
     if request.program in CATALOGUE:

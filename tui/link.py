@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from ddptop.agent import control, wire
+from ddptop.agent import control, rundir, wire
 from ddptop.agent.caller import LiveGroup, connect, readable, watchful
 from ddptop.agent.control import Controller
 from ddptop.agent.group import census, freezer, journal, recording, succession
@@ -109,6 +109,17 @@ class Link:
         # beside it, so that an onlooker leaves it alone.
         if not self._onlooker and directory.database.exists():
             self._replay = recording.read_history(directory.database)
+
+    def open(self, run: str) -> None:
+        """Show another run from now on; see `Source.open`."""
+        try:
+            directory = rundir.find(run)
+            directory.read()
+        except RunDirError as problem:
+            raise Refused(str(problem)) from problem
+        self._next = None
+        self._context.destroy(linger=0)
+        self._open(directory)
 
     @property
     def settled(self) -> bool:
@@ -280,54 +291,58 @@ class Link:
 
     def stop(self, *, checkpoint: bool) -> str:
         """End all scripts at the same step; see `Controller.stop`."""
-        return self._act("stop", lambda controller: self._stop(controller, checkpoint))
+        directory = self.directory
 
-    def _stop(self, controller: Controller, checkpoint: bool) -> str:
-        done = controller.stop(checkpoint=checkpoint)
-        # The scripts have ended; their processes and torchrun take another moment.
-        deadline = time.monotonic() + ENDING_S
-        while self._meet(self.directory).state not in ENDED_STATES and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return done
+        def stop(controller: Controller) -> str:
+            done = controller.stop(checkpoint=checkpoint)
+            # The scripts have ended; their processes and torchrun take another moment.
+            deadline = time.monotonic() + ENDING_S
+            while self._meet(directory).state not in ENDED_STATES and time.monotonic() < deadline:
+                time.sleep(0.05)
+            return done
+
+        return self._act("stop", stop)
 
     def resume(self) -> str:
         """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
         if not freezer.has_stopped(self.directory):
             return self._act("resume", lambda controller: controller.resume())
-        return self._noted("resume", lambda: freezer.thaw(self.directory))
+        return self._noted("resume", freezer.thaw)
 
     def freeze(self) -> str:
         """Stop all processes where they are; see `freezer.freeze`."""
         return self._noted("freeze", self._freeze)
 
-    def _freeze(self) -> str:
-        with LiveGroup(self.directory) as group:
+    def _freeze(self, directory: RunDir) -> str:
+        with LiveGroup(directory) as group:
             replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, control.ANSWER_S)
         known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
-        return freezer.freeze(self.directory, self._who, min(known, default=None))
+        return freezer.freeze(directory, self._who, min(known, default=None))
 
     def _act(self, action: str, work: Callable[[Controller], str]) -> str:
-        def act() -> str:
-            if freezer.has_stopped(self.directory):
+        def act(directory: RunDir) -> str:
+            if freezer.has_stopped(directory):
                 raise Refused("its processes are frozen; resume it first")
-            with LiveGroup(self.directory) as group:
+            with LiveGroup(directory) as group:
                 return work(Controller(group, self._who))
 
         return self._noted(action, act)
 
-    def _noted(self, action: str, work: Callable[[], str]) -> str:
+    def _noted(self, action: str, work: Callable[[RunDir], str]) -> str:
         """Act, and keep with the run who did it and what came of it."""
+        # Another run may be shown before this is over.
+        directory = self.directory
         try:
-            outcome = work()
+            outcome = work(directory)
         except Refused as refusal:
-            self._note(action, f"refused: {refusal}", "warning")
+            self._note(directory, action, f"refused: {refusal}", "warning")
             raise
-        self._note(action, outcome, "info")
+        self._note(directory, action, outcome, "info")
         return outcome
 
-    def _note(self, action: str, outcome: str, level: str) -> None:
+    def _note(self, directory: RunDir, action: str, outcome: str, level: str) -> None:
         text = f"{action} by {self._who}: {outcome}"
-        journal.note(self.directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
+        journal.note(directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
 
     def victims(self, aim: Aim) -> str:
         """Say what `kill` would end; see `Endings.victims`."""
@@ -355,11 +370,13 @@ class Link:
         Raises:
             Refused: nothing was started.
         """
+        directory = self.directory
         try:
-            started = launch.restart(self.directory, resume=resume, who=self._who)
+            started = launch.restart(directory, resume=resume, who=self._who)
         except (launch.RequestError, RunDirError) as problem:
             raise Refused(str(problem)) from problem
-        self._next = started
+        if self.directory is directory:
+            self._next = started
         return f"started again as {started.name}"
 
     def close(self) -> None:

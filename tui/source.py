@@ -47,6 +47,13 @@ class Source(Protocol):
         """Return an immutable picture; `now` is seconds since the epoch."""
         ...
 
+    def open(self, run: str) -> None:
+        """Show another run of this user from now on. Takes a moment; called where `poll` is.
+
+        Raises:
+            Refused: it cannot be shown, and why; the run shown stays.
+        """
+
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone."""
 

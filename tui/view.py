@@ -16,13 +16,15 @@ from ddptop.tui.link import Link
 from ddptop.tui.source import Refused
 
 
-def show_dashboard(directory: RunDir) -> int:
-    """Show the dashboard until it is left, then say how to come back."""
+def show_dashboard(directory: RunDir, *, listed: bool = False) -> int:
+    """Show the dashboard until it is left, with all runs `listed` if so asked, then say how to come back."""
     from ddptop.tui.app import run_dashboard
+    from ddptop.tui.runs import Runs
 
-    link = Link(directory, who("dashboard"), looks_back=True)
+    actor = who("dashboard")
+    link = Link(directory, actor, looks_back=True)
     # Closes the link when it ends; the picture it had is still there.
-    code = run_dashboard(link)
+    code = run_dashboard(link, fleet=Runs(lambda other: Link(other, actor)), listed=listed)
     frame = link.frame(time.time())
     for text in farewell(frame):
         print(text)

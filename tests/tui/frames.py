@@ -186,6 +186,10 @@ class StillSource:
         """Return the frame."""
         return self.picture
 
+    def open(self, run: str) -> None:
+        """Note it."""
+        self.asked.append(f"open {run}")
+
     def watch(self, ranks: frozenset[int]) -> None:
         """Note whose steps are looked at."""
         self.watched = ranks

@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from ddptop.tui.frame import STATES
 from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.kill import KillDialog
+from ddptop.tui.screens.launch import LaunchDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.processes import ProcessMenu
@@ -22,6 +23,7 @@ from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.screens.script import ScriptPicker
 from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
@@ -29,6 +31,7 @@ from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.widgets.runlist import RunList
 from ddptop.tui.widgets.table import RankTable
 from ddptop.tui.widgets.timeline import TimelineView
 
@@ -48,6 +51,9 @@ _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("signals", SignalMenu),
     ("processes", ProcessMenu),
     ("restart", RestartDialog),
+    ("list of runs", RunList),
+    ("launch", LaunchDialog),
+    ("choice of a script", ScriptPicker),
 )
 
 _STATE_WORDS = {

@@ -57,9 +57,10 @@ class KillDialog(ModalScreen[None]):
     class Begun(Message):
         """A kill or a signal is under way."""
 
-        def __init__(self, killing: Killing) -> None:
+        def __init__(self, killing: Killing, run: str) -> None:
             super().__init__()
             self.killing = killing
+            self.run = run
 
     def __init__(
         self, source: Source, run: str, rank: int, world: int, grace_s: float, killing: Killing | None = None
@@ -199,7 +200,7 @@ class KillDialog(ModalScreen[None]):
 
     def _begin(self, killing: Killing) -> None:
         killing.start()
-        self.post_message(self.Begun(killing))
+        self.post_message(self.Begun(killing, self._run))
         self._follow(killing)
 
     def _follow(self, killing: Killing) -> None:
@@ -209,7 +210,7 @@ class KillDialog(ModalScreen[None]):
         self._show_account()
 
     def _take(self, frame: Frame | None) -> None:
-        self._countdown = "" if frame is None else frame.ending
+        self._countdown = frame.ending if frame is not None and frame.run == self._run else ""
         self._show_account()
 
     def _show_account(self) -> None:

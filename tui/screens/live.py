@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.runlist import RunList
 
 COUNT_S: Final = 0.7
 """A digit that is not followed within this by another or by `.` was meant for a view."""
@@ -155,8 +156,8 @@ class LiveScreen(Screen[int]):
 
     @property
     def counts(self) -> bool:
-        """True where digits are a number of steps: the run is paused, and nothing else is typed."""
-        return self.frame.state == "paused" and not isinstance(self.focused, Input)
+        """True where digits are a number of steps: the run is paused, and they mean nothing else."""
+        return self.frame.state == "paused" and not isinstance(self.focused, Input | RunList)
 
     def count(self, digit: int) -> None:
         """Take a digit of the number of steps; alone it is the key that it is otherwise."""

@@ -18,6 +18,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ddptop.tui import units
+from ddptop.tui.fleet import RunLine
 from ddptop.tui.frame import Frame
 
 SAVE_AND_STOP: Final = "save"
@@ -80,7 +81,7 @@ class Question(ModalScreen[str | None]):
         self.dismiss(None if event.button.id == _CANCEL else event.button.id)
 
 
-def about_stop(frame: Frame) -> Question:
+def about_stop(frame: Frame | RunLine) -> Question:
     """Ask how to end a run in good order."""
     ranks = f"All {frame.world} ranks end at the same step" if frame.world > 1 else "The rank ends at a step"
     order = f"{ranks}, in good order, with exit code 0."

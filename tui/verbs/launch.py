@@ -49,6 +49,13 @@ def add(verbs: Verbs) -> None:
         metavar="N",
         help="start all ranks anew when one has failed, N times at most (0)",
     )
+    launch.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="put this into the environment of the ranks; may be repeated",
+    )
     _add_watching(launch)
 
     restart = verbs.add_parser("restart", help="start an ended run again, with the same settings")
@@ -91,6 +98,7 @@ def _run(options: argparse.Namespace) -> int:
         who=view.who("shell"),
         inject=tuple(options.inject),
         max_restarts=options.max_restarts,
+        environment=tuple(options.env),
     )
     try:
         directory = launch(request)

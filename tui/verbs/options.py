@@ -42,14 +42,26 @@ def complain(problem: object, code: int) -> int:
     return code
 
 
+def on_terminal(options: argparse.Namespace) -> bool:
+    """Say whether there is a terminal for the dashboard, and it is wanted."""
+    return not options.plain and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
 def show(options: argparse.Namespace, directory: RunDir) -> int:
     """Show a run until the user leaves it, on the dashboard or in lines of text."""
     from ddptop.tui import view
 
-    plain = options.plain or not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    if plain:
+    if not on_terminal(options):
         return view.follow_plainly(directory, options.interval, launched_here=options.verb in ("launch", "restart"))
     return view.show_dashboard(directory)
+
+
+def live_runs() -> list[RunDir]:
+    """Return the runs that go on, newest first."""
+    from ddptop.agent import rundir
+    from ddptop.agent.group import succession
+
+    return [run for run in rundir.runs() if succession.meet(run).state not in rundir.ENDED_STATES]
 
 
 def chosen(name: str | None, *, ended: bool = False) -> RunDir:
@@ -59,11 +71,10 @@ def chosen(name: str | None, *, ended: bool = False) -> RunDir:
         RunDirError: it is not clear, or there is none.
     """
     from ddptop.agent import rundir
-    from ddptop.agent.group import succession
 
     if name is not None:
         return rundir.find(name)
-    live = [run for run in rundir.runs() if succession.meet(run).state not in rundir.ENDED_STATES]
+    live = live_runs()
     if len(live) == 1:
         return live[0]
     if live:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ddptop.tui.verbs.options import Verbs, add_run, add_view, chosen, complain, show
+from ddptop.tui.verbs.options import Verbs, add_run, add_view, chosen, complain, live_runs, on_terminal, show
 
 
 def add(verbs: Verbs) -> None:
@@ -22,6 +22,12 @@ def add(verbs: Verbs) -> None:
 
 
 def _attach(options: argparse.Namespace) -> int:
+    if options.run is None and on_terminal(options):
+        live = live_runs()
+        if len(live) > 1:
+            from ddptop.tui import view
+
+            return view.show_dashboard(live[0], listed=True)
     return show(options, chosen(options.run, ended=True))
 
 

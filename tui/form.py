@@ -1,0 +1,163 @@
+"""What a launch is filled in as, what is wrong with it, and the command line that says the same.
+
+Pure but for looks at the machine and at the script; every field is the text that was typed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import injection, rundir
+from ddptop.agent.group import machine
+from ddptop.trainers import CATALOGUE
+from ddptop.tui.launch import Request, RequestError, target, variables
+from ddptop.tui.programs import Option
+
+GRACE_S: Final = 5.0
+MOST_GRACE_S: Final = 3600.0
+DECIDED: Final = "ranks"
+"""The group of a program's options that the launch itself decides: how many ranks, and where."""
+
+
+class Draft(msgspec.Struct, forbid_unknown_fields=True):
+    """A launch that is being filled in."""
+
+    program: str = next(iter(CATALOGUE))
+    """Name in the catalogue; empty for a script."""
+    script: str = ""
+    world: str = ""
+    backend: str = ""
+    name: str = ""
+    grace: str = ""
+    inject: str = ""
+    """Faults, with spaces between."""
+    environment: str = ""
+    """`KEY=VALUE`, as in a shell, with spaces between."""
+    arguments: str = ""
+    """Of the script, as in a shell."""
+    options: dict[str, dict[str, str]] = {}
+    """By program and flag what was typed; a switch that is on is `yes`."""
+
+    def given(self) -> dict[str, str]:
+        """Return what was typed for the options of the program."""
+        return self.options.get(self.program, {})
+
+
+def offered(options: Sequence[Option]) -> list[Option]:
+    """Return the options that a launch leaves to the user."""
+    return [option for option in options if option.group != DECIDED]
+
+
+def request(draft: Draft, options: Sequence[Option], who: str) -> Request:
+    """Return what a draft without problems asks for."""
+    return Request(
+        program=draft.program or draft.script,
+        arguments=tuple(_arguments(draft, options)),
+        world=int(draft.world) if draft.world else None,
+        name=draft.name or None,
+        backend=draft.backend or None,
+        grace_s=float(draft.grace) if draft.grace else GRACE_S,
+        who=who,
+        inject=tuple(draft.inject.split()),
+        environment=tuple(shlex.split(draft.environment)),
+    )
+
+
+def command(draft: Draft, options: Sequence[Option]) -> str:
+    """Return the command line that does the same, as a shell takes it."""
+    words = ["ddptop", "launch"]
+    for flag, value in (
+        ("--world", draft.world),
+        ("--backend", draft.backend),
+        ("--name", draft.name),
+        ("--grace", draft.grace),
+    ):
+        words += [flag, value] if value else []
+    for fault in draft.inject.split():
+        words += ["--inject", fault]
+    for assignment in _split(draft.environment):
+        words += ["--env", assignment]
+    words.append(draft.program or draft.script or "SCRIPT")
+    arguments = _arguments(draft, options)
+    return shlex.join([*words, "--", *arguments] if arguments else words)
+
+
+def _arguments(draft: Draft, options: Sequence[Option]) -> list[str]:
+    if not draft.program:
+        return _split(draft.arguments)
+    words = []
+    for option in offered(options):
+        value = draft.given().get(option.flag, "")
+        if value:
+            words += [option.flag] if option.switch else [option.flag, value]
+    return words
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        # Half a quotation, while it is typed; `problems` says so.
+        return text.split()
+
+
+def problems(draft: Draft, options: Sequence[Option]) -> dict[str, str]:
+    """Return what is wrong, one line for each field or option that has something wrong."""
+    checks: dict[str, Callable[[], object]] = {
+        "script": lambda: None if draft.program else _check_script(draft.script),
+        "world": lambda: machine.check_world(_world(draft)),
+        "backend": lambda: machine.choose(_world(draft), draft.backend or None),
+        "name": lambda: rundir.check_name(draft.name) if draft.name else None,
+        "grace": lambda: _check_grace(draft.grace),
+        "inject": lambda: injection.parse_all(draft.inject.split(), _world(draft)),
+        "environment": lambda: variables(_words(draft.environment)),
+        "arguments": lambda: None if draft.program else _words(draft.arguments),
+    }
+    found = {}
+    for field, check in checks.items():
+        try:
+            check()
+        except (ValueError, RequestError, rundir.RunDirError) as problem:
+            if field == "world" or "world" not in found:
+                # What depends on a wrong number of ranks is not wrong itself.
+                found[field] = str(problem)
+    for option in offered(options):
+        text = draft.given().get(option.flag, "")
+        wrong = option.problem(text) if text and not option.switch else None
+        if wrong is not None:
+            found[option.flag] = wrong
+    return found
+
+
+def _world(draft: Draft) -> int:
+    if not draft.world:
+        return machine.default_world()
+    if not (draft.world.isascii() and draft.world.isdecimal()):
+        raise ValueError("a whole number of ranks")
+    return int(draft.world)
+
+
+def _check_grace(text: str) -> None:
+    try:
+        value = float(text or GRACE_S)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= MOST_GRACE_S:
+        raise ValueError(f"seconds, from 0 to {MOST_GRACE_S:g}")
+
+
+def _check_script(path: str) -> None:
+    if not path:
+        raise ValueError("a script: type its path, or choose it with ctrl+o")
+    target(Request(path))
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as problem:
+        raise ValueError(f"{str(problem).lower()}: quote it as in a shell") from problem

@@ -1,0 +1,108 @@
+"""A line of a form: what it asks, where it is filled in, and beside it the help or what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Checkbox, Input, Label, Select
+
+from ddptop.tui import units
+
+
+class Choice(Select[str], inherit_bindings=False):
+    """One of a few; the arrows are left to the form."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "show_overlay", "Choose", id="form.choose", tooltip="Open the choices", show=False)
+    ]
+
+
+class Field(Horizontal):
+    """One text, one choice, or one switch. A switch that is on is `yes`."""
+
+    class Changed(Message):
+        """It says something else now."""
+
+        def __init__(self, field: Field) -> None:
+            super().__init__()
+            self.field = field
+
+    def __init__(
+        self,
+        key: str,
+        title: str,
+        help: str,
+        value: str = "",
+        *,
+        usual: str = "",
+        choices: Sequence[tuple[str, str]] = (),
+        switch: bool = False,
+    ) -> None:
+        """Prepare a field.
+
+        Args:
+            key: by which the form knows it.
+            title: what stands before it.
+            help: what it is for.
+            value: what it says at first.
+            usual: what it means when it is left empty.
+            choices: text and value of each, where it is one of a few.
+            switch: True where it is on or off.
+        """
+        super().__init__()
+        self.key = key
+        self.help = units.clean(help, 400)
+        self._title = units.clean(title, 60)
+        self._first = value
+        self._usual = units.clean(usual, 60)
+        self._choices = choices
+        self._switch = switch
+        self.value = value
+
+    def compose(self) -> ComposeResult:
+        """Title, what is filled in, and a note."""
+        yield Label(Content(self._title), classes="title")
+        if self._switch:
+            yield Checkbox(value=self._first == "yes", compact=True)
+        elif self._choices:
+            known = [value for _, value in self._choices]
+            yield Choice(
+                [(Content(text), value) for text, value in self._choices],
+                value=self._first if self._first in known else known[0],
+                allow_blank=False,
+                compact=True,
+            )
+        else:
+            yield Input(self._first, placeholder=self._usual, compact=True, select_on_focus=False)
+        yield Label(Content(self.help), classes="note")
+
+    def complain(self, problem: str | None) -> None:
+        """Say what is wrong with it, None where nothing is."""
+        note = self.query_one(".note", Label)
+        note.set_class(problem is not None, "-wrong")
+        note.update(Content(units.clean(problem or self.help, 400)))
+
+    def fill(self, value: str) -> None:
+        """Put a text into it."""
+        self.query_one(Input).value = value
+
+    def enter(self) -> None:
+        """Give it the focus."""
+        self.query("Input, Choice, Checkbox").first().focus()
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    @on(Checkbox.Changed)
+    def _changed(self, event: Input.Changed | Select.Changed | Checkbox.Changed) -> None:
+        event.stop()
+        value = ("yes" if event.value else "") if isinstance(event, Checkbox.Changed) else str(event.value)
+        if value != self.value:
+            self.value = value
+            self.post_message(self.Changed(self))
