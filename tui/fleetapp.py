@@ -135,6 +135,9 @@ class FleetApp(App[None]):
             if isinstance(self.screen, RunScreen) and self.screen.frame.run == run:
                 return
             focused = listed is not None and self.focused is listed
+            if not self.screen._result_callbacks:
+                # Textual puts the first screen on its stack without one, and then cannot take it off.
+                self.screen._push_result_callback(self.screen, None)
             await self.switch_screen(self.get_default_screen())
             if listed is not None:
                 await self.list_runs(listed.survey)
