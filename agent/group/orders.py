@@ -12,6 +12,7 @@ import math
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ class Orders:
         context: zmq.Context[Any],
         directory: RunDir,
         say: Say,
-        tell: Callable[[wire.Event], None] = lambda event: None,
+        tell: Callable[[wire.Event], None],
     ) -> None:
         """Bind the command socket; raises `zmq.ZMQError` where that is impossible."""
         self.refused = 0
@@ -138,17 +139,20 @@ class Orders:
         if whole:
             self._waiting.append((sender, command.id))
             if self.killed_by is None:
-                self._say(f"kill asked for by {who}", "warning", None)
+                self._note("kill", f"kill asked for by {who}", who)
                 self._end_run(run, command.grace_s, who)
             return None
         what = f"rank {command.rank}" if command.pid is None else f"process {command.pid}"
-        self._say(f"kill of {what} asked for by {who}", "warning", command.rank)
+        self._note("kill", f"kill of {what} asked for by {who}", who, command.rank)
         if command.pid is None and command.rank is not None:
             self.ranks_killed_by.setdefault(command.rank, who)
         thread = threading.Thread(target=self._end_part, args=(sender, command, run), daemon=True)
         self._partial_endings.append(thread)
         thread.start()
         return None
+
+    def _note(self, action: str, text: str, who: str, rank: int | None = None) -> None:
+        self._tell(wire.Event(time.time_ns(), text, rank, "warning", action, who))
 
     def _signal(self, sender: bytes, command: wire.Kill, run: Run, who: str) -> str | None:
         assert command.signal is not None
@@ -165,7 +169,7 @@ class Orders:
             for target in targets:
                 if target.role == "rank" and target.rank is not None:
                     self.ranks_killed_by.setdefault(target.rank, who)
-        self._say(f"{text}, sent by {who}", "warning", command.rank)
+        self._note("signal", f"{text}, sent by {who}", who, command.rank)
         self._send(sender, wire.Reply(command.id, True, text))
         return None
 
