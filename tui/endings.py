@@ -16,7 +16,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.caller import connect, readable
-from ddptop.agent.group import census, processes, roster, succession
+from ddptop.agent.group import census, journal, processes, roster, succession
 from ddptop.agent.group.ladder import NotOurs
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import Process, RunDir
@@ -135,9 +135,16 @@ class Endings:
                 break
             time.sleep(_LOOK_S)
         try:
-            return census.kill(self._directory, command, progress, countdown)
+            done = census.kill(self._directory, command, progress, countdown)
         except NotOurs as refusal:
             raise Refused(str(refusal)) from refusal
+        # What a supervisor does it tells itself.
+        action = "kill" if command.signal is None else "signal"
+        event = wire.Event(
+            time.time_ns(), f"{action} by {self._who}: {done}", command.rank, "warning", action, self._who
+        )
+        journal.note(self._directory, event)
+        return done
 
     def _ask_supervisor(self, command: wire.Kill, progress: Callable[[str], None]) -> wire.Reply | None:
         """Send a command, pass on what the supervisor tells meanwhile, and return its answer."""

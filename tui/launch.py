@@ -10,6 +10,7 @@ import difflib
 import importlib.util
 import os
 import secrets
+import shlex
 import shutil
 import sys
 import time
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent import injection, rundir
-from ddptop.agent.group import engine, machine, succession, supervisor
+from ddptop.agent import injection, rundir, wire
+from ddptop.agent.group import engine, journal, machine, succession, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
 
@@ -27,6 +28,7 @@ RESUME: Final = "--resume"
 _CHECKPOINTS: Final = "--checkpoint-dir"
 _SETTINGS: Final = (
     "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
+    "on_term",
 )  # fmt: skip
 """Fields of a run that its repetition takes over as they are."""
 
@@ -47,8 +49,12 @@ class Request:
     name: str | None = None
     backend: str | None = None
     grace_s: float = 5.0
+    on_term: str = ""
+    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     inject: tuple[str, ...] = ()
     """Faults to put into the ranks, as `agent.injection` reads them."""
+    who: str = "somebody"
+    """Who asks, for the run's event list."""
     max_restarts: int = 0
     """How often torchrun starts all ranks anew when one has failed."""
 
@@ -84,23 +90,25 @@ def launch(request: Request) -> RunDir:
         launched=True,
         cwd=os.getcwd(),
         command=engine.command(target, request.arguments, world, request.max_restarts),
-        environment={**placement.environment, **_injected(request)},
+        environment={**placement.environment, **_injected(request), **_on_term(request)},
         placement=placement.text,
         injected=injection.describe(injections),
         grace_s=request.grace_s,
+        on_term=request.on_term,
         max_restarts=request.max_restarts,
         owner=os.getuid(),
     )
-    return _start(run)
+    return _start(run, request.who)
 
 
-def restart(ended: RunDir, *, resume: bool = False) -> RunDir:
+def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> RunDir:
     """Start a run again with the settings of one that has ended; the old one and its history stay.
 
     The new run is called as the old one with a number behind it, counting up.
 
     Args:
         ended: the run to repeat.
+        who: who asks, for the run's event list.
         resume: let the program go on from its checkpoint, where it is one of the catalogue's that can.
 
     Raises:
@@ -132,7 +140,7 @@ def restart(ended: RunDir, *, resume: bool = False) -> RunDir:
         launched=True,
         owner=os.getuid(),
     )
-    return _start(run)
+    return _start(run, who)
 
 
 def refuse_to_resume(run: Run) -> str | None:
@@ -144,8 +152,10 @@ def refuse_to_resume(run: Run) -> str | None:
     return None
 
 
-def _start(run: Run) -> RunDir:
+def _start(run: Run, who: str) -> RunDir:
     directory = rundir.create(run)
+    text = f"launched by {who}: {shlex.join((run.program, *run.arguments))}, world {run.world}"
+    journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
     try:
         supervisor.start(directory)
     except OSError as problem:
@@ -169,6 +179,10 @@ def _next_name(name: str) -> str:
 
 def _injected(request: Request) -> dict[str, str]:
     return {injection.VARIABLE: ";".join(request.inject)} if request.inject else {}
+
+
+def _on_term(request: Request) -> dict[str, str]:
+    return {"DDPTOP_ON_TERM": request.on_term} if request.on_term else {}
 
 
 def _target(request: Request) -> str:

@@ -159,7 +159,7 @@ class Link:
 
     def _survey(self) -> None:
         try:
-            self.store.know_liveness(_liveness(self._meet(self.directory)))
+            self.store.know_liveness(_liveness(self.directory, self._meet(self.directory)))
         except RunDirError:
             return
 
@@ -223,7 +223,7 @@ class Link:
 
     def resume(self) -> str:
         """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
-        if freezer.frozen(self.directory) is None:
+        if not freezer.has_stopped(self.directory):
             return self._act("resume", lambda controller: controller.resume())
         return self._noted("resume", lambda: freezer.thaw(self.directory))
 
@@ -239,8 +239,8 @@ class Link:
 
     def _act(self, action: str, work: Callable[[Controller], str]) -> str:
         def act() -> str:
-            if freezer.frozen(self.directory) is not None:
-                raise Refused("the run is frozen; resume it first")
+            if freezer.has_stopped(self.directory):
+                raise Refused("its processes are frozen; resume it first")
             with LiveGroup(self.directory) as group:
                 return work(Controller(group, self._who))
 
@@ -287,7 +287,7 @@ class Link:
             Refused: nothing was started.
         """
         try:
-            started = launch.restart(self.directory, resume=resume)
+            started = launch.restart(self.directory, resume=resume, who=self._who)
         except (launch.RequestError, RunDirError) as problem:
             raise Refused(str(problem)) from problem
         self._next = started
@@ -305,7 +305,7 @@ def _name_of(uid: int) -> str:
         return str(uid)
 
 
-def _liveness(found: census.Census) -> Liveness:
+def _liveness(directory: RunDir, found: census.Census) -> Liveness:
     return Liveness(
         state=found.state,
         supervised=found.supervised,
@@ -313,4 +313,5 @@ def _liveness(found: census.Census) -> Liveness:
         alive=frozenset(found.alive),
         cause=found.cause,
         cause_rank=found.cause_rank,
+        frozen_at=None if (since := freezer.frozen(directory)) is None else since.at_ns / 1e9,
     )

@@ -43,7 +43,7 @@ class Orders:
         context: zmq.Context[Any],
         directory: RunDir,
         say: Say,
-        tell: Callable[[wire.Event], None],
+        tell: Callable[[wire.Event], None] = lambda event: None,
     ) -> None:
         """Bind the command socket; raises `zmq.ZMQError` where that is impossible."""
         self.refused = 0
@@ -139,11 +139,11 @@ class Orders:
         if whole:
             self._waiting.append((sender, command.id))
             if self.killed_by is None:
-                self._note("kill", f"kill asked for by {who}", who)
+                self._acted("kill", f"kill asked for by {who}", who)
                 self._end_run(run, command.grace_s, who)
             return None
         what = f"rank {command.rank}" if command.pid is None else f"process {command.pid}"
-        self._note("kill", f"kill of {what} asked for by {who}", who, command.rank)
+        self._acted("kill", f"kill of {what} asked for by {who}", who, command.rank)
         if command.pid is None and command.rank is not None:
             self.ranks_killed_by.setdefault(command.rank, who)
         thread = threading.Thread(target=self._end_part, args=(sender, command, run), daemon=True)
@@ -151,7 +151,7 @@ class Orders:
         thread.start()
         return None
 
-    def _note(self, action: str, text: str, who: str, rank: int | None = None) -> None:
+    def _acted(self, action: str, text: str, who: str, rank: int | None = None) -> None:
         self._tell(wire.Event(time.time_ns(), text, rank, "warning", action, who))
 
     def _signal(self, sender: bytes, command: wire.Kill, run: Run, who: str) -> str | None:
@@ -169,7 +169,7 @@ class Orders:
             for target in targets:
                 if target.role == "rank" and target.rank is not None:
                     self.ranks_killed_by.setdefault(target.rank, who)
-        self._note("signal", f"{text}, sent by {who}", who, command.rank)
+        self._acted("signal", f"{text}, sent by {who}", who, command.rank)
         self._send(sender, wire.Reply(command.id, True, text))
         return None
 

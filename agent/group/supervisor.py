@@ -84,6 +84,11 @@ class Supervisor:
         """Stop looking after the run, without touching it."""
         self._leaving = True
 
+    def pass_on(self, number: int, _frame: object) -> None:
+        """Hand a signal on to torchrun, which hands it on to its ranks; they know what to do, and we stay to see it."""
+        if self._run.torchrun is not None:
+            processes.send(self._run.torchrun, number)
+
     def run(self, predecessor: Run | None = None) -> None:
         """Start torchrun, or take over from a supervisor that is gone, and stay until the run is over.
 
@@ -327,7 +332,7 @@ def main() -> int:
         supervisor = Supervisor(directory, run, context, claim)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, supervisor.leave)
+            signal.signal(number, supervisor.pass_on if run.on_term else supervisor.leave)
         supervisor.run(before if before.supervisor is not None else None)
     return 0
 

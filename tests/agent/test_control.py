@@ -158,7 +158,7 @@ def test_a_rank_that_does_not_answer_leaves_nobody_held(group_of, kind):
 
 
 def test_a_rank_that_misses_the_decision_follows_it_all_the_same(group_of):
-    """The message that the hold is kept is lost on the way to one rank: when its lease ends it stays with the others."""
+    """One rank is not told that the hold is kept: when its lease ends it stays with the others."""
     group = group_of(1, 1, 1)
     group.deaf.add((1, wire.Keep))
     group.controller().pause()
@@ -192,6 +192,17 @@ def test_a_group_without_steps_is_told_so_and_goes_on(group_of):
     group.members[1].moving = False
     with pytest.raises(Unholdable, match="rank 1 did not come to the end of step 3 within 60 s"):
         group.controller().pause()
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_a_group_that_has_never_stepped_is_not_waited_for_long(group_of):
+    """Without a single optimizer step there may be none to come, and nobody waits a minute for it."""
+    group = group_of(0, 0)
+    for member in group.members:
+        member.moving = False
+    with pytest.raises(Unholdable, match="no rank has completed an optimizer step yet"):
+        group.controller().pause()
+    assert group.clock.now < 12
     assert [gate.limit for gate in group.gates] == [None, None]
 
 

@@ -27,6 +27,13 @@ def add(verbs: Verbs) -> None:
     launch.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl with a GPU for each rank, else gloo")
     launch.add_argument("--grace", type=seconds, default=5.0, metavar="S", help="seconds between TERM and KILL (5)")
     launch.add_argument(
+        "--on-term",
+        choices=("checkpoint",),
+        default="",
+        help="what a TERM from outside (a scheduler that needs the machine) leads to: all ranks save a checkpoint at "
+        "the same step, where the script has said how, and end there",
+    )
+    launch.add_argument(
         "--inject",
         action="append",
         default=[],
@@ -64,6 +71,7 @@ def _restarts(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from ddptop.trainers import CATALOGUE
+    from ddptop.tui import view
     from ddptop.tui.launch import Request, RequestError, launch
 
     if (options.program is None) == (options.module is None):
@@ -79,6 +87,8 @@ def _run(options: argparse.Namespace) -> int:
         name=options.name,
         backend=options.backend,
         grace_s=options.grace,
+        on_term=options.on_term,
+        who=view.who("shell"),
         inject=tuple(options.inject),
         max_restarts=options.max_restarts,
     )
@@ -92,10 +102,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _restart(options: argparse.Namespace) -> int:
+    from ddptop.tui import view
     from ddptop.tui.launch import RequestError, restart
 
     try:
-        directory = restart(chosen(options.run), resume=options.resume)
+        directory = restart(chosen(options.run), resume=options.resume, who=view.who("shell"))
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: started again as {directory.name}", file=sys.stderr)
