@@ -92,7 +92,7 @@ class DdptopApp(App[None]):
                 f"count({digit})",
                 "Count",
                 id=f"run.count_{digit}",
-                tooltip="While paused, before . : how many steps",
+                tooltip="While paused: how many steps the next . makes",
                 show=False,
                 # Before the views that have digits, too; `check_action` keeps it to where there is a count.
                 priority=True,

@@ -81,7 +81,7 @@ def _keys(bindings: Sequence[BindingType]) -> Iterable[tuple[str, str]]:
             for key, single in BindingsMap([binding]):
                 keys.setdefault(single.tooltip, []).append(format_key(key) if key != "question_mark" else "?")
     for what, names in keys.items():
-        yield " ".join(names), what
+        yield "0 … 9" if names == list("0123456789") else " ".join(names), what
 
 
 class HelpScreen(ModalScreen[None]):

@@ -79,7 +79,12 @@ class LiveScreen(Screen[int]):
         Binding("space", "pause", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
         Binding("space", "resume", "Resume", id="run.resume", tooltip="Let all ranks go on"),
         Binding(
-            "full_stop", "step", "Step", id="run.step", key_display=".", tooltip="From a pause: one more step; 10. ten"
+            "full_stop",
+            "step",
+            "Step",
+            id="run.step",
+            key_display=".",
+            tooltip="From a pause: one more step; 10. makes ten",
         ),
         Binding(
             "c", "checkpoint", "Save", id="run.checkpoint", tooltip="Save a checkpoint on all ranks at the same step"
