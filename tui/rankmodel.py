@@ -23,6 +23,8 @@ STALLED_S = 10.0
 """Without a step for so long, and for ten usual steps, a rank is stalled."""
 KEPT_S = 1.0
 """A picture is no older than this; its ages are what grows meanwhile."""
+METRICS = 64
+"""Names a script may log before further ones are left out."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
 
@@ -152,7 +154,9 @@ class RankModel:
 
     def _note_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self.metrics[name if name in self.metrics else clean(name, 40)] = value
+            known = name if name in self.metrics else clean(name, 40)
+            if known in self.metrics or len(self.metrics) < METRICS:
+                self.metrics[known] = value
 
     @property
     def means(self) -> Means:
