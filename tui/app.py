@@ -159,6 +159,7 @@ class DdptopApp(App[None]):
         for screen in reversed(self.screen_stack):
             if isinstance(screen, LiveScreen):
                 screen.take(frame)
+                self.source.watch(screen.in_sight)
             if not screen.is_modal:
                 break
 

@@ -20,7 +20,7 @@ def show_dashboard(directory: RunDir) -> int:
     """Show the dashboard until it is left, then say how to come back."""
     from ddptop.tui.app import run_dashboard
 
-    link = Link(directory, who("dashboard"))
+    link = Link(directory, who("dashboard"), looks_back=True)
     # Closes the link when it ends; the picture it had is still there.
     code = run_dashboard(link)
     frame = link.frame(time.time())
