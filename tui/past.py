@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ddptop.agent.wire import Beat, Step
+from ddptop.tui.history import History
 from ddptop.tui.tracks import Tracks
 
 RECORDS: Final = 65_536
@@ -58,17 +59,21 @@ class Past:
     def __init__(self, world: int) -> None:
         self.tracks = Tracks(world)
         self.steps = KeptSteps(world)
+        self.history = History(world)
 
     def take(self, rank: int, step: Step) -> None:
         """Take in a record of a rank; in order and once."""
         self.tracks.take(rank, step)
         self.steps.take(rank, step)
+        self.history.take(rank, step)
 
     def beat(self, beat: Beat) -> None:
         """Take in a sign of life, for the memory it tells."""
         if beat.memory_bytes is not None:
             self.tracks.take_memory(beat.rank, beat.at_ns, beat.memory_bytes)
+        self.history.take_memory(beat.rank, beat.memory_bytes)
 
-    def restart(self) -> None:
-        """Forget the steps: the ranks began anew and count from one again."""
+    def restart(self, rank: int) -> None:
+        """Forget the steps: the ranks began anew, as this one has just said, and count from one again."""
         self.steps = KeptSteps(self.steps.world)
+        self.history.forget(rank)

@@ -108,7 +108,7 @@ class Store:
             self._ranks[hello.rank] = model = RankModel(hello.rank, self._record)
             self._judge.restart()
             if self._past is not None:
-                self._past.restart()
+                self._past.restart(hello.rank)
             self._alignment = Alignment(self._run.world)
         model.hello, model.heard_at = hello, now
 
