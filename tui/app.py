@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
@@ -27,8 +28,10 @@ from textual.worker import WorkerFailed
 from ddptop.tui.frame import Frame
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.live import HelpAsked, KillAsked, LiveScreen, LogsAsked, PauseAsked, ResumeAsked
+from ddptop.tui.screens.live import FreezeAsked, HelpAsked, KillAsked, LiveScreen, LogsAsked, PauseAsked, ResumeAsked
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.plotted import PlotAsked
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RankAsked, RunScreen
 from ddptop.tui.source import Refused, Source
@@ -82,6 +85,8 @@ class DdptopApp(App[None]):
         self._grace_s = grace_s
         self._clock = clock
         self._acting: str | None = None
+        self._frozen: Frame | None = None
+        """The picture that the user keeps."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = DARK.name
@@ -116,8 +121,15 @@ class DdptopApp(App[None]):
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
 
+    def _picture(self) -> Frame:
+        """Return the picture of this moment, or the one that the user keeps."""
+        now = self._clock()
+        if self._frozen is None:
+            return self.source.frame(now)
+        return replace(self._frozen, frozen_s=float(int(now - self._frozen.at)))
+
     def _paint(self) -> None:
-        self.frame = self.source.frame(self._clock())
+        self.frame = self._picture()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -130,6 +142,15 @@ class DdptopApp(App[None]):
                 break
 
     # What is asked
+
+    @on(FreezeAsked)
+    def _freeze(self) -> None:
+        self._frozen = self.source.frame(self._clock()) if self._frozen is None else None
+        self._paint()
+
+    def _let_go(self) -> None:
+        """End a freeze: who acts on the run wants to see what comes of it."""
+        self._frozen = None
 
     @on(PauseAsked)
     def _pause(self) -> None:
@@ -144,6 +165,7 @@ class DdptopApp(App[None]):
             self.notify(f"{self._acting} is still under way", severity="warning", markup=False)
             return
         self._acting = name
+        self._let_go()
         self.run_worker(partial(self._work, work), thread=True)
 
     def _work(self, work: Callable[[], str]) -> None:
@@ -165,17 +187,22 @@ class DdptopApp(App[None]):
 
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
-        frame = self.source.frame(self._clock())
+        self._let_go()
+        frame = self._picture()
         self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s))
 
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:
         if not isinstance(self.screen, LogScreen):
-            self.push_screen(LogScreen(self.source.frame(self._clock()), message.rank), self._returned)
+            self.push_screen(LogScreen(self._picture(), message.rank), self._returned)
 
     @on(RankAsked)
     def _show_rank(self, message: RankAsked) -> None:
-        self.push_screen(RankScreen(self.source.frame(self._clock()), message.rank), self._returned)
+        self.push_screen(RankScreen(self._picture(), message.rank), self._returned)
+
+    @on(PlotAsked)
+    def _show_plot(self, message: PlotAsked) -> None:
+        self.push_screen(PlotScreen(self._picture(), message.rank, message.look, alone=message.alone), self._returned)
 
     def _returned(self, rank: int | None) -> None:
         for screen in self.screen_stack:

@@ -67,8 +67,6 @@ class RankFrame:
     loss: float | None = None
     losses: tuple[float | None, ...] = ()
     """Recent losses, oldest first, at most 240."""
-    curve: tuple[tuple[int, float], ...] = ()
-    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages."""
     step_ms: float | None = None
     """Mean over the recent window (about 2 s, at least one step)."""
     phases_ms: Mapping[str, float] | None = None
@@ -164,5 +162,7 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    frozen_s: float | None = None
+    """How long the user has kept this picture while the run goes on; None for one of this moment."""
     past: Past | None = None
     """What is kept of the past, to be read only: the one part of a frame that grows under it."""

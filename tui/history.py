@@ -135,7 +135,7 @@ class History:
             before = last if begin is None else min(last, begin - 1)
             series = past.track.read(column, first, before)
             # A bucket may reach into what is live, and is known better there.
-            parts.append(Series(*(values[series.steps <= before] for values in series)) if begin else series)
+            parts.append(series.part(series.steps <= before) if begin else series)
         if live is not None:
             parts.append(live.track.read(column, first, last))
         return joined(parts)

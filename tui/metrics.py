@@ -5,6 +5,7 @@ Light to import: what draws lists them before any array is there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,6 +66,11 @@ _RECORDED_ONLY: Final = {
         Metric("learning_rate", "learning rate", ""),
     )
 }
+
+
+def offered(names: Iterable[str]) -> list[Metric]:
+    """Return all that can be plotted: what is recorded of every step, and what the script gives under these names."""
+    return [metric_named(name) for name in (*RECORDED, *(CUSTOM + name for name in names))]
 
 
 def metric_named(name: str) -> Metric:

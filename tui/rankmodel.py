@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step
-from ddptop.tui.curve import POINTS, Curve
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.units import clean
 
@@ -18,6 +17,8 @@ SILENT_S = 3.5
 """Without a heartbeat for so long, three of them missed, a rank is silent."""
 STALLED_S = 10.0
 """Without a step for so long, and for ten usual steps, a rank is stalled."""
+LOSSES = 240
+"""Losses kept for the small history in a panel."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
 
@@ -41,9 +42,8 @@ class RankModel:
         self._seq = 0
         self._pending: list[Step] = []
         self._recent: deque[Step] = deque(maxlen=512)
-        self._losses: deque[float | None] = deque(maxlen=POINTS)
+        self._losses: deque[float | None] = deque(maxlen=LOSSES)
         self._latencies: deque[int] = deque(maxlen=512)
-        self._curve = Curve()
         self._summary: _Summary | None = None
 
     def take(self, steps: Iterable[Step]) -> None:
@@ -80,7 +80,6 @@ class RankModel:
         self._losses.append(step.loss)
         if step.loss is not None:
             self.loss = step.loss
-            self._curve.add(step.step, step.loss)
         self._latencies.extend(
             call.duration_ns
             for call in step.collectives
@@ -137,7 +136,6 @@ class RankModel:
             heard_age_s=None if self.heard_at is None else max(0.0, now - self.heard_at),
             loss=self.loss,
             losses=tuple(self._losses),
-            curve=self._curve.points(),
             step_ms=summary.step_ms,
             phases_ms=summary.phases_ms,
             allreduce_p50_ms=summary.p50_ms,

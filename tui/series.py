@@ -7,7 +7,7 @@ ranks lie over each other. Imports NumPy.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,8 @@ Floats = npt.NDArray[np.float64]
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class Series(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Series:
     """One number over steps; one row a bucket, oldest first. NaN: not known, infinite: not finite."""
 
     steps: Floats
@@ -29,17 +30,28 @@ class Series(NamedTuple):
     count: Floats
     """Steps of the bucket that knew the number."""
 
+    @property
+    def columns(self) -> tuple[Floats, ...]:
+        """All of it, in the order above."""
+        return self.steps, self.at, self.mean, self.low, self.high, self.count
 
-class _Buckets(NamedTuple):
+    def part(self, where: slice | npt.NDArray[np.bool_]) -> Series:
+        """Return some of the rows."""
+        return Series(*(column[where] for column in self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Buckets:
     steps: npt.NDArray[np.int64]
     at: Floats
     stats: npt.NDArray[np.float32]
     """(4, buckets, columns): least, greatest, mean, how many steps knew the number."""
 
-    def __getitem__(self, part: slice) -> _Buckets:  # type: ignore[override]
-        return _Buckets(self.steps[part], self.at[part], self.stats[:, part])
+    def part(self, where: slice) -> _Buckets:
+        """Return some of the buckets; copied, because a view would keep all of them alive."""
+        return _Buckets(self.steps[where].copy(), self.at[where].copy(), self.stats[:, where].copy())
 
-    def __add__(self, later: _Buckets) -> _Buckets:  # type: ignore[override]
+    def then(self, later: _Buckets) -> _Buckets:
         return _Buckets(
             np.concatenate((self.steps, later.steps)),
             np.concatenate((self.at, later.at)),
@@ -101,14 +113,15 @@ class Track:
             if level == len(self._levels):
                 self._levels.append(new)
             else:
-                self._levels[level] += new
+                self._levels[level] = self._levels[level].then(new)
             kept = self._levels[level]
             if len(kept.steps) < 2 * self._capacity:
                 return
             cut = len(kept.steps) - self._capacity
             # Both halves of a bucket go on together.
             cut -= (kept.steps[cut] - 1) >> (level + 1) == (kept.steps[cut - 1] - 1) >> (level + 1)
-            new, self._levels[level] = kept[:cut].folded(level + 1), _copied(kept[cut:])
+            self._levels[level] = kept.part(slice(cut, None))
+            new = kept.part(slice(cut)).folded(level + 1)
             level += 1
 
     @property
@@ -133,16 +146,11 @@ class Track:
     @property
     def nbytes(self) -> int:
         """Memory of all buckets."""
-        return sum(array.nbytes for level in self._levels for array in level)
+        return sum(level.steps.nbytes + level.at.nbytes + level.stats.nbytes for level in self._levels)
 
 
 def joined(parts: list[Series]) -> Series:
     """Return series one after the other."""
     if not parts:
-        return Series(*(np.empty(0) for _ in Series._fields))
-    return Series(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def _copied(buckets: _Buckets) -> _Buckets:
-    # A slice would keep the whole array alive.
-    return _Buckets(*(array.copy() for array in buckets))
+        return Series(*(np.empty(0) for _ in range(6)))
+    return Series(*(np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True)))

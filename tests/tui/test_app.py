@@ -331,7 +331,7 @@ async def test_a_resize_uses_the_new_size() -> None:
             (80, 24, False),
         ):
             await pilot.resize_terminal(width, height)
-            await until(pilot, lambda plot=plot: app.screen.query_one("#losses").display == plot, "the plot")
+            await until(pilot, lambda plot=plot: app.screen.query_one("#plots").display == plot, "the plot")
             await pilot.pause()
             assert app.screen.query_one(Footer).region.bottom == height
             if width >= 80:
@@ -498,6 +498,6 @@ async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
     source = StillSource(frame("starting"))
     app = dashboard(source)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(app.screen.query("LossPlot")), "the plot widget")
+        await until(pilot, lambda: bool(app.screen.query("Plot")), "the plot widget")
         source.picture = frame()
         await until(pilot, lambda: any("⠀" < char <= "⣿" for char in seen(app)), "the curves")

@@ -10,12 +10,12 @@ import pytest
 from ddptop.agent import wire
 from ddptop.tui.history import MOST_NAMES, History, capacity_for
 from ddptop.tui.metrics import CUSTOM, RECORDED, metric_named
-from ddptop.tui.series import Series, Track
+from ddptop.tui.series import Track
 
 
-def step(number: int, loss: float | None = 1.0, at_ns: int | None = None, **more: object) -> wire.Step:
+def step(number: int, loss: float | None = 1.0, **more: object) -> wire.Step:
     return wire.Step(
-        number, number, number * 10**7 if at_ns is None else at_ns, 10**7, 10**6, 2 * 10**6, 3 * 10**6, 10**6, 2 * 10**6,
+        number, number, number * 10**7, 10**7, 10**6, 2 * 10**6, 3 * 10**6, 10**6, 2 * 10**6,
         10**6, loss, 32, **more,
     )  # fmt: skip
 
@@ -97,8 +97,8 @@ def test_a_part_is_read_with_the_buckets_at_its_edges() -> None:
     for first, last in ((1, 10), (100, 4000), (4990, 5000), (4999.5, 4999.6), (6000, 7000)):
         part = track.read(0, first, last)
         begin = np.searchsorted(whole.steps, first)
-        expected = Series(*(values[begin : np.searchsorted(whole.steps, last) + 1] for values in whole))
-        for mine, theirs in zip(part, expected, strict=True):
+        expected = whole.part(slice(begin, np.searchsorted(whole.steps, last) + 1))
+        for mine, theirs in zip(part.columns, expected.columns, strict=True):
             assert np.array_equal(mine, theirs, equal_nan=True)
 
 

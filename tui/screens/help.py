@@ -16,12 +16,16 @@ from ddptop.tui.frame import STATES
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.metric import MetricPicker
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.panels import PanelGrid
+from ddptop.tui.widgets.place import PlotPlace
 from ddptop.tui.widgets.rankview import RankView
 
 _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
@@ -29,6 +33,10 @@ _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("all ranks", RunScreen),
     ("all ranks", RankView),
     ("panels", PanelGrid),
+    ("plots", PlottedScreen),
+    ("the plot alone", PlotScreen),
+    ("crosshair", PlotPlace),
+    ("choice of a metric", MetricPicker),
     ("one rank", RankScreen),
     ("logs", LogScreen),
     ("kill", KillDialog),

@@ -26,6 +26,10 @@ class ResumeAsked(Asked):
     """Let them go on."""
 
 
+class FreezeAsked(Asked):
+    """Keep the picture as it is, or let it go on."""
+
+
 class HelpAsked(Asked):
     """Show the keys."""
 
@@ -54,6 +58,13 @@ class LiveScreen(Screen[int]):
         Binding("space", "resume", "Resume", id="run.resume", tooltip="Let all ranks go on"),
         Binding("k", "kill", "Kill", id="run.kill", tooltip="End the run, or the chosen rank: asks first"),
         Binding("g", "logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
+        Binding(
+            "v",
+            "freeze",
+            "Freeze",
+            id="view.freeze",
+            tooltip="Freeze the picture, or let it go on; the run never stops",
+        ),
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
 
@@ -110,6 +121,10 @@ class LiveScreen(Screen[int]):
     def action_logs(self) -> None:
         """Ask for the log."""
         self.post_message(LogsAsked(self.rank))
+
+    def action_freeze(self) -> None:
+        """Ask to keep the picture."""
+        self.post_message(FreezeAsked())
 
     def action_help(self) -> None:
         """Ask for the keys."""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Footer
 
 from ddptop.tui.frame import Frame
-from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.lines import Page
 from ddptop.tui.widgets.log import LogView
-
-if TYPE_CHECKING:
-    from ddptop.tui.widgets.plot import LossPlot
+from ddptop.tui.widgets.place import PlotPlace
 
 
-class RankScreen(LiveScreen):
+class RankScreen(PlottedScreen):
     """Facts, loss and log of one rank."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -46,8 +44,7 @@ class RankScreen(LiveScreen):
     ]
 
     def __init__(self, frame: Frame, rank: int) -> None:
-        super().__init__(frame, rank)
-        self._plot: LossPlot | None = None
+        super().__init__(frame, rank, alone=True)
 
     def compose(self) -> ComposeResult:
         """Lay out the parts; the plot comes after the first paint."""
@@ -55,22 +52,13 @@ class RankScreen(LiveScreen):
         with Horizontal(id="rank"):
             yield Page(id="facts")
             with Vertical(id="beside"):
-                yield Container(id="losses")
+                yield PlotPlace()
                 yield LogView()
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Show the rank; its facts can be scrolled."""
-        super().on_mount()
         self.query_one("#facts").focus()
-        self.call_after_refresh(self._add_plot)
-
-    def _add_plot(self) -> None:
-        from ddptop.tui.widgets.plot import LossPlot
-
-        self._plot = LossPlot()
-        self.query_one("#losses").mount(self._plot)
-        self.show(self.frame)
 
     def on_resize(self) -> None:
         """Draw for another width."""
@@ -85,8 +73,11 @@ class RankScreen(LiveScreen):
         page = self.query_one("#facts", Page)
         page.show_rows(fact_rows(rank, frame, page.scrollable_content_region.width or 40, page.ink))
         self.query_one(LogView).show(rank)
-        if self._plot is not None:
-            self._plot.show([rank], rank.rank)
+        super().show(frame)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the arrows to the crosshair while there is one."""
+        return not (action == "neighbour" and self.crossing) and super().check_action(action, parameters)
 
     def action_back(self) -> None:
         """Return to all ranks, with this one chosen."""

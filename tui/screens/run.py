@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher, Footer
 
 from ddptop.tui.frame import Frame
-from ddptop.tui.screens.live import Asked, LiveScreen
+from ddptop.tui.screens.live import Asked
+from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
+from ddptop.tui.widgets.place import PlotPlace
 from ddptop.tui.widgets.rankview import RankView
-
-if TYPE_CHECKING:
-    from ddptop.tui.widgets.plot import LossPlot
 
 
 class RankAsked(Asked):
@@ -48,7 +47,7 @@ VIEWS: Final = (View("panels", "1", "Show a panel for each rank", PanelGrid),)
 _GROUP: Final = Binding.Group("View", compact=True)
 
 
-class RunScreen(LiveScreen):
+class RunScreen(PlottedScreen):
     """Header, one of the views of the ranks, plot, events and the chosen rank's log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,7 +65,6 @@ class RunScreen(LiveScreen):
 
     def __init__(self, frame: Frame) -> None:
         super().__init__(frame, frame.ranks[0].rank if frame.ranks else 0)
-        self._plot: LossPlot | None = None
 
     def compose(self) -> ComposeResult:
         """Lay out the parts; the plot comes after the first paint, further views when they are asked for."""
@@ -74,7 +72,7 @@ class RunScreen(LiveScreen):
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
             yield self._made(VIEWS[0])
         with Horizontal(id="below"):
-            yield Container(id="losses")
+            yield PlotPlace()
             with Vertical(id="side"):
                 yield EventList()
                 yield LogView()
@@ -87,17 +85,8 @@ class RunScreen(LiveScreen):
         return made
 
     def on_mount(self) -> None:
-        """Begin with the first view; load what is heavy once it is there."""
-        super().on_mount()
+        """Begin with the first view."""
         self.view.focus()
-        self.call_after_refresh(self._add_plot)
-
-    def _add_plot(self) -> None:
-        from ddptop.tui.widgets.plot import LossPlot
-
-        self._plot = LossPlot()
-        self.query_one("#losses").mount(self._plot)
-        self.show(self.frame)
 
     @property
     def view(self) -> RankView:
@@ -127,8 +116,7 @@ class RunScreen(LiveScreen):
         chosen = self.view.chosen_frame
         if chosen is not None:
             self.query_one(LogView).show(chosen)
-        if self._plot is not None:
-            self._plot.show(frame.ranks, self.rank)
+        super().show(frame)
 
     def choose(self, rank: int) -> None:
         """Choose a rank, as the user may have done on another screen."""

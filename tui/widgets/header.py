@@ -10,7 +10,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.bars import gauge
-from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread
+from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread, width_of
 
 
 class Header(Page, can_focus=False):
@@ -56,7 +56,11 @@ def header_rows(frame: Frame, width: int, ink: Ink, *, roomy: bool) -> list[Row]
 def _run(frame: Frame, width: int, ink: Ink) -> Row:
     hue = ink[f"bold state-{frame.state}"]
     clock: Row = []
-    if frame.started_at is not None:
+    if frame.frozen_s is not None:
+        # In the place of the clock, which stands still: it must be seen at once, on every screen.
+        kept = units.duration(frame.frozen_s)
+        clock = [Segment(f" VIEW FROZEN {kept} ", ink["frozen"]), Segment(" v: goes on", ink["bold value"])]
+    elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
         clock.append(Segment(units.duration(end - frame.started_at), ink["value"]))
@@ -69,7 +73,7 @@ def _run(frame: Frame, width: int, ink: Ink) -> Row:
         [Segment(frame.backend or "", ink["value"])],
         [Segment(frame.device or "", ink["value"])],
     ]
-    left = packed([piece for piece in pieces if piece is not clock], width - 12)
+    left = packed([piece for piece in pieces if piece is not clock], width - max(12, width_of(clock) + 1))
     return spread(left, clock, width)
 
 
