@@ -40,12 +40,14 @@ class _Kept:
         self._width = columns + 2
         self._waiting = array("d")
         self._track = Track(capacity)
-        self._last = 0
+        self.first = self.last = 0
+        """The first and the last step taken in; 0 before there was one."""
 
     def add(self, step: int, at_ns: int, values: tuple[float, ...]) -> None:
-        if not self._last < step < _FURTHEST:
+        if not self.last < step < _FURTHEST:
             return
-        self._last = step
+        self.last = step
+        self.first = self.first or step
         self._waiting.extend((step, at_ns / 1e9, *values))
         if len(self._waiting) >= _WAITING * self._width:
             self._settle()
@@ -82,6 +84,8 @@ class History:
 
     def take(self, rank: int, step: Step, *, earlier: bool = False) -> None:
         """Take in a record; in order, those of before the dashboard came among themselves."""
+        if earlier and self._is_live(rank, step.step):
+            return
         self.records += 1
         memory = math.nan if earlier else self._memory[rank]
         self._kept(rank, "", earlier).add(step.step, step.end_at_ns, _row(step, memory))
@@ -89,6 +93,10 @@ class History:
             known = self._cleaned.get(name) or self._known(name)
             if known:
                 self._kept(rank, known, earlier).add(step.step, step.end_at_ns, (_number(value),))
+
+    def _is_live(self, rank: int, step: int) -> bool:
+        live = self._parts.get((rank, "", False))
+        return live is not None and step >= live.first
 
     def take_memory(self, rank: int, memory_bytes: int | None) -> None:
         """Take in a reading; it counts for the steps from here on."""
@@ -119,10 +127,12 @@ class History:
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step kept of a rank, None where there is none."""
-        tracks = [kept.track for earlier in (True, False) if (kept := self._parts.get((rank, "", earlier))) is not None]
-        first = min((track.first for track in tracks if track.first is not None), default=None)
-        last = max((track.last for track in tracks if track.last is not None), default=None)
-        return None if first is None or last is None else (first, last)
+        parts = [
+            kept
+            for earlier in (True, False)
+            if (kept := self._parts.get((rank, "", earlier))) is not None and kept.last
+        ]
+        return (min(kept.first for kept in parts), max(kept.last for kept in parts)) if parts else None
 
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
@@ -131,11 +141,10 @@ class History:
         live, past = self._parts.get((rank, name, False)), self._parts.get((rank, name, True))
         parts = []
         if past is not None:
-            begin = None if live is None else live.track.first
-            before = last if begin is None else min(last, begin - 1)
+            before = last if live is None else min(last, live.first - 1)
             series = past.track.read(column, first, before)
             # A bucket may reach into what is live, and is known better there.
-            parts.append(series.part(series.steps <= before) if begin else series)
+            parts.append(series if live is None else series.part(series.steps < live.first))
         if live is not None:
             parts.append(live.track.read(column, first, last))
         return joined(parts)

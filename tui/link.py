@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 DRAIN_S = 0.004
 """Longest stay in one `poll`, so that a flood of messages never holds up a key."""
+CATCH_UP_S = 0.02
+"""The same while the past is taken in: the picture is not whole before."""
+EARLIER_S = 0.008
+"""The same for what only plots look back at."""
+RECENT_RECORDS = 32_768
+"""Records of all ranks together that are taken in at once; what is older comes from the recording, bit by bit."""
+LEAST_RECENT = 512
+"""Of one rank: as many as its numbers are made of."""
+MOST_ASKED = 20_000
 LOOK_S = 0.25
 SURVEY_S = 1.0
 FILL_S = 5.0
@@ -94,14 +103,23 @@ class Link:
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
         self._replay: Iterator[wire.Telemetry] | None = None
+        """What is recorded of the run as a whole and of its end."""
+        self._earlier: Iterator[wire.Telemetry] | None = None
+        """Recorded steps, for those who look back."""
         if self._run.launched:
             self._sub.connect(directory.address("supervisor", "pub"))
-        self._replay = recorder.read_history(directory.database) if self._run.launched else None
+            self._replay = self._recorded()
+            past = self.store.past
+            if past is not None:
+                self._earlier = recorder.read_steps(directory.database)
+                past.history.complete = False
+        # What is recorded by then reaches up to what the ranks themselves still tell.
+        self._earlier_due = time.monotonic() + 2 * recorder.BATCH_S
 
     @property
     def settled(self) -> bool:
         """True once everything recorded of the past has been taken in."""
-        return self._replay is None and not self._fills
+        return self._replay is None and self._earlier is None and not self._fills
 
     def poll(self) -> None:
         """Take in what has arrived; bounded in time, never blocks."""
@@ -112,11 +130,12 @@ class Link:
         if now >= self._survey_due:
             self._survey()
             self._survey_due = now + SURVEY_S
-        deadline = now + DRAIN_S
-        self._drain(deadline)
+        self._drain(now + DRAIN_S)
+        deadline = now + (DRAIN_S if self._replay is None and not self._fills else CATCH_UP_S)
         self._take_replay(deadline)
-        self._take_fills()
+        self._take_fills(deadline)
         self._ask_for_gaps()
+        self._take_earlier(now + EARLIER_S)
 
     def _drain(self, deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -133,14 +152,40 @@ class Link:
     def _take_replay(self, deadline: float) -> None:
         if self._replay is None:
             return
-        over = self._run.state in ENDED_STATES
         for message in self._replay:
-            # Of a live run the ranks themselves know better; what happened is known to the record alone.
-            if over or isinstance(message, wire.Event):
+            if isinstance(message, wire.Steps):
+                self.store.fill(message.rank, message.steps, last=False)
+            else:
                 self.store.apply(message, message.at_ns / 1e9 if isinstance(message, wire.Beat) else time.time())
             if time.monotonic() > deadline:
                 return
         self._replay = None
+
+    def _recorded(self) -> Iterator[wire.Telemetry]:
+        """Yield what of the recording the ranks themselves do not tell: of a live run, what happened."""
+        database = self.directory.database
+        if self._run.state not in ENDED_STATES:
+            yield from recorder.read_events(database)
+            return
+        yield from recorder.read_ranks(database)
+        yield from recorder.read_newest_steps(database, RECENT_RECORDS)
+        yield from recorder.read_events(database)
+        yield from recorder.read_end(database)
+
+    def _take_earlier(self, deadline: float) -> None:
+        """Take in the steps of before, once what is needed at once is there."""
+        past = self.store.past
+        if past is None or self._earlier is None or self._replay is not None or self._fills:
+            return
+        if self._run.state not in ENDED_STATES and time.monotonic() < self._earlier_due:
+            return
+        for message in self._earlier:
+            if isinstance(message, wire.Steps):
+                past.take_earlier(message.rank, message.steps)
+            if time.monotonic() > deadline:
+                return
+        self._earlier = None
+        past.history.complete = True
 
     def _look(self) -> None:
         """Read again what has changed in the run directory."""
@@ -176,13 +221,16 @@ class Link:
             if rank in self._fills or rank not in self._connected:
                 continue
             socket = _connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
-            socket.send(wire.encode(wire.Fill(1, first)))
+            # What is recorded need not come from the rank, which is asked for as much as is looked at once.
+            recorded = first == 1 and self._run.launched
+            limit = max(LEAST_RECENT, RECENT_RECORDS // self._run.world) if recorded else MOST_ASKED
+            socket.send(wire.encode(wire.Fill(1, first, limit)))
             self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
 
-    def _take_fills(self) -> None:
+    def _take_fills(self, deadline: float) -> None:
         for rank, (socket, number, give_up) in list(self._fills.items()):
             done = time.monotonic() > give_up
-            while not done:
+            while not done and time.monotonic() < deadline:
                 try:
                     answer = _readable(socket.recv(zmq.NOBLOCK))
                 except zmq.Again:

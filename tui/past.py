@@ -6,7 +6,7 @@ shown, and what draws from it says up to which moment or which step it wants to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ddptop.agent.wire import Beat, Step
@@ -66,6 +66,12 @@ class Past:
         self.tracks.take(rank, step)
         self.steps.take(rank, step)
         self.history.take(rank, step)
+
+    def take_earlier(self, rank: int, steps: Iterable[Step]) -> None:
+        """Take in records of before, which only the history has room for; in order among themselves."""
+        if 0 <= rank < self.steps.world:
+            for step in steps:
+                self.history.take(rank, step, earlier=True)
 
     def beat(self, beat: Beat) -> None:
         """Take in a sign of life, for the memory it tells."""

@@ -90,8 +90,6 @@ class Track:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self.first: int | None = None
-        """The first step that was taken in, None before there was one."""
         self._levels: list[_Buckets] = []
         """From single steps to the widest buckets; in time the last level comes first."""
 
@@ -99,8 +97,6 @@ class Track:
         """Append rows of step, moment and numbers; steps rise, also over calls. NaN: not known."""
         if not len(rows):
             return
-        if self.first is None:
-            self.first = int(rows[0, 0])
         values = rows[:, 2:]
         known = ~np.isnan(values)
         # float32 holds no more; both infinities become one sign for "not finite".
@@ -123,11 +119,6 @@ class Track:
             self._levels[level] = kept.part(slice(cut, None))
             new = kept.part(slice(cut)).folded(level + 1)
             level += 1
-
-    @property
-    def last(self) -> int | None:
-        """The last step."""
-        return int(self._levels[0].steps[-1]) if self._levels else None
 
     def read(self, column: int, first: float, last: float) -> Series:
         """Return one number between two steps, the buckets at both edges included."""

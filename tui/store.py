@@ -49,7 +49,7 @@ class Store:
         self._run = run
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
-        self._past = past
+        self.past = past
         """Where somebody looks back."""
         self._judge = Judge(run.world)
         self._alignment = Alignment(run.world)
@@ -79,8 +79,8 @@ class Store:
                     return
                 model.beat, model.heard_at = message, now
                 self._judge.beat(message)
-                if self._past is not None:
-                    self._past.beat(message)
+                if self.past is not None:
+                    self.past.beat(message)
             case wire.Steps(rank, steps):
                 model = self._ranks.get(rank)
                 if model is None:
@@ -107,16 +107,16 @@ class Store:
             # A new process in the old one's place: its numbers begin anew.
             self._ranks[hello.rank] = model = RankModel(hello.rank, self._record)
             self._judge.restart()
-            if self._past is not None:
-                self._past.restart(hello.rank)
+            if self.past is not None:
+                self.past.restart(hello.rank)
             self._alignment = Alignment(self._run.world)
         model.hello, model.heard_at = hello, now
 
     def _record(self, rank: int, step: wire.Step) -> None:
         self._judge.take(rank, step)
         self._alignment.take(rank, step)
-        if self._past is not None:
-            self._past.take(rank, step)
+        if self.past is not None:
+            self.past.take(rank, step)
 
     def know_run(self, run: Run) -> None:
         """Take in the run's record."""
@@ -271,7 +271,7 @@ class Store:
             ranks=ranks,
             events=tuple(self._events),
             verdict=self._verdict,
-            past=self._past,
+            past=self.past,
             refused=self.refused
             + sum(rank.refused for rank in ranks)
             + (self._group.refused if self._group is not None else 0),

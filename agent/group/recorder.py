@@ -1,8 +1,8 @@
 """The memory of a run: a subscriber to every rank that writes the run's SQLite file.
 
 Payloads are stored as they came, one transaction a second, in a thread of its own: neither
-a slow nor a failing disk reaches supervision.  `read_history` gives the recording back,
-also while it is being written.
+a slow nor a failing disk reaches supervision.  The `read_*` functions give the recording
+back, also while it is being written.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ MOST_BYTES: Final = 512 << 20
 """Size of the file at which no more steps and events of ranks are taken in."""
 
 _MOST_A_BATCH: Final = 20_000
+_PIECE: Final = 500
+"""Rows read at a time: a millisecond or two."""
 _HIGH_WATER: Final = 10_000
 _LARGEST: Final = 2**63 - 1
 """SQLite's largest integer; a hostile number beyond it is not a message of ours."""
@@ -183,20 +185,65 @@ def read_history(database: Path) -> Iterator[wire.Telemetry]:
 
     Damage or absence of the file ends the iteration; what could be read before it is given.
     """
+    yield from read_ranks(database)
+    yield from read_steps(database)
+    yield from read_events(database)
+    yield from read_end(database)
+
+
+def read_ranks(database: Path) -> Iterator[wire.Telemetry]:
+    """Give back who the ranks were."""
+    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'hello' ORDER BY rank")
+
+
+def read_events(database: Path) -> Iterator[wire.Telemetry]:
+    """Give back the events, in order."""
+    yield from _read(database, "SELECT payload FROM events ORDER BY at_ns, rowid")
+
+
+def read_end(database: Path) -> Iterator[wire.Telemetry]:
+    """Give back how each rank and the run were at last."""
+    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
+    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'run'")
+
+
+def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
+    """Give back the newest messages with steps, at most so many, oldest first."""
+    query = f"SELECT payload FROM steps ORDER BY rowid DESC LIMIT {most}"
+    yield from _messages(_rows(database, query)[::-1])
+
+
+def read_steps(database: Path) -> Iterator[wire.Telemetry]:
+    """Give back all steps, in order; the file is free between pieces, however slowly they are taken."""
+    last = 0
+    while True:
+        rows = _rows(database, f"SELECT payload, rowid FROM steps WHERE rowid > {last} ORDER BY rowid LIMIT {_PIECE}")
+        if not rows:
+            return
+        last = rows[-1][1]
+        yield from _messages(rows)
+
+
+def _read(database: Path, query: str) -> Iterator[wire.Telemetry]:
+    yield from _messages(_rows(database, query))
+
+
+def _messages(rows: list[tuple[Any, ...]]) -> Iterator[wire.Telemetry]:
+    for payload, *_ in rows:
+        with contextlib.suppress(wire.Unreadable, TypeError):
+            yield wire.read_telemetry(payload)
+
+
+def _rows(database: Path, query: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a query; none where the file is damaged or absent."""
+    rows: list[tuple[Any, ...]] = []
     try:
         with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            for query in (
-                "SELECT payload FROM latest WHERE kind = 'hello' ORDER BY rank",
-                "SELECT payload FROM steps ORDER BY rowid",
-                "SELECT payload FROM events ORDER BY at_ns, rowid",
-                "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank",
-                "SELECT payload FROM latest WHERE kind = 'run'",
-            ):
-                for (payload,) in connection.execute(query):
-                    with contextlib.suppress(wire.Unreadable):
-                        yield wire.read_telemetry(payload)
+            for row in connection.execute(query):
+                rows.append(row)
     except sqlite3.Error:
-        return
+        return rows
+    return rows
 
 
 def _row(message: wire.Telemetry, payload: bytes) -> Row:

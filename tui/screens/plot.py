@@ -15,7 +15,6 @@ from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.place import PlotPlace
 
-
 _HINTS: Final = frozenset(
     (
         "plot.metric",
@@ -49,11 +48,12 @@ class PlotScreen(PlottedScreen):
         yield Page(id="hints")
         yield Footer(show_command_palette=False)
 
-    def on_mount(self) -> None:
-        """Name the keys that matter here, which the footer has no room for elsewhere."""
-        self.call_after_refresh(self._hint)
+    def _add_plot(self) -> None:
+        super()._add_plot()
+        self._name_keys()
 
-    def _hint(self) -> None:
+    def _name_keys(self) -> None:
+        """Name the keys that matter here, which the footer has no room for elsewhere."""
         page = self.query_one("#hints", Page)
         row: Row = []
         for active in self.active_bindings.values():
