@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 DRAIN_S = 0.004
 """Longest stay in one `poll`, so that a flood of messages never holds up a key."""
-CATCH_UP_S = 0.02
+CATCH_UP_S = 0.03
 """The same while the past is taken in: the picture is not whole before."""
-EARLIER_S = 0.008
+EARLIER_S = 0.012
 """The same for what only plots look back at."""
-RECENT_RECORDS = 32_768
+RECENT_RECORDS = 8192
 """Records of all ranks together that are taken in at once; what is older comes from the recording, bit by bit."""
-LEAST_RECENT = 512
-"""Of one rank: as many as its numbers are made of."""
+LEAST_RECENT = 64
+"""Of one rank."""
 MOST_ASKED = 20_000
 LOOK_S = 0.25
 SURVEY_S = 1.0
@@ -168,9 +168,9 @@ class Link:
             yield from recorder.read_events(database)
             return
         yield from recorder.read_ranks(database)
-        yield from recorder.read_newest_steps(database, RECENT_RECORDS)
-        yield from recorder.read_events(database)
         yield from recorder.read_end(database)
+        yield from recorder.read_events(database)
+        yield from recorder.read_newest_steps(database, RECENT_RECORDS)
 
     def _take_earlier(self, deadline: float) -> None:
         """Take in the steps of before, once what is needed at once is there."""
