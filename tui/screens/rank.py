@@ -72,7 +72,7 @@ class RankScreen(PlottedScreen):
             return
         page = self.query_one("#facts", Page)
         page.show_rows(fact_rows(rank, frame, page.scrollable_content_region.width or 40, page.ink))
-        self.query_one(LogView).show(rank)
+        self.query_one(LogView).show(rank, still=frame.frozen_s is not None)
         super().show(frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -115,7 +115,7 @@ class RunScreen(PlottedScreen):
         self.query_one(EventList).show(frame)
         chosen = self.view.chosen_frame
         if chosen is not None:
-            self.query_one(LogView).show(chosen)
+            self.query_one(LogView).show(chosen, still=frame.frozen_s is not None)
         super().show(frame)
 
     def choose(self, rank: int) -> None:

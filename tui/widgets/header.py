@@ -116,6 +116,8 @@ def message(frame: Frame) -> tuple[str, str]:
         return _ending(frame), f"bold state-{frame.state}"
     if frame.orphaned:
         return "torchrun is gone and its ranks live on without it: k ends them", "bold level-error"
+    if frame.state == "starting":
+        return _start(frame), "state-starting"
     if frame.state == "killing":
         return "being ended; what is left after the grace period gets KILL", "state-killing"
     if frame.state == "pausing":
@@ -126,7 +128,7 @@ def message(frame: Frame) -> tuple[str, str]:
     if frame.state == "silent":
         heard = [rank.heard_age_s for rank in frame.ranks if rank.heard_age_s is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
-        return f"no sign of life from any rank{for_}", "bold state-silent"
+        return f"no sign of life from any rank{for_}: g shows the log, k ends them", "bold state-silent"
     sick = next((rank for rank in frame.ranks if rank.health is not None), None)
     if sick is not None:
         return f"rank {sick.rank}: {sick.health}", "bold level-error"
@@ -139,6 +141,15 @@ def message(frame: Frame) -> tuple[str, str]:
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return "", "label"
+
+
+def _start(frame: Frame) -> str:
+    silent = [rank.rank for rank in frame.ranks if rank.heard_age_s is None]
+    if len(silent) == len(frame.ranks):
+        return "no rank has reported yet: g shows what they print meanwhile"
+    if silent:
+        return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
+    return "all ranks have reported and are on their way to the first step"
 
 
 def _ending(frame: Frame) -> str:
