@@ -24,6 +24,7 @@ PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
 TOPIC_HELLO: Final = b"hello"
 TOPIC_BEAT: Final = b"beat"
 TOPIC_STEPS: Final = b"steps"
+TOPIC_SUMMARY: Final = b"summary"
 TOPIC_EVENT: Final = b"event"
 TOPIC_RUN: Final = b"run"
 
@@ -163,6 +164,40 @@ class Steps(_Message, frozen=True, tag="steps"):
     steps: tuple[Step, ...]
 
 
+class Summary(_Message, frozen=True, tag="summary"):
+    """What a rank's newest steps were like, once a second: all that a view of many ranks needs of most of them."""
+
+    rank: int
+    number: int
+    """Consecutive number of the summary, so that a gap is seen."""
+    end_at_ns: int
+    """End of the last of these steps."""
+    step: int
+    """Number of that step."""
+    seq: int
+    """Number of its record."""
+    steps: int
+    """Steps since the summary before."""
+    wall_ns: int
+    """Of one step, as all times here: a mean over these steps."""
+    data_ns: int
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    wait_ns: int | None
+    other_ns: int
+    loss: float | None = None
+    """The last one known."""
+    samples: float | None = None
+    """A step, where they are known."""
+    starved_ns: int | None = None
+    p50_ns: int | None = None
+    """All-reduce latency over the recent calls, median."""
+    p99_ns: int | None = None
+    metrics: dict[str, float] = {}
+    """Newest value of everything given to `ddptop.agent.log` so far."""
+
+
 class Event(_Message, frozen=True, tag="event"):
     """Something worth a line in the run's event list."""
 
@@ -187,7 +222,7 @@ class RunState(_Message, frozen=True, tag="run"):
     """Messages that the supervisor could not read."""
 
 
-Telemetry = Hello | Beat | Steps | Event | RunState
+Telemetry = Hello | Beat | Steps | Summary | Event | RunState
 
 
 class Hold(_Message, frozen=True, tag="hold"):
@@ -222,6 +257,8 @@ class Fill(_Message, frozen=True, tag="fill"):
     first_seq: int = 0
     limit: int = 20_000
     """Newest records only, so that an answer stays within a few megabytes."""
+    earlier: int = 0
+    """Of the records before those, send so many, evenly spread: enough for a curve."""
 
 
 class Query(_Message, frozen=True, tag="query"):

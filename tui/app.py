@@ -138,6 +138,7 @@ class DdptopApp(App[None]):
         for screen in reversed(self.screen_stack):
             if isinstance(screen, LiveScreen):
                 screen.take(frame)
+                self.source.watch(screen.in_sight)
             if not screen.is_modal:
                 break
 
@@ -145,7 +146,9 @@ class DdptopApp(App[None]):
 
     @on(FreezeAsked)
     def _freeze(self) -> None:
-        self._frozen = self.source.frame(self._clock()) if self._frozen is None else None
+        frame = self.source.frame(self._clock())
+        # Ranks that nobody looks at would be drawn up later, as they are then.
+        self._frozen = replace(frame, ranks=tuple(frame.ranks)) if self._frozen is None else None
         self._paint()
 
     def _let_go(self) -> None:

@@ -7,9 +7,9 @@ not markup: draw it with `rich.text.Text` or `Segment`, never as a markup string
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 if TYPE_CHECKING:
     from ddptop.tui.past import Past
@@ -111,6 +111,42 @@ class RankFrame:
     """Errors inside the agent so far."""
 
 
+class Ranks(Sequence[RankFrame]):
+    """Many ranks of which few are looked at: each is drawn up when it is first asked for.
+
+    What nobody asked for before the next frame is made is never drawn up, and is then no longer
+    that of the frame's moment; `tuple` takes hold of all.
+    """
+
+    def __init__(
+        self, count: int, draw: Callable[[int], RankFrame], tell: Callable[[str], Sequence[Any] | None]
+    ) -> None:
+        self._drawn: list[RankFrame | None] = [None] * count
+        self._draw = draw
+        self._tell = tell
+        """Returns a field of all ranks without drawing them up, None for one that takes as much."""
+
+    def __len__(self) -> int:
+        return len(self._drawn)
+
+    @overload
+    def __getitem__(self, index: int) -> RankFrame: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RankFrame, ...]: ...
+    def __getitem__(self, index: int | slice) -> RankFrame | tuple[RankFrame, ...]:
+        if isinstance(index, slice):
+            return tuple(self[each] for each in range(*index.indices(len(self))))
+        found = self._drawn[index]
+        if found is None:
+            found = self._drawn[index] = self._draw(range(len(self))[index])
+        return found
+
+    def values(self, field: str) -> Sequence[Any]:
+        """Return a field of every rank."""
+        told = self._tell(field)
+        return [getattr(rank, field) for rank in self] if told is None else told
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One run at one moment. Ranks are in order; a rank not heard of yet is there as `starting`."""
@@ -156,7 +192,7 @@ class Frame:
     exit_code: int | None = None
     cause: str | None = None
     cause_rank: int | None = None
-    ranks: tuple[RankFrame, ...] = ()
+    ranks: Sequence[RankFrame] = ()
     events: tuple[EventLine, ...] = ()
     """Newest last, at most 500."""
     verdict: Verdict | None = None
@@ -166,3 +202,16 @@ class Frame:
     """How long the user has kept this picture while the run goes on; None for one of this moment."""
     past: Past | None = None
     """What is kept of the past, to be read only: the one part of a frame that grows under it."""
+    logged: frozenset[str] = frozenset()
+    """Names of what the scripts gave to `ddptop.agent.log`."""
+
+    def rank(self, number: int) -> RankFrame | None:
+        """Return a rank by its number."""
+        if 0 <= number < len(self.ranks) and self.ranks[number].rank == number:
+            return self.ranks[number]
+        return next((rank for rank in self.ranks if rank.rank == number), None)
+
+    def values(self, field: str) -> Sequence[Any]:
+        """Return a field of every rank, in order; for some fields cheaper than to look at the ranks."""
+        ranks = self.ranks
+        return ranks.values(field) if isinstance(ranks, Ranks) else [getattr(rank, field) for rank in ranks]

@@ -5,6 +5,7 @@ Imports NumPy, so it is loaded only when a heatmap is shown; knows neither color
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Final, NamedTuple
 
@@ -33,19 +34,19 @@ class Bands(NamedTuple):
 
     group: int
     """Ranks in one band; more than one where there are more ranks than room."""
-    count: int
+    rows: int
     thickness: int
     """Half lines a band takes: 1, or an even number."""
 
     @property
     def lines(self) -> int:
         """Lines that all bands take."""
-        return -(-self.count * self.thickness // 2)
+        return -(-self.rows * self.thickness // 2)
 
     def of_line(self, line: int) -> tuple[int, int | None]:
         """Return the bands in the upper and lower half of a line, None below the last one."""
         upper, lower = (2 * line) // self.thickness, (2 * line + 1) // self.thickness
-        return upper, lower if lower < self.count else None
+        return upper, lower if lower < self.rows else None
 
 
 def arrange_bands(ranks: int, lines: int, *, halves: bool = True) -> Bands:
@@ -116,6 +117,6 @@ def runs(upper: Shades, lower: Shades) -> list[tuple[int, int, int]]:
     edges = [0, *ends.tolist(), len(pairs)]
     return [
         (until - since, int(upper[since]), int(lower[since]))
-        for since, until in zip(edges, edges[1:], strict=False)
+        for since, until in itertools.pairwise(edges)
         if until > since
     ]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from ddptop.agent.wire import Step
+from ddptop.agent.wire import Step, Summary
 from ddptop.tui.metrics import CUSTOM, RECORDED
 from ddptop.tui.series import Series, Track, joined
 from ddptop.tui.units import clean
@@ -73,6 +74,8 @@ class History:
         """Values left out because there were too many names."""
         self.records = 0
         """Records taken in so far: another number says that there is something new to draw."""
+        self.recorded = False
+        """True where a recording has all steps, so that samples of the earlier ones are not needed."""
         self.complete = True
         """False while a recording is being read."""
         self._cleaned: dict[str, str] = {}
@@ -89,14 +92,23 @@ class History:
         self.records += 1
         memory = math.nan if earlier else self._memory[rank]
         self._kept(rank, "", earlier).add(step.step, step.end_at_ns, _row(step, memory))
-        for name, value in step.metrics.items():
+        self._take_custom(rank, step.step, step.end_at_ns, step.metrics, earlier=earlier)
+
+    def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], *, earlier: bool) -> None:
+        for name, value in values.items():
             known = self._cleaned.get(name) or self._known(name)
             if known:
-                self._kept(rank, known, earlier).add(step.step, step.end_at_ns, (_number(value),))
+                self._kept(rank, known, earlier).add(step, at_ns, (_number(value),))
 
     def _is_live(self, rank: int, step: int) -> bool:
         live = self._parts.get((rank, "", False))
         return live is not None and step >= live.first
+
+    def take_summary(self, told: Summary) -> None:
+        """Take in the means of a rank's steps; in order and once."""
+        self.records += 1
+        self._kept(told.rank, "", False).add(told.step, told.end_at_ns, _means(told, self._memory[told.rank]))
+        self._take_custom(told.rank, told.step, told.end_at_ns, told.metrics, earlier=False)
 
     def take_memory(self, rank: int, memory_bytes: int | None) -> None:
         """Take in a reading; it counts for the steps from here on."""
@@ -174,6 +186,21 @@ def _row(step: Step, memory: float) -> tuple[float, ...]:
         sum(calls) / len(calls) / 1e6 if calls else math.nan,
         math.nan if step.samples is None or not step.wall_ns else step.samples / step.wall_ns * 1e9,
         math.nan if step.lr is None else _number(step.lr),
+        memory,
+    )
+
+
+def _means(told: Summary, memory: float) -> tuple[float, ...]:
+    """Return a summary's numbers in the order of `RECORDED`."""
+    times = (told.wall_ns, told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns)
+    return (
+        math.nan if told.loss is None else _number(told.loss),
+        *(spent / 1e6 for spent in times),
+        math.nan if told.wait_ns is None else told.wait_ns / 1e6,
+        told.other_ns / 1e6,
+        math.nan if told.p50_ns is None else told.p50_ns / 1e6,
+        math.nan if told.samples is None or not told.wall_ns else told.samples / told.wall_ns * 1e9,
+        math.nan,
         memory,
     )
 

@@ -7,16 +7,17 @@ runs in a thread and a ZeroMQ socket belongs to one.
 
 from __future__ import annotations
 
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.group import census, processes, recorder
-from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError, is_alive
+from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
 from ddptop.tui import control
 from ddptop.tui.frame import Frame
 from ddptop.tui.source import Refused
@@ -32,16 +33,26 @@ CATCH_UP_S = 0.03
 EARLIER_S = 0.012
 """The same for what only plots look back at."""
 RECENT_RECORDS = 8192
-"""Records of all ranks together that are taken in at once; what is older comes from the recording, bit by bit."""
-LEAST_RECENT = 64
-"""Of one rank."""
-MOST_ASKED = 20_000
+"""Messages of an ended run that its numbers are made of; what is older only plots look back at."""
 LOOK_S = 0.25
 SURVEY_S = 1.0
 FILL_S = 5.0
-"""A gap that is not filled within this is given up and counted."""
+"""A gap that nothing comes for within this is given up and counted."""
+FILL_SLICE_S = 0.012
+"""The same as `DRAIN_S` for records that were asked for."""
+WHOLE_RECORDS = 40_000
+"""Records of all ranks together that are asked for of the past; of older ones each rank sends `SAMPLES`."""
+SAMPLES = 480
+DETAILED = 64
+"""In a larger group only the ranks in sight send their records, and the others summaries."""
+MOST_WATCHED = 64
+REST_S = 0.25
+"""What is in sight has to stay so long before its records are asked for."""
+HEARD_S = 2.0
 KILL_REPLY_S = 30.0
 """Beyond the grace period: KILL, and processes that are slow to die."""
+
+_BRIEFLY: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_RUN)
 
 Peer = TypeVar("Peer", bound=Hashable)
 
@@ -91,12 +102,26 @@ class Link:
         self._who = who
         self._run = directory.read()
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
-        self.store = Store(self._run, logs, _past(self._run.world) if looks_back else None)
+        self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
+        past = _past(self._run.world) if looks_back else None
+        self.store = Store(self._run, logs, past, brief=self._brief)
+        _allow_files(self._run.world)
         self._context = zmq.Context()
         self._sub: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
         self._sub.linger = 0
-        self._sub.subscribe(b"")
+        for topic in _BRIEFLY if self._brief else (b"",):
+            self._sub.subscribe(topic)
         _watch_peer(self._sub)
+        self._near: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
+        """For the records of watched ranks, connected to them alone."""
+        self._near.linger = 0
+        self._near.subscribe(wire.TOPIC_STEPS)
+        _watch_peer(self._near)
+        self._wanted: frozenset[int] = frozenset()
+        self._watched: dict[int, str] = {}
+        """By rank, the address its records come from."""
+        self._watch_due = 0.0
+        self._members: dict[int, Member] = {}
         self._connected: dict[int, tuple[str, int]] = {}
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
@@ -113,6 +138,7 @@ class Link:
             if past is not None:
                 self._earlier = recorder.read_steps(directory.database)
                 past.history.complete = False
+                past.history.recorded = True
         # What is recorded by then reaches up to what the ranks themselves still tell.
         self._earlier_due = time.monotonic() + 2 * recorder.BATCH_S
 
@@ -126,21 +152,46 @@ class Link:
         now = time.monotonic()
         if now >= self._look_due:
             self._look()
-            self._look_due = now + LOOK_S
+            # Many ranks that start have many records; what it takes to read them leaves time for the screen.
+            self._look_due = now + max(LOOK_S, 10 * (time.monotonic() - now))
         if now >= self._survey_due:
             self._survey()
             self._survey_due = now + SURVEY_S
-        self._drain(now + DRAIN_S)
-        deadline = now + (DRAIN_S if self._replay is None and not self._fills else CATCH_UP_S)
+        if self._brief:
+            self._follow_watched()
+        deadline = time.monotonic() + DRAIN_S
+        self._drain(self._sub, deadline)
+        self._drain(self._near, deadline)
+        if self._replay is not None:
+            deadline += CATCH_UP_S
         self._take_replay(deadline)
-        self._take_fills(deadline)
+        self._take_fills()
         self._ask_for_gaps()
         self._take_earlier(now + EARLIER_S)
 
-    def _drain(self, deadline: float) -> None:
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Say which ranks' records are looked at; those of a small group come anyway."""
+        if ranks != self._wanted:
+            self._wanted = ranks
+            self._watch_due = time.monotonic() + REST_S
+
+    def _follow_watched(self) -> None:
+        """Connect to the ranks that are watched now, and to no others."""
+        known = sorted(self._wanted & self._connected.keys())[:MOST_WATCHED]
+        if time.monotonic() < self._watch_due or self._watched.keys() == set(known):
+            return
+        for rank in self._watched.keys() - set(known):
+            self._near.disconnect(self._watched.pop(rank))
+        self.store.watch(frozenset(known))
+        for rank in known:
+            if rank not in self._watched:
+                self._watched[rank] = self._connected[rank][0]
+                self._near.connect(self._watched[rank])
+
+    def _drain(self, socket: zmq.Socket[bytes], deadline: float) -> None:
         while time.monotonic() < deadline:
             try:
-                frames = self._sub.recv_multipart(zmq.NOBLOCK)
+                frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             try:
@@ -198,7 +249,7 @@ class Link:
         except (OSError, RunDirError):
             # Removed under our eyes, by a newer run of that name: the last picture stays.
             return
-        members = self.directory.members()
+        self._members = members = self.directory.members()
         self.store.know_run(self._run)
         self.store.know_members(members)
         for rank, member in members.items():
@@ -210,7 +261,7 @@ class Link:
 
     def _survey(self) -> None:
         try:
-            self.store.know_liveness(_liveness(self.directory))
+            self.store.know_liveness(_liveness(self.directory, self._members, self.store.heard(time.time(), HEARD_S)))
         except RunDirError:
             return
 
@@ -221,22 +272,24 @@ class Link:
             if rank in self._fills or rank not in self._connected:
                 continue
             socket = _connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
-            # What is recorded need not come from the rank, which is asked for as much as is looked at once.
-            recorded = first == 1 and self._run.launched
-            limit = max(LEAST_RECENT, RECENT_RECORDS // self._run.world) if recorded else MOST_ASKED
-            socket.send(wire.encode(wire.Fill(1, first, limit)))
+            limit = max(500, WHOLE_RECORDS // (MOST_WATCHED if self._brief else self._run.world))
+            socket.send(wire.encode(wire.Fill(1, first, limit, SAMPLES)))
             self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
 
-    def _take_fills(self, deadline: float) -> None:
+    def _take_fills(self) -> None:
+        deadline = time.monotonic() + FILL_SLICE_S
         for rank, (socket, number, give_up) in list(self._fills.items()):
             done = time.monotonic() > give_up
-            while not done and time.monotonic() < deadline:
+            while not done:
+                if time.monotonic() > deadline:
+                    return
                 try:
                     answer = _readable(socket.recv(zmq.NOBLOCK))
                 except zmq.Again:
                     break
                 if isinstance(answer, wire.Steps):
                     self.store.fill(rank, answer.steps, last=False)
+                    self._fills[rank] = (socket, number, time.monotonic() + FILL_S)
                 done = isinstance(answer, wire.Reply) and answer.id == number
             if done:
                 self.store.fill(rank, (), last=True)
@@ -352,6 +405,15 @@ class _Ranks:
         self._caller.__exit__()
 
 
+def _allow_files(world: int) -> None:
+    """Raise the limit of open files to what connections to so many ranks take, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 256 + 2 * world
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+
+
 def _past(world: int) -> Past:
     # It brings NumPy along, which `status` and the plain lines do without.
     from ddptop.tui.past import Past
@@ -381,8 +443,8 @@ def _readable(payload: bytes) -> wire.Answer | None:
         return None
 
 
-def _liveness(directory: RunDir) -> Liveness:
-    found = census.settle(directory)
+def _liveness(directory: RunDir, members: dict[int, Member], heard: frozenset[int]) -> Liveness:
+    found = census.settle(directory, members, heard)
     return Liveness(
         state=found.state,
         supervised=found.supervised,

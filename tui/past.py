@@ -6,10 +6,11 @@ shown, and what draws from it says up to which moment or which step it wants to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from ddptop.agent.wire import Beat, Step
+from ddptop.agent.wire import Beat, Step, Summary
 from ddptop.tui.history import History
 from ddptop.tui.tracks import Tracks
 
@@ -39,9 +40,9 @@ class KeptSteps:
             together = self._steps[step.step] = {}
         together[rank] = step
 
-    def numbers(self) -> list[int]:
-        """Return the steps that all ranks have completed, oldest first; all of them where there is none."""
-        whole = sorted(number for number, ranks in self._steps.items() if len(ranks) == self.world)
+    def numbers(self, wanted: Collection[int]) -> list[int]:
+        """Return the steps that all ranks `wanted` have completed, oldest first; any where there is no such step."""
+        whole = sorted(number for number, ranks in self._steps.items() if all(rank in ranks for rank in wanted))
         return whole or sorted(self._steps)
 
     def of(self, number: int) -> Mapping[int, Step]:
@@ -61,17 +62,27 @@ class Past:
         self.steps = KeptSteps(world)
         self.history = History(world)
 
-    def take(self, rank: int, step: Step) -> None:
-        """Take in a record of a rank; in order and once."""
+    def take(self, rank: int, step: Step, *, sampled: bool = False) -> None:
+        """Take in a record of a rank; in order and once. `sampled`: it stands for others that are not sent."""
         self.tracks.take(rank, step)
         self.steps.take(rank, step)
-        self.history.take(rank, step)
+        if not (sampled and self.history.recorded):
+            self.history.take(rank, step)
 
     def take_earlier(self, rank: int, steps: Iterable[Step]) -> None:
         """Take in records of before, which only the history has room for; in order among themselves."""
         if 0 <= rank < self.steps.world:
             for step in steps:
                 self.history.take(rank, step, earlier=True)
+
+    def take_summary(self, told: Summary) -> None:
+        """Take in the means of a rank's steps; in order and once."""
+        times = (told.wall_ns, told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns)
+        wait = math.nan if told.wait_ns is None else told.wait_ns
+        loss = math.nan if told.loss is None else told.loss
+        span = told.wall_ns * told.steps
+        self.tracks.take_means(told.rank, told.end_at_ns, span, told.steps, (told.step, *times, wait, loss))
+        self.history.take_summary(told)
 
     def beat(self, beat: Beat) -> None:
         """Take in a sign of life, for the memory it tells."""

@@ -26,6 +26,9 @@ class Source(Protocol):
         """Return an immutable picture; `now` is seconds since the epoch."""
         ...
 
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone."""
+
     def pause(self) -> str:
         """Hold all ranks at one step. Blocks; returns one line saying what was done.
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from rich.style import Style
-from textual.color import Color
+from textual.color import Color, Gradient
 from textual.theme import Theme
 
 MARKS: Final[Mapping[str, str]] = {
@@ -60,9 +60,11 @@ _DARK_HUES: Final = {
     "phase-optimizer": "#009e73",
     "phase-wait": "#d8688a",
     "phase-other": "#7d8590",
+    "transfer": "#009e73",
     "rank-slow": "#e69f00",
     "rank-chosen": "#ffffff",
     "rank-border": "#4b5563",
+    "row-chosen": "#28384c",
     "level-info": "#9aa4b2",
     "level-warning": "#e69f00",
     "level-error": "#ef6a4c",
@@ -93,9 +95,11 @@ _LIGHT_HUES: Final = {
     "phase-optimizer": "#1fae84",
     "phase-wait": "#d8688a",
     "phase-other": "#9aa1ab",
+    "transfer": "#00734f",
     "rank-slow": "#a35f00",
     "rank-chosen": "#000000",
     "rank-border": "#a9b0ba",
+    "row-chosen": "#d3e3f2",
     "level-info": "#5a6472",
     "level-warning": "#a35f00",
     "level-error": "#b53a10",
@@ -109,8 +113,26 @@ _LIGHT_HUES: Final = {
 _LIGHT_LINES: Final = ("#0072b2", "#a35f00", "#00734f", "#9a3f74", "#7a6a00", "#56b4e9", "#b53a10", "#5a6472")
 
 
-def _variables(hues: Mapping[str, str], lines: tuple[str, ...]) -> dict[str, str]:
-    return {**hues, **{f"line-{index}": hue for index, hue in enumerate(lines)}}
+SHADES: Final = 16
+"""Colors of a scale from little to much."""
+SHADE_SIGNS: Final = ".:-=+*#%@"
+"""The same scale where a terminal has no colors for it."""
+NOT_FINITE: Final = "×"
+
+# Inferno of Matplotlib (https://bids.github.io/colormap/): evenly lighter, so that it is read without any color vision.
+_INFERNO: Final = (
+    "#1f0c48", "#3b0964", "#550f6d", "#721a6e", "#88226a", "#a32c61", "#ba3655", "#d24644", "#e35933", "#f1731d",
+    "#f98c0a", "#fbab11", "#f9c932", "#f2e963", "#fcffa4",
+)  # fmt: skip
+
+
+def _variables(hues: Mapping[str, str], lines: tuple[str, ...], ramp: tuple[str, ...]) -> dict[str, str]:
+    shades = Gradient.from_colors(*ramp, quality=SHADES).colors
+    return {
+        **hues,
+        **{f"line-{index}": hue for index, hue in enumerate(lines)},
+        **{f"shade-{index}": hue.hex for index, hue in enumerate(shades, start=1)},
+    }
 
 
 DARK: Final = Theme(
@@ -126,7 +148,7 @@ DARK: Final = Theme(
     surface="#0f1216",
     panel="#1b2027",
     dark=True,
-    variables=_variables(_DARK_HUES, _LINES),
+    variables=_variables(_DARK_HUES, _LINES, _INFERNO),
 )
 LIGHT: Final = Theme(
     name="ddptop-light",
@@ -141,7 +163,7 @@ LIGHT: Final = Theme(
     surface="#fbfbf9",
     panel="#e9ebee",
     dark=False,
-    variables=_variables(_LIGHT_HUES, _LIGHT_LINES),
+    variables=_variables(_LIGHT_HUES, _LIGHT_LINES, _INFERNO[:0:-1]),
 )
 THEMES: Final = (DARK, LIGHT)
 
@@ -164,6 +186,13 @@ class Ink:
             found = self._styles[name] = Style(color=self.hues[hue], bold=weight == "bold")
         return found
 
+    def ground(self, name: str) -> Style:
+        """Return a background in the hue of a name."""
+        key = f"ground {name}"
+        if key not in self._styles:
+            self._styles[key] = Style(bgcolor=self.hues[name])
+        return self._styles[key]
+
     def block(self, phase: str) -> tuple[Style, Style]:
         """Return the style of the first cell of a phase in a bar, and of the cells after it.
 
@@ -180,6 +209,24 @@ class Ink:
     def faded(self, name: str) -> str:
         """Return the hue of a name nearer to the ground, for what stands behind."""
         return Color.parse(self.hues[name]).blend(self._ground, 0.4).hex
+
+    def shades(self, upper: int, lower: int) -> tuple[str, Style]:
+        """Return the character and the style of a cell whose halves have these shades.
+
+        0 is not known and stays the ground; 1 to `SHADES` is the scale; the one after is not finite.
+        """
+        if upper == lower:
+            if upper > SHADES:
+                return NOT_FINITE, self["bold level-error"]
+            return (" ", Style.null()) if not upper else ("█", self[f"shade-{upper}"])
+        name = f"shades {upper} {lower}"
+        if name not in self._styles:
+            hues = [
+                self.hues["level-error"] if each > SHADES else self.hues.get(f"shade-{each}") for each in (upper, lower)
+            ]
+            front, back = hues if upper else reversed(hues)
+            self._styles[name] = Style(color=front, bgcolor=back)
+        return "▀" if upper else "▄", self._styles[name]
 
 
 @lru_cache(maxsize=4)

@@ -7,7 +7,7 @@ each is as long as it was, and where it stands is a reading.  Knows neither cell
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop.agent.wire import Collective, Step
@@ -62,13 +62,30 @@ class Timeline:
     aligned: bool
     """True where all lanes are on one clock; else each begins at zero and nobody knows who came last."""
 
+    def spread(self, bar: Bar) -> int | None:
+        """Return how long after the first rank the last one came to a collective, ns."""
+        if bar.begun is None:
+            return None
+        met = (each for lane in self.lanes for each in lane.bars if (each.begun, each.last) == (bar.begun, bar.last))
+        return max(bar.begun - each.entered for each in met)
+
+    def latest(self) -> int | None:
+        """Return the rank that the others waited for longest, None where no collective tells."""
+        bars = [bar for lane in self.lanes for bar in lane.bars if bar.begun is not None and bar.last is not None]
+        return max(bars, key=lambda bar: (bar.begun or 0) - bar.entered).last if bars else None
+
     def lane(self, rank: int) -> Lane | None:
         """Return a rank's lane."""
         return next((lane for lane in self.lanes if lane.rank == rank), None)
 
 
-def timeline(number: int, steps: Mapping[int, Step], *, one_clock: bool) -> Timeline:
-    """Lay out one step; `one_clock` where all ranks are on one machine."""
+def timeline(number: int, steps: Mapping[int, Step], world: int, *, one_clock: bool) -> Timeline:
+    """Lay out one step; `one_clock` where all ranks are on one machine.
+
+    Where the records of some of the `world` ranks are missing, one of these may have come still later:
+    then what is said of waiting is an estimate.
+    """
+    partial = len(steps) < world
     starts = {rank: step.end_at_ns - step.wall_ns for rank, step in steps.items()}
     zero = min(starts.values(), default=0)
     splits = split(steps) if one_clock else {}
@@ -77,20 +94,20 @@ def timeline(number: int, steps: Mapping[int, Step], *, one_clock: bool) -> Time
         begin = starts[rank] - zero if one_clock else 0
         known = splits.get(rank) or [None] * len(step.collectives)
         bars = tuple(
-            _bar(index, call, begin, starts[rank], found)
+            _bar(index, call, begin, starts[rank], found, partial)
             for index, (call, found) in enumerate(zip(step.collectives, known, strict=True))
         )
         lanes.append(Lane(rank, begin, begin + step.wall_ns, lay_phases(step, begin), bars))
     return Timeline(number, max((lane.end for lane in lanes), default=0), tuple(lanes), one_clock)
 
 
-def _bar(index: int, call: Collective, begin: int, start: int, found: Split | None) -> Bar:
+def _bar(index: int, call: Collective, begin: int, start: int, found: Split | None, partial: bool) -> Bar:
     entered = begin + call.entered_ns
     if found is None:
         done = None if call.duration_ns is None else entered + call.duration_ns
         return Bar(index, call, entered, None, done, None, call.estimated or call.on_device)
     shift = begin - start
-    return Bar(index, call, entered, found.begun + shift, found.done + shift, found.last, found.estimated)
+    return Bar(index, call, entered, found.begun + shift, found.done + shift, found.last, found.estimated or partial)
 
 
 def lay_phases(step: Step, begin: int) -> tuple[Span, ...]:
@@ -137,9 +154,7 @@ def _waits(step: Step) -> list[Interval]:
     if not step.wait_ns:
         return []
     seen = [call for call in step.collectives if call.duration_ns is not None and not call.on_device]
-    blocked = _merged(
-        (call.entered_ns, call.entered_ns + (call.duration_ns or 0)) for call in seen if call.blocking
-    )
+    blocked = _merged((call.entered_ns, call.entered_ns + (call.duration_ns or 0)) for call in seen if call.blocking)
     rest = step.wait_ns - sum(end - since for since, end in blocked)
     if rest < 0:
         # Measured by other stamps than the record's sum, or calls from several threads: keep to the sum.
@@ -147,7 +162,20 @@ def _waits(step: Step) -> list[Interval]:
     others = [call.entered_ns + (call.duration_ns or 0) for call in seen if not call.blocking]
     latest = step.wall_ns - step.optimizer_ns
     end = min(max(others, default=latest), step.wall_ns)
-    return _cut(_merged([*blocked, (max(0, end - rest), end)]), step.wait_ns) if rest else blocked
+    return _merged([*blocked, *_free(blocked, end, rest)])
+
+
+def _free(taken: Sequence[Interval], end: int, length: int) -> list[Interval]:
+    """Return intervals of a total length beside those taken: the last before `end`, then what has no room there."""
+    found: list[Interval] = []
+    for since, until in [*reversed(taken), (0, 0)]:
+        piece = min(length, end - until)
+        if piece > 0:
+            found.append((end - piece, end))
+            length -= piece
+        end = min(end, since)
+    latest = max((until for _, until in [*taken, *found]), default=0)
+    return [*found, (latest, latest + length)] if length else found
 
 
 def _cut(intervals: list[Interval], length: int) -> list[Interval]:

@@ -57,16 +57,20 @@ class _Open:
 class _Level:
     """The newest buckets of one width, of every rank; closed ones go on to the next, wider level."""
 
-    def __init__(self, world: int, columns: int, width_ns: int, divisors: Sequence[int], above: _Level | None) -> None:
+    def __init__(self, world: int, columns: int, width_ns: int, divisors: Sequence[int], below: _Level | None) -> None:
         self.width_ns = width_ns
         self.columns = columns
         self._divisors = list(divisors)
-        self._above = above
+        self._below = below
+        self._above: _Level | None = None
+        if below is not None:
+            below._above = self
         self._cells: Array = np.full((world, columns, len(divisors)), np.nan, np.float32)
         self._numbers = np.zeros((world, columns), np.uint32)
         """Which bucket, counted from the epoch, a cell holds: those gone by without a step are not it."""
         self._open: list[_Open | None] = [None] * world
-        self._touched: set[int] = set()
+        self.touched: set[int] = set()
+        """Ranks with something new that is not written yet."""
         self._closed: list[tuple[int, int, Sequence[float]]] = []
         """Rank, bucket and sums that are still to be written: together they cost a tenth."""
 
@@ -84,7 +88,6 @@ class _Level:
         else:
             # Also where a clock was set back: time in a ring goes one way.
             held.sums = list(map(add, held.sums, sums))
-        self._touched.add(rank)
 
     def _close(self, rank: int, since: int, until: int, sums: Sequence[float]) -> None:
         self._closed += [(rank, bucket, sums) for bucket in range(since, until)]
@@ -106,10 +109,9 @@ class _Level:
 
     def window(self, field: int, last: int, count: int, rank: int | None) -> Array:
         # What is still being filled is to be seen too.
-        self._closed += [
-            (rank, held.bucket, held.sums) for rank in self._touched if (held := self._open[rank]) is not None
-        ]
-        self._touched.clear()
+        for changed in self.touched:
+            self._closed += [(changed, bucket, sums) for bucket, sums in self._filling(changed).items()]
+        self.touched.clear()
         if self._closed:
             self._write()
         buckets = np.arange(last - count + 1, last + 1)
@@ -118,18 +120,33 @@ class _Level:
         cells[self._numbers[chosen][:, buckets % self.columns] != buckets] = np.nan
         return cells
 
+    def _filling(self, rank: int) -> dict[int, Sequence[float]]:
+        """Return, by bucket, the sums of those that are not closed, here and in the narrower levels."""
+        held = self._open[rank]
+        found: dict[int, Sequence[float]] = {} if held is None else {held.bucket: held.sums}
+        if self._below is not None:
+            ratio = self.width_ns // self._below.width_ns
+            for bucket, sums in self._below._filling(rank).items():
+                mine = found.get(bucket // ratio)
+                found[bucket // ratio] = sums if mine is None else list(map(add, mine, sums))
+        return found
+
 
 class Ring:
     """Means of some numbers of every rank, the newest buckets of each width."""
 
     def __init__(self, world: int, columns: int, divisors: Sequence[int]) -> None:
         self._levels: list[_Level] = []
-        above = None
-        for width in reversed(WIDTHS_S):
-            above = _Level(world, columns, width * 1_000_000_000, divisors, above)
-            self._levels.insert(0, above)
-        self.add = self._levels[0].add
+        below = None
+        for width in WIDTHS_S:
+            below = _Level(world, columns, width * 1_000_000_000, divisors, below)
+            self._levels.append(below)
+
+    def add(self, rank: int, begin_ns: int, end_ns: int, sums: Sequence[float]) -> None:
         """Take in sums over what happened between two moments, as `_DIVISORS` says."""
+        self._levels[0].add(rank, begin_ns, end_ns, sums)
+        for level in self._levels:
+            level.touched.add(rank)
 
     def window(self, level: int, field: int, last: int, count: int, rank: int | None = None) -> Array:
         """Return `count` buckets up to number `last`, one row a rank, NaN where nothing is known."""
@@ -178,6 +195,10 @@ class Tracks:
         """Return the number of the bucket that a moment (s since the epoch) is in."""
         return int(at // WIDTHS_S[level])
 
+    def knows(self, level: int, bucket: int) -> bool:
+        """Say whether any rank has completed a step in a bucket."""
+        return bool(np.isfinite(self._steps.window(level, 0, bucket, 1)).any())
+
     def window(self, metric: str, level: int, last: int, count: int, rank: int | None = None) -> Array:
         """Return a metric over the `count` buckets up to number `last`.
 
@@ -198,14 +219,18 @@ class Tracks:
         def of(name: str) -> Array:
             return self._steps.window(level, STEP_FIELDS.index(name), last, count, rank)
 
+        def scaled(ns: Array) -> Array:
+            ms: Array = ns * _MS
+            return ms
+
         if metric in ("loss", "number"):
             return of(metric)
         if metric == "own":
-            return (of("step") - of("wait")) * _MS
+            return scaled(of("step") - of("wait"))
         if metric == "other":
             known = of("data") + of("forward") + of("backward") + of("optimizer")
-            return (of("step") - known - np.nan_to_num(of("wait"))) * _MS
-        return of(metric) * _MS
+            return scaled(of("step") - known - np.nan_to_num(of("wait")))
+        return scaled(of(metric))
 
 
 def _bounded(loss: float) -> float:

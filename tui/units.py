@@ -119,6 +119,11 @@ def loss(value: float | None) -> str:
     return f"{value:7.1e}"
 
 
+def number(value: float | None) -> str:
+    """Return nine cells of any number: `   0.4375`, `1.234e+08`, `      nan`."""
+    return (DASH if value is None else f"{value:.4g}").rjust(9)
+
+
 def rate(value: float | None) -> str:
     """Return five cells, samples a second: `  412`, ` 9.31`, `1,284`."""
     if value is None or not math.isfinite(value):

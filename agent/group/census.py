@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -47,8 +48,13 @@ class Census:
         return self.state in ENDED_STATES
 
 
-def survey(directory: RunDir) -> Census:
+def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Census:
     """Return what is true now. Writes nothing.
+
+    Args:
+        directory: the run's.
+        members: what `directory.members()` would return, where it is known already.
+        heard: ranks that gave a sign of life just now, so that the process table need not be asked.
 
     Raises:
         RunDirError: the run has no readable record.
@@ -58,9 +64,10 @@ def survey(directory: RunDir) -> Census:
     if not supervised:
         # It may have ended and written its last word between our two looks.
         run = directory.read()
-    members = directory.members()
-    alive = tuple(rank for rank, member in members.items() if is_alive(member.process))
-    dead = tuple(rank for rank in members if rank not in alive)
+    members = directory.members() if members is None else members
+    living = {rank for rank, member in members.items() if rank in heard or is_alive(member.process)}
+    alive = tuple(rank for rank in members if rank in living)
+    dead = tuple(rank for rank in members if rank not in living)
     torchrun = is_alive(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
@@ -79,13 +86,15 @@ def survey(directory: RunDir) -> Census:
     if nobody:
         said = cause.last_line(cause.tail(directory.supervisor_log))
         return census("lost", why=f"it ended before torchrun was started: {said}" if said else "it never started")
+    # What a rank wrote at its end decides, and a list known before may lack it.
+    members = directory.members()
     judgement = cause.judge(run.world, members, None, cause.tail(directory.torchrun_log))
     return census(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 
-def settle(directory: RunDir) -> Census:
-    """Return what is true now; where a run ended with nobody to write it down, write it and clear up."""
-    census = survey(directory)
+def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Census:
+    """Return what is true now, as `survey`; where a run ended with nobody to write it down, write it and clear up."""
+    census = survey(directory, members, heard)
     if not census.ended or census.run.state in ENDED_STATES:
         return census
     run = msgspec.structs.replace(

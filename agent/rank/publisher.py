@@ -18,6 +18,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.rank import device_time, history, meter
 from ddptop.agent.rank.batches import Batches
+from ddptop.agent.rank.digest import Digest
 from ddptop.agent.rank.gate import GateError
 from ddptop.agent.rank.starvation import Starvation
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.1
 BEAT_S = 1.0
+SUMMARY_S = 1.0
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss to come in before it goes out without."""
 
@@ -37,6 +39,7 @@ class Publisher:
     def __init__(self, session: Session, pub: str, cmd: str) -> None:
         self._session = session
         self._history = history.History(session.rank)
+        self._digest = Digest(session.rank)
         self._batches = Batches()
         self._starvation = Starvation()
         self._context = zmq.Context()
@@ -57,6 +60,7 @@ class Publisher:
         self._waited = 0
         self._told: tuple[str, int | None] | None = None
         self._beat_due = 0.0
+        self._summary_due = 0.0
 
     def start(self) -> None:
         """Start the thread."""
@@ -92,6 +96,7 @@ class Publisher:
         try:
             self._waited = PATIENCE_TICKS
             self._publish()
+            self._send_summary()
             self._send_beat()
         except Exception as error:
             self._session.faults.note("publishing the end", error)
@@ -107,8 +112,11 @@ class Publisher:
         if steps:
             for step in steps:
                 self._history.add(step)
+                self._digest.add(step)
             self._seq = steps[-1].seq
             self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps))
+        if time.monotonic() >= self._summary_due:
+            self._send_summary()
         if self._situation() != self._told or time.monotonic() >= self._beat_due:
             self._send_beat()
 
@@ -148,6 +156,12 @@ class Publisher:
         self._told = self._situation()
         self._send(wire.TOPIC_BEAT, wire.encode(self._session.beat(self._seq, self._refused)))
         self._beat_due = time.monotonic() + BEAT_S
+
+    def _send_summary(self) -> None:
+        summary = self._digest.close()
+        if summary is not None:
+            self._send(wire.TOPIC_SUMMARY, wire.encode(summary))
+            self._summary_due = time.monotonic() + SUMMARY_S
 
     def _send(self, topic: bytes, payload: bytes) -> None:
         # XPUB never blocks: a subscriber that does not read loses messages, and sees it by their numbers.
@@ -204,8 +218,8 @@ class Publisher:
                 return wire.Reply(id, True, "goes on" if was is not None else "was not paused", gate.completed)
             case wire.Query(id):
                 return wire.Reply(id, gate.held, self._session.state, gate.completed)
-            case wire.Fill(id, first_seq, limit):
-                for payload in self._history.since(first_seq, limit):
+            case wire.Fill(id, first_seq, limit, earlier):
+                for payload in self._history.since(first_seq, limit, earlier):
                     self._cmd.send_multipart([peer, payload])
                 return wire.Reply(id, True, "", gate.completed)
             case wire.Kill(id):

@@ -105,6 +105,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         ranks=ranks,
         events=events[:1] if starting else events,
         past=Past(world) if starting else _usual_past(world),
+        logged=frozenset() if starting else frozenset({"accuracy", "lr"}),
     )
     if state == "failed":
         full = replace(full, cause=f"rank {min(2, world - 1)}: ValueError: bad lr", cause_rank=min(2, world - 1))
@@ -174,6 +175,7 @@ class StillSource:
         self.picture = picture
         self.asked: list[str] = []
         self.refusal: str | None = None
+        self.watched: frozenset[int] = frozenset()
 
     def poll(self) -> None:
         """Nothing arrives."""
@@ -181,6 +183,10 @@ class StillSource:
     def frame(self, now: float) -> Frame:
         """Return the frame."""
         return self.picture
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Note whose steps are looked at."""
+        self.watched = ranks
 
     def pause(self) -> str:
         """Hold, unless there is a reason not to."""

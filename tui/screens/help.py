@@ -13,6 +13,7 @@ from textual.keys import format_key
 from textual.screen import ModalScreen
 
 from ddptop.tui.frame import STATES
+from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
@@ -23,16 +24,23 @@ from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
+from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.place import PlotPlace
 from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.widgets.table import RankTable
+from ddptop.tui.widgets.timeline import TimelineView
 
 _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("everywhere", LiveScreen),
     ("all ranks", RunScreen),
     ("all ranks", RankView),
     ("panels", PanelGrid),
+    ("table", RankTable),
+    ("columns of the table", ColumnsDialog),
+    ("heatmap", Heatmap),
+    ("timeline", TimelineView),
     ("plots", PlottedScreen),
     ("the plot alone", PlotScreen),
     ("crosshair", PlotPlace),

@@ -86,6 +86,11 @@ class LiveScreen(Screen[int]):
         if changed:
             self.refresh_bindings()
 
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks of which single steps are shown."""
+        return frozenset({self.rank})
+
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
         raise NotImplementedError

@@ -51,7 +51,7 @@ class LogScreen(LiveScreen):
 
     def show(self, frame: Frame) -> None:
         """Take in what was printed since, and say where it stands."""
-        rank = next((rank for rank in frame.ranks if rank.rank == self.rank), None)
+        rank = frame.rank(self.rank)
         if rank is None:
             return
         view = self.query_one(LogView)
@@ -109,7 +109,7 @@ class LogScreen(LiveScreen):
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank's log."""
-        ranks = [rank.rank for rank in self.frame.ranks]
+        ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
             self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
             self.show(self.frame)

@@ -91,7 +91,7 @@ class PlottedScreen(LiveScreen):
 
     def show(self, frame: Frame) -> None:
         """Hand the picture to the plot."""
-        self._place.show(frame, [self.rank] if self.alone else [rank.rank for rank in frame.ranks], self.rank)
+        self._place.show(frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the plot's keys where there is a plot."""

@@ -1,25 +1,28 @@
-"""One rank's own screen: all that is known about it, its loss and its log."""
+"""One rank's own screen: all that is known about it, its past, its loss and its log."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Footer
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.metrics import METRICS
 from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.histories import history_rows
 from ddptop.tui.widgets.lines import Page
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.place import PlotPlace
 
 
 class RankScreen(PlottedScreen):
-    """Facts, loss and log of one rank."""
+    """Facts, histories, plot and log of one rank."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="rank.back", tooltip="Return to all ranks"),
@@ -52,7 +55,9 @@ class RankScreen(PlottedScreen):
         with Horizontal(id="rank"):
             yield Page(id="facts")
             with Vertical(id="beside"):
-                yield PlotPlace()
+                with Horizontal(id="past"):
+                    yield Page(id="histories", can_focus=False)
+                    yield PlotPlace()
                 yield LogView()
         yield Footer(show_command_palette=False)
 
@@ -67,11 +72,19 @@ class RankScreen(PlottedScreen):
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
         self.query_one(Header).show(frame)
-        rank = next((rank for rank in frame.ranks if rank.rank == self.rank), None)
+        rank = frame.rank(self.rank)
         if rank is None:
             return
-        page = self.query_one("#facts", Page)
-        page.show_rows(fact_rows(rank, frame, page.scrollable_content_region.width or 40, page.ink))
+        page, beside = self.query_one("#facts", Page), self.query_one("#histories", Page)
+        width = page.scrollable_content_region.width or 40
+        rows = fact_rows(rank, frame, width, page.ink)
+        if beside.size:
+            space = beside.scrollable_content_region.size
+            height = 2 if space.height > 2 * len(METRICS) else 1
+            beside.show_rows(history_rows(frame, rank.rank, space.width, beside.ink, height=height))
+        elif past := history_rows(frame, rank.rank, width, page.ink):
+            rows += [[Segment("history", page.ink["bold brand"])], *past]
+        page.show_rows(rows)
         self.query_one(LogView).show(rank, still=frame.frozen_s is not None)
         super().show(frame)
 
@@ -85,7 +98,7 @@ class RankScreen(PlottedScreen):
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank, after the last one the first."""
-        ranks = [rank.rank for rank in self.frame.ranks]
+        ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
             self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
             self.query_one("#facts").scroll_home(animate=False)

@@ -13,14 +13,18 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher, Footer
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked
 from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.place import PlotPlace
 from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.widgets.table import RankTable
+from ddptop.tui.widgets.timeline import TimelineView
 
 
 class RankAsked(Asked):
@@ -42,7 +46,12 @@ class View:
     """Called when the view is first asked for, so that what it imports costs nothing until then."""
 
 
-VIEWS: Final = (View("panels", "1", "Show a panel for each rank", PanelGrid),)
+VIEWS: Final = (
+    View("panels", "1", "Show a panel for each rank", PanelGrid),
+    View("table", "2", "Show a line for each rank, to sort and filter", RankTable),
+    View("heatmap", "3", "Show one number of all ranks over time", Heatmap),
+    View("timeline", "4", "Show one step of all ranks on one time axis", TimelineView),
+)
 """In the order of their keys; the first is shown at the start."""
 _GROUP: Final = Binding.Group("View", compact=True)
 
@@ -118,6 +127,11 @@ class RunScreen(PlottedScreen):
             self.query_one(LogView).show(chosen, still=frame.frozen_s is not None)
         super().show(frame)
 
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks of which single steps are shown."""
+        return self.view.in_sight | {self.rank}
+
     def choose(self, rank: int) -> None:
         """Choose a rank, as the user may have done on another screen."""
         self.view.chosen = rank
@@ -131,3 +145,11 @@ class RunScreen(PlottedScreen):
     @on(RankView.Opened)
     def _open(self, message: RankView.Opened) -> None:
         self.post_message(RankAsked(message.rank))
+
+    @on(RankTable.ColumnsAsked)
+    def _offer_columns(self, message: RankTable.ColumnsAsked) -> None:
+        table = message.table
+        columns = table.columns
+        ticked = [column.key for column in columns if column.usual] if table.wanted is None else table.wanted
+        shown = [column.key for column in table.shown]
+        self.app.push_screen(ColumnsDialog(columns, ticked, shown), table.choose_columns)

@@ -126,16 +126,16 @@ def message(frame: Frame) -> tuple[str, str]:
         for_ = "" if frame.held_since is None else f" for {units.age(frame.at - frame.held_since).strip()}"
         return f"held at step {units.count(frame.step)}{for_}: space resumes", "bold state-paused"
     if frame.state == "silent":
-        heard = [rank.heard_age_s for rank in frame.ranks if rank.heard_age_s is not None]
+        heard = [age for age in frame.values("heard_age_s") if age is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
         return f"no sign of life from any rank{for_}: g shows the log, k ends them", "bold state-silent"
-    sick = next((rank for rank in frame.ranks if rank.health is not None), None)
+    sick = next((index for index, health in enumerate(frame.values("health")) if health is not None), None)
     if sick is not None:
-        return f"rank {sick.rank}: {sick.health}", "bold level-error"
+        return f"rank {frame.ranks[sick].rank}: {frame.ranks[sick].health}", "bold level-error"
     if frame.verdict is not None:
         return frame.verdict.text, "bold rank-slow"
     if frame.state == "stalled":
-        ages = [rank.step_age_s for rank in frame.ranks if rank.step_age_s is not None]
+        ages = [age for age in frame.values("step_age_s") if age is not None]
         for_ = f" for {units.age(min(ages)).strip()}" if ages else ""
         return f"alive, but no step completed{for_}: enter shows what a rank does", "bold state-stalled"
     if frame.cause is not None:
@@ -144,7 +144,7 @@ def message(frame: Frame) -> tuple[str, str]:
 
 
 def _start(frame: Frame) -> str:
-    silent = [rank.rank for rank in frame.ranks if rank.heard_age_s is None]
+    silent = [rank for rank, age in enumerate(frame.values("heard_age_s")) if age is None]
     if len(silent) == len(frame.ranks):
         return "no rank has reported yet: g shows what they print meanwhile"
     if silent:

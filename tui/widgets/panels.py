@@ -100,16 +100,24 @@ class PanelGrid(RankView):
             self._rearrange()
             self.refresh(layout=True)
             return
-        sight = self.scrollable_content_region.size.region.translate(self.scroll_offset)
-        for index in range(len(frame.ranks)):
-            region = self._place(index)
-            if not region.overlaps(sight):
-                self._drawn.pop(index, None)
-                continue
-            drawn = self._shape(index), self._draw(index)
-            if self._drawn.get(index) != drawn:
-                self._drawn[index] = drawn
-                self.refresh(region.translate(-self.scroll_offset))
+        drawn, self._drawn = self._drawn, {}
+        for index in self._visible:
+            self._drawn[index] = fresh = self._shape(index), self._draw(index)
+            if drawn.get(index) != fresh:
+                self.refresh(self._place(index).translate(-self.scroll_offset))
+
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks whose panels can be seen: they draw the loss of every step."""
+        return frozenset(self.frame.ranks[index].rank for index in self._visible)
+
+    @property
+    def _visible(self) -> range:
+        """Indices of the ranks whose panels can be seen."""
+        columns, _, height = self._plan
+        top, lines = self.scroll_offset.y, self.scrollable_content_region.height
+        last = -(-(top + lines) // height) * columns
+        return range(top // height * columns, min(last, len(self.frame.ranks)))
 
     def _shape(self, index: int) -> Shape:
         region = self._place(index)
@@ -141,7 +149,8 @@ class PanelGrid(RankView):
 
     @property
     def _index(self) -> int:
-        return next((i for i, rank in enumerate(self.frame.ranks) if rank.rank == self.chosen), 0)
+        numbers = self.frame.values("rank")
+        return numbers.index(self.chosen) if self.chosen in numbers else 0
 
     def _choose(self, index: int) -> None:
         if 0 <= index < len(self.frame.ranks):
@@ -177,7 +186,7 @@ class PanelGrid(RankView):
         if offset is None:
             return
         place = offset + self.scroll_offset
-        for index in range(len(self.frame.ranks)):
+        for index in self._visible:
             if self._place(index).contains(place.x, place.y):
                 self._choose(index)
                 if event.chain == 2:

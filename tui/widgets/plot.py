@@ -130,7 +130,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     # What to draw
 
     def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
-        upto = max((rank.step for rank in frame.ranks if rank.step is not None), default=None)
+        upto = max((step for step in frame.values("step") if step is not None), default=None)
         width = max(2, self.size.width - self.margin_left - 2)
         history = None if frame.past is None else frame.past.history
         self._run = None if history is None else span_of(history, ranks, upto)

@@ -63,10 +63,12 @@ class RankView(Drawn, can_focus=True):
     @property
     def chosen_frame(self) -> RankFrame | None:
         """The chosen rank in the last picture."""
-        ranks = self.frame.ranks
-        if 0 <= self.chosen < len(ranks) and ranks[self.chosen].rank == self.chosen:
-            return ranks[self.chosen]
-        return next((rank for rank in ranks if rank.rank == self.chosen), None)
+        return self.frame.rank(self.chosen)
+
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks of which single steps are drawn; means are there of all."""
+        return frozenset()
 
     def action_open(self) -> None:
         """Ask for the chosen rank's own screen."""
