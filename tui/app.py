@@ -129,7 +129,9 @@ class DdptopApp(App[None]):
         return replace(self._frozen, frozen_s=float(int(now - self._frozen.at)))
 
     def _paint(self) -> None:
-        self.frame = self._picture()
+        # Once it is being left, its screens lose their widgets one by one.
+        if self.return_code is None:
+            self.frame = self._picture()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""

@@ -14,6 +14,8 @@ import numpy as np
 
 from ddptop.tui.series import Floats, Series
 
+LABEL: Final = 8
+"""Cells of a label beside the axis."""
 _KEPT: Final = {"off": 0.0, "light": 0.6, "strong": 0.9}
 """Weight of what came before against the next column."""
 
@@ -95,7 +97,7 @@ def limits(lines: Sequence[Floats]) -> tuple[float, float]:
     if not len(together):
         return 0.0, 1.0
     low, high = float(together.min()), float(together.max())
-    least = max(abs(low), abs(high)) * 1e-3 or 1.0
+    least = max(abs(low), abs(high)) * 1e-2 or 1.0
     if high - low < least:
         return low - least / 2, high + least / 2
     return low, high
@@ -112,20 +114,18 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Return labels of at most seven cells that tell neighbours apart."""
+    """Return labels that tell neighbours apart, in `LABEL` cells wherever that is possible."""
     largest = max(map(abs, ticks), default=0.0)
     if largest == 0:
         return ["0" for _ in ticks]
     apart = min((abs(b - a) for a, b in itertools.pairwise(ticks)), default=largest)
-    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if size <= largest < 1e15:
-            size = 1e3 if letter == "k" else size
-            digits = max(0, min(3, -math.floor(math.log10(apart / size) + 1e-9)))
-            return [f"{tick / size:.{digits}f}{letter}" if tick else "0" for tick in ticks]
-    digits = max(0, -math.floor(math.log10(apart) + 1e-9))
-    if largest >= 1e15 or digits > 4:
-        return [f"{tick:.1e}" if tick else "0" for tick in ticks]
-    return [f"{tick:.{digits}f}" for tick in ticks]
+    for size, letter in ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")):
+        digits = max(0, -math.floor(math.log10(apart / size) + 1e-9))
+        labels = [f"{tick / size:.{digits}f}{letter if tick else ''}" for tick in ticks]
+        if largest < 1e4 * size and max(map(len, labels)) <= LABEL:
+            return labels
+    digits = math.floor(math.log10(largest) + 1e-9) - math.floor(math.log10(apart) + 1e-9)
+    return [f"{tick:.{digits}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e") for tick in ticks]
 
 
 def decades(low: float, high: float, most: int) -> list[float]:

@@ -221,7 +221,7 @@ async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
 
 async def test_help_lists_every_binding() -> None:
     """Each binding of each screen has an id and a tooltip, and its tooltip is in the help."""
-    async with dashboard(StillSource(frame())).run_test(size=(100, 90), notifications=True) as pilot:
+    async with dashboard(StillSource(frame())).run_test(size=(100, 150), notifications=True) as pilot:
         await pilot.press("question_mark")
         assert isinstance(pilot.app.screen, HelpScreen)
         text = seen(pilot.app)

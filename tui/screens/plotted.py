@@ -96,7 +96,8 @@ class PlottedScreen(LiveScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the plot's keys where there is a plot."""
         if action in _ON_THE_PLOT:
-            return self.is_mounted and self._plot is not None and self._place.display
+            places = self.query(PlotPlace)
+            return bool(places) and places.first().plot is not None and places.first().display
         return super().check_action(action, parameters)
 
     @property

@@ -21,7 +21,7 @@ class Values(AxisFormatter):
         return nice_ticks(min_, max_, self.room)
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
-        """Return labels of at most seven cells."""
+        """Return labels as short as may be."""
         return tick_labels(ticks)
 
 

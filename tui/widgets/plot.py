@@ -24,6 +24,7 @@ from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.lens import Lens
 from ddptop.tui.metrics import CUSTOM, metric_named
 from ddptop.tui.sketch import Line, Look, Sketch, sketch, span_of
+from ddptop.tui.strokes import LABEL
 from ddptop.tui.theme import Ink, ink
 from ddptop.tui.widgets.axes import Powers, Steps, Values
 
@@ -58,7 +59,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         self.add_class("-empty")
         self.set_reactive(PlotWidget.margin_top, 0)
         self.set_reactive(PlotWidget.margin_bottom, 1)
-        self.set_reactive(PlotWidget.margin_left, 8)
+        self.set_reactive(PlotWidget.margin_left, LABEL + 1)
 
     def compose(self) -> ComposeResult:
         """Add to the library's parts what stands there without a curve."""
