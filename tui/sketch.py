@@ -61,6 +61,8 @@ class Sketch:
 
     metric: Metric
     unit: str
+    window: tuple[int, int]
+    """The first and the last step shown."""
     steps: Floats
     """The last step of each column."""
     at: Floats
@@ -114,6 +116,7 @@ def sketch(
     return Sketch(
         metric=metric,
         unit=unit,
+        window=(first, last),
         steps=drawn.steps,
         at=np.fmax.reduce(drawn.at, axis=0),
         lines=lines,

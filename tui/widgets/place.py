@@ -47,6 +47,7 @@ class PlotPlace(Container):
     def __init__(self, **options: Any) -> None:
         super().__init__(id="plots", **options)
         self.plot: Plot | None = None
+        self._given: tuple[Frame, Sequence[int], int] | None = None
 
     def make(self, look: Look | None) -> Plot:
         """Make the plot, with a look of its own where none is given."""
@@ -59,8 +60,14 @@ class PlotPlace(Container):
 
     def show(self, frame: Frame, ranks: Sequence[int], chosen: int) -> None:
         """Hand the picture on, where there is a plot and room for it."""
+        self._given = frame, ranks, chosen
         if self.plot is not None and self.display:
             self.plot.show(frame, ranks, chosen)
+
+    def on_resize(self) -> None:
+        """Draw where there was no room before."""
+        if self._given is not None:
+            self.show(*self._given)
 
     def cross(self) -> None:
         """Begin to read values off, at the last column."""

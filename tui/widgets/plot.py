@@ -264,7 +264,7 @@ def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
     notes = []
     if look.lens.span is not None:
         following = "last " if look.lens.end is None else ""
-        first, last = units.count(int(drawn.steps[0])), units.count(int(drawn.steps[-1]))
+        first, last = map(units.count, drawn.window)
         notes.append(f"{following}{units.count(look.lens.span)} steps" if following else f"steps {first}–{last}")
     if drawn.log:
         notes.append("log, without 0 and less" if drawn.hidden else "log")
