@@ -18,7 +18,7 @@ Shades = npt.NDArray[np.uint8]
 
 THICKEST: Final = 8
 """Half lines that a rank takes at most, where there are few."""
-_LOW, _HIGH = 2.0, 98.0
+_LOW, _HIGH = 5.0, 95.0
 """Percentiles that the scale spans: one hiccup, or one rank of a thousand, does not wash out the rest."""
 _LEAST_SPAN: Final = 0.3
 """The scale spans at least this share of the median, so that noise looks calm."""

@@ -77,6 +77,11 @@ class PlottedScreen(LiveScreen):
         self.call_after_refresh(self._add_plot)
 
     def _add_plot(self) -> None:
+        places = self.query(PlotPlace)
+        if not places or not places.first().is_mounted:
+            # Under load the first refresh can come before all of the screen is there.
+            self.call_after_refresh(self._add_plot)
+            return
         self.look = self._place.make(self.look).look
         self.show(self.frame)
         self.refresh_bindings()

@@ -162,7 +162,7 @@ def _legend(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
     if metric.name == "loss":
         pieces.append([Segment(NOT_FINITE, ink["bold level-error"]), Segment(" not finite", ink["label"])])
     pieces.append([Segment("blank: no step ended", ink["label"])])
-    pieces.append([Segment("spans all but the outer 2 % of the values", ink["label"])])
+    pieces.append([Segment("spans 90 % of the values in sight", ink["label"])])
     return packed(pieces, width, gap=3)
 
 

@@ -151,7 +151,7 @@ def details(line: Timeline, lane: Lane | None, rank: int, room: int, width: int,
 
 
 def _heading(rank: int, number: int, width: int, ink: Ink) -> Row:
-    text = f" rank {rank}: {number:,} collective{'' if number == 1 else 's'}"
+    text = f" rank {rank}: {number:,} call{'' if number == 1 else 's'}"
     columns = f"{'size':>8} {'called at':>9} {'waited':>9} {'transfer':>10}  last to come"
     return [
         Segment(units.fit(text, _name_width(width)), ink["bold rank-chosen"]),
@@ -160,7 +160,7 @@ def _heading(rank: int, number: int, width: int, ink: Ink) -> Row:
 
 
 def _name_width(width: int) -> int:
-    return 26 if width >= _ROOMY else 22
+    return 26 if width >= _ROOMY else 19
 
 
 def _detail(line: Timeline, lane: Lane, bar: Bar, width: int, ink: Ink) -> Row:
