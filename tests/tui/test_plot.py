@@ -327,6 +327,7 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, size: str) -> No
     }[name]
 
     async def before(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: pilot.app.screen.query(PlotPlace), "the screen")
         await pilot.press(*keys)
         place = pilot.app.screen.query_one(PlotPlace)
         if place.display:
