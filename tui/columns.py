@@ -18,7 +18,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import phase_bar
-from ddptop.tui.widgets.lines import Row, figure, strip_of
+from ddptop.tui.widgets.lines import Row, figure, fitted
 from ddptop.tui.widgets.panel import load_of, mark_of
 
 GAP: Final = 2
@@ -252,7 +252,7 @@ def rank_row(rank: RankFrame, frame: Frame, columns: Iterable[Column], ink: Ink)
     row: Row = []
     gap = Segment(" " * GAP, Style.null())
     for column in columns:
-        row += [*strip_of(column.draw(rank, frame, ink), column.width), gap]
+        row += [*fitted(column.draw(rank, frame, ink), column.width), gap]
     return row
 
 

@@ -133,8 +133,8 @@ class RankModel:
             self.loss = loss
 
     def _note_metrics(self, metrics: Mapping[str, float]) -> None:
-        if metrics:
-            self.metrics.update({clean(name, 40): value for name, value in metrics.items()})
+        for name, value in metrics.items():
+            self.metrics[name if name in self.metrics else clean(name, 40)] = value
 
     @property
     def means(self) -> Means:

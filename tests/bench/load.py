@@ -105,10 +105,20 @@ class FakeRank:
             wire.TOPIC_BEAT,
             wire.encode(
                 wire.Beat(
-                    self.rank, now, "running", "backward", self._seq, now, self._seq,
-                    memory_bytes=self._rng.randrange(800, 900) << 20, cpu_percent=95.0, device="cpu", backend="gloo",
-                    total_steps=1_000_000, mechanism="process-group hooks",
-                )  # fmt: skip
+                    self.rank,
+                    now,
+                    "running",
+                    "backward",
+                    self._seq,
+                    now,
+                    self._seq,
+                    memory_bytes=self._rng.randrange(800, 900) << 20,
+                    cpu_percent=95.0,
+                    device="cpu",
+                    backend="gloo",
+                    total_steps=1_000_000,
+                    mechanism="process-group hooks",
+                )
             ),
         )
 

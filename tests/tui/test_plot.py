@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,17 +27,8 @@ from ddptop.tui.widgets.rankview import RankView
 
 from .frames import EVIL, NOW, StillSource, frame, past_of, rank_frame, recorded
 from .test_app import dashboard, seen, until
-from .test_screens import SIZES, picture
+from .test_screens import SIZES, _utc, picture  # noqa: F401 - a fixture
 from .test_widgets import INK, text_of
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 async def plotted(pilot: Pilot[None]) -> PlotPlace:

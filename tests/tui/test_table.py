@@ -192,7 +192,8 @@ async def test_text_from_outside_is_text() -> None:
     """Markup in host, activity, note and metric names is not obeyed; escapes were taken out on the way in."""
     evil = clean(EVIL)
     ranks = tuple(
-        rank_frame(rank, host=evil, activity=evil, health=evil, metrics={evil: 1.0, "[bold]x": 2.0}) for rank in range(3)
+        rank_frame(rank, host=evil, activity=evil, health=evil, metrics={evil: 1.0, "[bold]x": 2.0})
+        for rank in range(3)
     )
     picture = frame(world=3, ranks=ranks, logged=frozenset({evil, "[bold]x"}))
     async with dashboard(picture).run_test(size=(200, 50)) as pilot:

@@ -122,10 +122,13 @@ class RunScreen(PlottedScreen):
         self.query_one(Header).show(frame)
         self.view.show(frame)
         self.query_one(EventList).show(frame)
+        self._show_log()
+        super().show(frame)
+
+    def _show_log(self) -> None:
         chosen = self.view.chosen_frame
         if chosen is not None:
-            self.query_one(LogView).show(chosen, still=frame.frozen_s is not None)
-        super().show(frame)
+            self.query_one(LogView).show(chosen, still=self.frame.frozen_s is not None)
 
     @property
     def in_sight(self) -> frozenset[int]:
@@ -140,7 +143,8 @@ class RunScreen(PlottedScreen):
     def _follow(self, message: RankView.Chosen) -> None:
         if message.rank != self.rank:
             self.rank = message.rank
-            self.show(self.frame)
+            # The rest follows with the next frame: a plot takes longer than the key may.
+            self._show_log()
 
     @on(RankView.Opened)
     def _open(self, message: RankView.Opened) -> None:

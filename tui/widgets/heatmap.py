@@ -166,10 +166,10 @@ class Heatmap(RankView):
             self.show(self.frame)
             self.refresh()
 
-    def watch_chosen(self) -> None:
-        """Mark the rank."""
+    def mark(self, before: int) -> None:
+        """Draw all again, with the rank marked."""
         self._drawn.clear()
-        super().watch_chosen()
+        super().mark(before)
 
     def notify_style_update(self) -> None:
         """Draw all again, in the colors of another theme."""

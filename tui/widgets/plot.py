@@ -30,8 +30,8 @@ from ddptop.tui.widgets.axes import Powers, Steps, Values
 
 _PERIOD_S: Final = 1.0
 """A curve need not move faster."""
-_REST: Final = 50
-"""It rests so many times as long as it took to draw: at most 2 % of a core, however many ranks there are."""
+_REST: Final = 100
+"""It rests so many times as long as it took to draw: at most 1 % of a core, however many ranks there are."""
 _LAYOUT_S: Final = 0.1
 """By then a canvas that was hidden has its size."""
 

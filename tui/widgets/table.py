@@ -18,7 +18,7 @@ from textual.strip import Strip
 from ddptop.tui import units
 from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 from ddptop.tui.frame import Frame
-from ddptop.tui.widgets.lines import Row
+from ddptop.tui.widgets.lines import Row, strip_of
 from ddptop.tui.widgets.rankview import RankView
 
 _SORT_S: Final = 1.0
@@ -161,10 +161,10 @@ class RankTable(RankView):
         if line >= len(self._order):
             return self.grounded(Strip.blank(0), 0, width)
         rank = self.frame.ranks[self._order[line]]
-        strip = Strip(rank_row(rank, self.frame, self._columns, self.ink))
+        strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
         if rank.rank == self.chosen:
-            strip = strip.crop_extend(0, width, None).apply_style(self.ink.ground("row-chosen"))
-        return self.grounded(strip, 0, width).simplify()
+            strip = strip.apply_style(self.ink.ground("row-chosen"))
+        return strip.apply_style(self.rich_style)
 
     def _nothing(self, line: int) -> Row:
         if not self._filter:
@@ -189,16 +189,23 @@ class RankTable(RankView):
 
     # Choosing
 
-    def watch_chosen(self) -> None:
-        """Mark the rank's line."""
-        self._drawn.clear()
-        super().watch_chosen()
+    def mark(self, before: int) -> None:
+        """Draw two lines anew."""
+        for line in (self._line_of(before), self._line):
+            if line is not None:
+                self._drawn.pop(line, None)
+                y = line + 1 - self.scroll_offset.y
+                if 0 < y < self.size.height:
+                    self.refresh(Region(0, y, self.size.width, 1))
 
     @property
     def _line(self) -> int | None:
         """The chosen rank's line, None where the filter hides it."""
+        return self._line_of(self.chosen)
+
+    def _line_of(self, rank: int) -> int | None:
         numbers = self.frame.values("rank")
-        return next((line for line, index in enumerate(self._order) if numbers[index] == self.chosen), None)
+        return next((line for line, index in enumerate(self._order) if numbers[index] == rank), None)
 
     def bring_into_view(self) -> None:
         """Scroll to the chosen rank's line."""
