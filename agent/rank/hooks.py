@@ -112,6 +112,10 @@ def _data(session: Session, torch: Any) -> None:
 def _forward(session: Session, torch: Any) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
+    def split(result: Any) -> None:
+        if result is not None:
+            session.collectives.watch(result)
+
     def enter_init(*_: Any, **__: Any) -> None:
         session.starting("wrapping the model in DDP")
 
@@ -273,6 +277,10 @@ def _groups(session: Session, torch: Any) -> None:
         if isinstance(result, tuple) and result and isinstance(result[0], torch.distributed.ProcessGroup):
             session.collectives.watch(result[0])
 
+    def split(result: Any) -> None:
+        if result is not None:
+            session.collectives.watch(result)
+
     def enter_init(*_: Any, **__: Any) -> None:
         session.starting("rendezvous")
 
@@ -282,6 +290,8 @@ def _groups(session: Session, torch: Any) -> None:
 
     stamps = _Stamps(session, torch)
     stamps.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
+    if hasattr(torch.distributed.ProcessGroup, "split_group"):
+        stamps.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
     stamps.around(c10d, "init_process_group", enter_init, leave_init)
     torch.distributed.init_process_group = c10d.init_process_group
     atexit.register(session.faults.guard(_unhook), c10d)
