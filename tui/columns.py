@@ -18,11 +18,13 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import phase_bar
-from ddptop.tui.widgets.lines import Row, figure, strip_of
+from ddptop.tui.widgets.lines import Row, figure, fitted
 from ddptop.tui.widgets.panel import load_of, mark_of
 
 GAP: Final = 2
 """Cells between two columns."""
+FRESH_S: Final = 2.0
+"""A step no older than this is new: its age would change in every line of every frame and say nothing."""
 METRIC: Final = "metric:"
 """Begins the key of a column that the script made, with `ddptop.agent.log(name=value)`."""
 
@@ -76,6 +78,8 @@ def _state(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
 
 
 def _age(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    if rank.state not in ENDED and rank.step_age_s is not None and rank.step_age_s < FRESH_S:
+        return [Segment("now".rjust(6), ink["faint"])]
     hue = "bold state-stalled" if rank.state == "stalled" else "label"
     return [figure(units.age(None if rank.state in ENDED else rank.step_age_s), ink, hue)]
 
@@ -133,7 +137,7 @@ _COLUMNS: Final = (
         "step", "step", 9, "steps completed", lambda rank: rank.step,
         _figures(lambda rank: units.count(rank.step).rjust(9)), 1, falling=False,
     ),
-    Column("age", "ago", 6, "since the last step", lambda rank: rank.step_age_s, _age, 7),
+    Column("age", "ago", 6, "time since the last step", lambda rank: rank.step_age_s, _age, 7),
     Column(
         "step_ms", "step ms", 7, "time of a step, ms", lambda rank: rank.step_ms,
         _figures(lambda rank: units.milliseconds(rank.step_ms).rjust(7)), 2,
@@ -149,7 +153,7 @@ _COLUMNS: Final = (
     _phase("wait", "wait", 4),
     _phase("other", "oth", 9),
     Column(
-        "bar", "phases", 20, "the phases to the group's common scale, sorted by own time", own_ms, _bar, 14, left=True,
+        "bar", "phases", 20, "phases as a bar, to one scale", own_ms, _bar, 14, left=True,
     ),
     Column("loss", "loss", 7, "last loss", lambda rank: rank.loss, _loss, 3),
     Column(
@@ -157,7 +161,7 @@ _COLUMNS: Final = (
         _figures(lambda rank: units.milliseconds(rank.allreduce_p50_ms)), 11,
     ),
     Column(
-        "p99", "ar p99", 6, "all-reduce latency, 99th percentile, ms", lambda rank: rank.allreduce_p99_ms,
+        "p99", "ar p99", 6, "all-reduce latency, p99, ms", lambda rank: rank.allreduce_p99_ms,
         _figures(lambda rank: units.milliseconds(rank.allreduce_p99_ms)), 10,
     ),
     Column(
@@ -165,11 +169,11 @@ _COLUMNS: Final = (
         _figures(lambda rank: units.rate(rank.samples_per_s).rjust(6)), 11,
     ),
     Column(
-        "memory", "memory", 8, "memory of the device, or of the process", lambda rank: rank.memory_bytes,
+        "memory", "memory", 8, "memory of device or process", lambda rank: rank.memory_bytes,
         _figures(lambda rank: units.size(rank.memory_bytes)), 6,
     ),
     Column(
-        "load", "load", 5, "load of the GPU, or CPU in percent of one core", lambda rank: load_of(rank)[1],
+        "load", "load", 5, "load of the GPU, or CPU (100% is a core)", lambda rank: load_of(rank)[1],
         _figures(lambda rank: units.percent(load_of(rank)[1], 5)), 7,
     ),
     Column(
@@ -217,7 +221,8 @@ def fitting(columns: Sequence[Column], chosen: Collection[str] | None, width: in
     wanted = [column for column in columns if (column.usual if chosen is None else column.key in chosen)]
     kept: set[str] = set()
     left = width + GAP
-    for column in sorted(wanted, key=lambda column: column.importance):
+    # What was asked for by name stays longer than what is there by itself.
+    for column in sorted(wanted, key=lambda column: column.importance if column.usual else 1):
         if column.width + GAP > left:
             break
         left -= column.width + GAP
@@ -247,7 +252,7 @@ def rank_row(rank: RankFrame, frame: Frame, columns: Iterable[Column], ink: Ink)
     row: Row = []
     gap = Segment(" " * GAP, Style.null())
     for column in columns:
-        row += [*strip_of(column.draw(rank, frame, ink), column.width), gap]
+        row += [*fitted(column.draw(rank, frame, ink), column.width), gap]
     return row
 
 

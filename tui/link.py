@@ -26,7 +26,7 @@ from ddptop.tui.store import Liveness, Store
 if TYPE_CHECKING:
     from ddptop.tui.past import Past
 
-DRAIN_S = 0.004
+DRAIN_S = 0.008
 """Longest stay in one `poll`, so that a flood of messages never holds up a key."""
 LOOK_S = 0.25
 SURVEY_S = 1.0

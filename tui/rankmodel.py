@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 
 from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
@@ -20,6 +21,8 @@ SILENT_S = 3.5
 """Without a heartbeat for so long, three of them missed, a rank is silent."""
 STALLED_S = 10.0
 """Without a step for so long, and for ten usual steps, a rank is stalled."""
+KEPT_S = 1.0
+"""A picture is no older than this; its ages are what grows meanwhile."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
 
@@ -54,6 +57,7 @@ class RankModel:
         self._latencies: deque[int] = deque(maxlen=512)
         self._curve = Curve()
         self._means: Means | None = None
+        self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
 
     def take(self, steps: Iterable[Step]) -> None:
         """Take in records as they come; what follows a gap waits until it is filled."""
@@ -131,8 +135,8 @@ class RankModel:
             self._curve.add(step, loss)
 
     def _note_metrics(self, metrics: Mapping[str, float]) -> None:
-        if metrics:
-            self.metrics.update({clean(name, 40): value for name, value in metrics.items()})
+        for name, value in metrics.items():
+            self.metrics[name if name in self.metrics else clean(name, 40)] = value
 
     @property
     def means(self) -> Means:
@@ -177,7 +181,20 @@ class RankModel:
     def frame(
         self, now: float, state: str, log: str | None = None, *, exchange: tuple[float, float] | None = None
     ) -> RankFrame:
-        """Return the picture of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step."""
+        """Return the picture of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
+
+        Of a rank that sends summaries, the same picture again while nothing new came: who has drawn it is done.
+        """
+        source = (self.beat, self.told, self.member, self.hello, state)
+        if self.brief and self._picture is not None:
+            at, drawn_from, picture = self._picture
+            if all(map(is_, source, drawn_from)) and 0 <= now - at < KEPT_S:
+                return picture
+        picture = self._drawn_up(now, state, log, exchange)
+        self._picture = now, source, picture
+        return picture
+
+    def _drawn_up(self, now: float, state: str, log: str | None, exchange: tuple[float, float] | None) -> RankFrame:
         beat, hello, member, means = self.beat, self.hello, self.member, self.means
         moving = state in ("running", "stalled", "pausing")
         activity = "" if beat is None else clean(beat.activity, 60)
@@ -276,7 +293,7 @@ def _of_steps(recent: deque[Step], latencies: deque[int]) -> Means:
 def _of_summary(told: Summary) -> Means:
     return Means(
         step_ms=told.wall_ns / 1e6,
-        phases_ms=_phases([told]),
+        phases_ms=_told_phases(told),
         device_ms=None,
         samples_per_s=told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None,
         p50_ms=_ms(told.p50_ns),
@@ -299,7 +316,20 @@ def _window(recent: deque[Step]) -> list[Step]:
     return window
 
 
-def _phases(window: Sequence[Step | Summary]) -> dict[str, float]:
+def _told_phases(told: Summary) -> dict[str, float]:
+    phases = {
+        "data": told.data_ns / 1e6,
+        "forward": told.forward_ns / 1e6,
+        "backward": told.backward_ns / 1e6,
+        "optimizer": told.optimizer_ns / 1e6,
+    }
+    if told.wait_ns is not None:
+        phases["wait"] = told.wait_ns / 1e6
+    phases["other"] = told.other_ns / 1e6
+    return phases
+
+
+def _phases(window: Sequence[Step]) -> dict[str, float]:
     """Return the mean of each phase in ms; a phase that was not observed is left out."""
     phases = {}
     for phase in PHASES:

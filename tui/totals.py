@@ -61,7 +61,7 @@ def add_up(models: Collection[RankModel]) -> Totals:
 def _mean_phases(known: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
     if not known:
         return None
-    common = [phase for phase in PHASES if all(phase in phases for phases in known)]
+    common = [phase for phase in PHASES if sum(phase in phases for phases in known) == len(known)]
     return {phase: sum(phases[phase] for phases in known) / len(known) for phase in common}
 
 

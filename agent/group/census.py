@@ -64,31 +64,31 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
     if not supervised:
         # It may have ended and written its last word between our two looks.
         run = directory.read()
-    members = directory.members() if members is None else members
-    living = {rank for rank, member in members.items() if rank in heard or is_alive(member.process)}
-    alive = tuple(rank for rank in members if rank in living)
-    dead = tuple(rank for rank in members if rank not in living)
+    known = directory.members() if members is None else members
+    living = {rank for rank, member in known.items() if rank in heard or is_alive(member.process)}
+    alive = tuple(rank for rank in known if rank in living)
+    dead = tuple(rank for rank in known if rank not in living)
     torchrun = is_alive(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
     def census(state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None) -> Census:
-        return Census(run, state, supervised, orphaned, members, alive, dead, exit_code, why, rank)
+        return Census(run, state, supervised, orphaned, known, alive, dead, exit_code, why, rank)
 
     if run.state in ENDED_STATES:
         return census(run.state, run.exit_code, run.cause, run.cause_rank)
     if supervised:
         return census(run.state)
     if torchrun or alive:
-        return census("running" if len(members) >= run.world else "starting")
-    nobody = run.torchrun is None and not members
+        return census("running" if len(known) >= run.world else "starting")
+    nobody = run.torchrun is None and not known
     if nobody and run.supervisor is None and time.time_ns() - run.created_at_ns < _START_PATIENCE_S * 1e9:
         return census("starting")
     if nobody:
         said = cause.last_line(cause.tail(directory.supervisor_log))
         return census("lost", why=f"it ended before torchrun was started: {said}" if said else "it never started")
     # What a rank wrote at its end decides, and a list known before may lack it.
-    members = directory.members()
-    judgement = cause.judge(run.world, members, None, cause.tail(directory.torchrun_log))
+    known = directory.members()
+    judgement = cause.judge(run.world, known, None, cause.tail(directory.torchrun_log))
     return census(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 

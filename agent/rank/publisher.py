@@ -60,6 +60,8 @@ class Publisher:
         self._waited = 0
         self._told: tuple[str, int | None] | None = None
         self._beat_due = 0.0
+        self._summary: bytes | None = None
+        """The last one; whoever comes now sees at once what the steps are like."""
         self._summary_due = 0.0
 
     def start(self) -> None:
@@ -160,7 +162,8 @@ class Publisher:
     def _send_summary(self) -> None:
         summary = self._digest.close()
         if summary is not None:
-            self._send(wire.TOPIC_SUMMARY, wire.encode(summary))
+            self._summary = wire.encode(summary)
+            self._send(wire.TOPIC_SUMMARY, self._summary)
             self._summary_due = time.monotonic() + SUMMARY_S
 
     def _send(self, topic: bytes, payload: bytes) -> None:
@@ -181,6 +184,8 @@ class Publisher:
         if newcomers:
             self._send(wire.TOPIC_HELLO, wire.encode(self._session.hello))
             self._send_beat()
+            if self._summary is not None:
+                self._send(wire.TOPIC_SUMMARY, self._summary)
 
     def _obey(self) -> None:
         for _ in range(100):

@@ -46,7 +46,7 @@ class ColumnsDialog(ModalScreen[frozenset[str]]):
 
     def _line(self, column: Column) -> Text:
         box = "[✓]" if column.key in self._ticked else "[ ]"
-        aside = " (no room now)" if column.key in self._no_room else ""
+        aside = " · no room now" if column.key in self._no_room else ""
         return Text(
             f"{box} {column.title.strip() or 'mark':<9} {column.meaning}{aside}", no_wrap=True, overflow="ellipsis"
         )

@@ -15,6 +15,7 @@ from textual.widgets import ContentSwitcher, Footer
 from ddptop.tui.frame import Frame, RankFrame
 from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked, LiveScreen
+from ddptop.tui.theme import RANK_HUES
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.heatmap import Heatmap
@@ -36,7 +37,7 @@ class RankAsked(Asked):
         self.rank = rank
 
 
-CURVES: Final = 16
+CURVES: Final = RANK_HUES
 """Curves that one plot takes before it is a thicket."""
 
 
@@ -108,8 +109,13 @@ class RunScreen(LiveScreen):
     def _add_plot(self) -> None:
         from ddptop.tui.widgets.plot import LossPlot
 
+        place = self.query_one("#losses")
+        if not place.is_mounted:
+            # Under load the first refresh can come before all of the screen is there.
+            self.call_after_refresh(self._add_plot)
+            return
         self._plot = LossPlot()
-        self.query_one("#losses").mount(self._plot)
+        place.mount(self._plot)
         self.show(self.frame)
 
     @property
@@ -145,10 +151,10 @@ class RunScreen(LiveScreen):
 
     def _drawn_together(self, frame: Frame) -> Sequence[RankFrame]:
         """Return the ranks whose curves are compared: of many, the first ones and the chosen one."""
-        if len(frame.ranks) <= CURVES:
+        if len(frame.ranks) <= 2 * CURVES:
             return frame.ranks
-        chosen = self.view.chosen_frame
-        return [*(rank for rank in frame.ranks[: CURVES - 1] if rank != chosen), *([chosen] if chosen else [])]
+        numbers = sorted({*frame.values("rank")[: CURVES - 1], self.rank})
+        return [rank for number in numbers if (rank := frame.rank(number)) is not None]
 
     @property
     def in_sight(self) -> frozenset[int]:

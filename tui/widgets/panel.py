@@ -12,7 +12,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
-from ddptop.tui.widgets.lines import Row, figure, spread, strip_of, width_of
+from ddptop.tui.widgets.lines import Row, figure, fitted, spread, strip_of, width_of
 
 MIN_WIDTH = 38
 """Cells a panel needs to show everything, its border included."""
@@ -53,7 +53,7 @@ def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) ->
     for index in range(shape.height - 2):
         row = content[index] if index < len(content) else []
         strips.append(
-            Strip([Segment(d, line), Segment(" "), *strip_of(row, inner), Segment(" "), Segment(d, line)]).simplify()
+            strip_of([Segment(d, line), Segment(" "), *fitted(row, inner), Segment(" "), Segment(d, line)], shape.width)
         )
     strips.append(Strip([Segment(e + f * (shape.width - 2) + g, line)]))
     return strips
@@ -177,7 +177,7 @@ def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
             Segment(f" {name:<{names}}", ink["label"]),
             figure(units.short_milliseconds(_amount(rank, phase)), ink),
         ]
-        rows[-1] += strip_of(cell, each)
+        rows[-1] += fitted(cell, each)
     return rows
 
 

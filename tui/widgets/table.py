@@ -18,7 +18,7 @@ from textual.strip import Strip
 from ddptop.tui import units
 from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 from ddptop.tui.frame import Frame
-from ddptop.tui.widgets.lines import Row
+from ddptop.tui.widgets.lines import Row, strip_of
 from ddptop.tui.widgets.rankview import RankView
 
 _SORT_S: Final = 1.0
@@ -60,8 +60,8 @@ class RankTable(RankView):
         self._order: list[int] = []
         self._sorted_at: float | None = None
         self._columns: tuple[Column, ...] = ()
-        self._drawn: dict[int, Strip] = {}
-        """By line below the titles."""
+        self._drawn: dict[int, tuple[tuple[object, ...], Strip]] = {}
+        """By line below the titles: what it was drawn from, and its cells."""
 
     # What is shown
 
@@ -92,9 +92,20 @@ class RankTable(RankView):
         top = self.scroll_offset.y
         for y in range(1, self.size.height):
             line = top + y - 1
-            self._drawn[line] = strip = self._draw(line)
-            if before.get(line) != strip:
+            found = before.get(line)
+            key = self._key(line)
+            if found is not None and found[0] == key:
+                self._drawn[line] = found
+                continue
+            self._drawn[line] = key, self._draw(line)
+            if found is None or found[1] != self._drawn[line][1]:
                 self.refresh(Region(0, y, self.size.width, 1))
+
+    def _key(self, line: int) -> tuple[object, ...]:
+        """Return what a line is drawn from; where nothing of it changed, it need not be drawn again."""
+        rank = self.frame.ranks[self._order[line]] if line < len(self._order) else None
+        has_bar = any(column.key == "bar" for column in self._columns)
+        return rank, self.frame.verdict, self.frame.step_ms if has_bar else None
 
     def _sort(self) -> None:
         ranks, words = self.frame.ranks, self._filter.lower().split()
@@ -150,10 +161,10 @@ class RankTable(RankView):
         if line >= len(self._order):
             return self.grounded(Strip.blank(0), 0, width)
         rank = self.frame.ranks[self._order[line]]
-        strip = Strip(rank_row(rank, self.frame, self._columns, self.ink))
+        strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
         if rank.rank == self.chosen:
-            strip = strip.crop_extend(0, width, None).apply_style(self.ink.ground("row-chosen"))
-        return self.grounded(strip, 0, width).simplify()
+            strip = strip.apply_style(self.ink.ground("row-chosen"))
+        return strip.apply_style(self.rich_style)
 
     def _nothing(self, line: int) -> Row:
         if not self._filter:
@@ -171,10 +182,10 @@ class RankTable(RankView):
             titles = title_row(self._columns, self._by, falling=self._falling, ink=self.ink)
             return self.grounded(Strip(titles), 0, self.size.width)
         line = y - 1 + self.scroll_offset.y
-        strip = self._drawn.get(line)
-        if strip is None or strip.cell_length != self.size.width:
-            strip = self._drawn[line] = self._draw(line)
-        return strip
+        found = self._drawn.get(line)
+        if found is None or found[1].cell_length != self.size.width:
+            found = self._drawn[line] = self._key(line), self._draw(line)
+        return found[1]
 
     # Choosing
 
