@@ -31,8 +31,10 @@ from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
+from ddptop.tui.widgets.timeline import TimelineView
 
 from .frames import EVIL, NOW, MovingSource, StillSource, frame
 
@@ -221,11 +223,11 @@ async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
 
 async def test_help_lists_every_binding() -> None:
     """Each binding of each screen has an id and a tooltip, and its tooltip is in the help."""
-    async with dashboard(StillSource(frame())).run_test(size=(100, 150), notifications=True) as pilot:
+    async with dashboard(StillSource(frame())).run_test(size=(100, 190), notifications=True) as pilot:
         await pilot.press("question_mark")
         assert isinstance(pilot.app.screen, HelpScreen)
         text = seen(pilot.app)
-        for owner in (DdptopApp, RunScreen, PanelGrid, RankScreen, LogScreen, KillDialog):
+        for owner in (DdptopApp, RunScreen, PanelGrid, Heatmap, TimelineView, RankScreen, LogScreen, KillDialog):
             for binding in owner.BINDINGS:
                 assert binding.id
                 assert binding.tooltip in text
@@ -306,7 +308,7 @@ async def test_random_keys_and_sizes_break_nothing() -> None:
     rng = random.Random(20)
     keys = [
         "space", "k", "g", "enter", "escape", "tab", "shift+tab", "left", "right", "up", "down", "home", "end",
-        "pageup", "pagedown", "question_mark", "t", "x", "escape", "escape",
+        "pageup", "pagedown", "question_mark", "t", "x", "escape", "escape", "1", "2", "3", "4", "m", "n", "minus", "plus",
     ]  # fmt: skip
     source = MovingSource(5)
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
