@@ -22,19 +22,35 @@ from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.killing import Killing
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.live import FreezeAsked, HelpAsked, KillAsked, LiveScreen, LogsAsked, PauseAsked, ResumeAsked
+from ddptop.tui.screens.live import (
+    CheckpointAsked,
+    HelpAsked,
+    KeepAsked,
+    KillAsked,
+    LiveScreen,
+    LogsAsked,
+    PauseAsked,
+    RestartAsked,
+    ResumeAsked,
+    StepAsked,
+    StopAsked,
+)
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.plotted import PlotAsked
+from ddptop.tui.screens.question import FREEZE, SAVE_AND_STOP, STOP, about_freeze, about_stop
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RankAsked, RunScreen
-from ddptop.tui.source import Refused, Source
+from ddptop.tui.source import Refused, Source, Unholdable
 from ddptop.tui.theme import DARK, LIGHT, THEMES
 
 POLL_HZ: Final = 20
@@ -44,12 +60,14 @@ FAILED: Final = 70
 
 
 class Acted(Message):
-    """A pause or resume is over."""
+    """An action is over."""
 
-    def __init__(self, text: str, *, done: bool) -> None:
+    def __init__(self, text: str, *, done: bool, unholdable: bool = False) -> None:
         super().__init__()
         self.text = text
         self.done = done
+        self.unholdable = unholdable
+        """True where the group has no common step, so that freezing it is all that is left."""
 
 
 class DdptopApp(App[None]):
@@ -72,6 +90,19 @@ class DdptopApp(App[None]):
             show=False,
             priority=True,
         ),
+        *(
+            Binding(
+                str(digit),
+                f"count({digit})",
+                "Count",
+                id=f"run.count_{digit}",
+                tooltip="While paused, before . : how many steps",
+                show=False,
+                # Before the views that have digits, too; `check_action` keeps it to where there is a count.
+                priority=True,
+            )
+            for digit in range(10)
+        ),
     ]
 
     frame: var[Frame | None] = var(None)
@@ -85,8 +116,10 @@ class DdptopApp(App[None]):
         self._grace_s = grace_s
         self._clock = clock
         self._acting: str | None = None
-        self._frozen: Frame | None = None
+        self._kept: Frame | None = None
         """The picture that the user keeps."""
+        self._killing: Killing | None = None
+        """A kill that is under way; its dialog may be closed."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = DARK.name
@@ -124,14 +157,15 @@ class DdptopApp(App[None]):
     def _picture(self) -> Frame:
         """Return the picture of this moment, or the one that the user keeps."""
         now = self._clock()
-        if self._frozen is None:
+        if self._kept is None:
             return self.source.frame(now)
-        return replace(self._frozen, frozen_s=float(int(now - self._frozen.at)))
+        return replace(self._kept, kept_s=float(int(now - self._kept.at)))
 
     def _paint(self) -> None:
         # Once it is being left, its screens lose their widgets one by one.
         if self.return_code is None:
             self.frame = self._picture()
+            self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -144,18 +178,30 @@ class DdptopApp(App[None]):
             if not screen.is_modal:
                 break
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Take digits only where they count steps."""
+        # While the app ends there is no screen any more.
+        top = self.screen_stack[-1] if self.screen_stack else None
+        return action != "count" or (isinstance(top, LiveScreen) and top.counts)
+
+    def action_count(self, digit: int) -> None:
+        """Hand on a digit of the number of steps."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.count(digit)
+
     # What is asked
 
-    @on(FreezeAsked)
-    def _freeze(self) -> None:
+    @on(KeepAsked)
+    def _keep(self) -> None:
         frame = self.source.frame(self._clock())
         # Ranks that nobody looks at would be drawn up later, as they are then.
-        self._frozen = replace(frame, ranks=tuple(frame.ranks)) if self._frozen is None else None
+        upto = None if frame.past is None else frame.past.history.last
+        self._kept = None if self._kept is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
         self._paint()
 
     def _let_go(self) -> None:
-        """End a freeze: who acts on the run wants to see what comes of it."""
-        self._frozen = None
+        """Keep it no longer: who acts on the run wants to see what comes of it."""
+        self._kept = None
 
     @on(PauseAsked)
     def _pause(self) -> None:
@@ -164,6 +210,26 @@ class DdptopApp(App[None]):
     @on(ResumeAsked)
     def _resume(self) -> None:
         self._act("resume", self.source.resume)
+
+    @on(StepAsked)
+    def _step(self, message: StepAsked) -> None:
+        self._act("step", partial(self.source.step, message.steps))
+
+    @on(CheckpointAsked)
+    def _checkpoint(self) -> None:
+        self._act("checkpoint", self.source.checkpoint)
+
+    @on(StopAsked)
+    def _ask_stop(self) -> None:
+        self.push_screen(about_stop(self.source.frame(self._clock())), self._stop)
+
+    def _stop(self, answer: str | None) -> None:
+        if answer in (STOP, SAVE_AND_STOP):
+            self._act("stop", partial(self.source.stop, checkpoint=answer == SAVE_AND_STOP))
+
+    def _freeze(self, answer: str | None) -> None:
+        if answer == FREEZE:
+            self._act("freeze", self.source.freeze)
 
     def _act(self, name: str, work: Callable[[], str]) -> None:
         if self._acting is not None:
@@ -177,7 +243,7 @@ class DdptopApp(App[None]):
         try:
             text = work()
         except Refused as reason:
-            self.post_message(Acted(str(reason), done=False))
+            self.post_message(Acted(str(reason), done=False, unholdable=isinstance(reason, Unholdable)))
         else:
             self.post_message(Acted(text, done=True))
 
@@ -186,6 +252,8 @@ class DdptopApp(App[None]):
         name, self._acting = self._acting, None
         if message.done:
             self.notify(message.text, markup=False)
+        elif message.unholdable:
+            self.push_screen(about_freeze(self.source.frame(self._clock()), message.text), self._freeze)
         else:
             self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
         self._paint()
@@ -194,7 +262,28 @@ class DdptopApp(App[None]):
     def _ask_kill(self, message: KillAsked) -> None:
         self._let_go()
         frame = self._picture()
-        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s))
+        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s, self._killing))
+
+    @on(KillDialog.Begun)
+    def _kill_begun(self, message: KillDialog.Begun) -> None:
+        self._killing = message.killing
+
+    def _look_after_kill(self) -> None:
+        """Tell the end of a kill whose dialog was closed, once."""
+        if self._killing is None or not self._killing.over:
+            return
+        if not isinstance(self.screen, KillDialog):
+            severity: SeverityLevel = "information" if self._killing.done else "error"
+            self.notify(self._killing.lines[-1], severity=severity, markup=False)
+        self._killing = None
+
+    @on(RestartAsked)
+    def _ask_restart(self) -> None:
+        self.push_screen(RestartDialog(self.source.frame(self._clock()).run, self.source.resumable()), self._restart)
+
+    def _restart(self, resume: bool | None) -> None:
+        if resume is not None:
+            self._act("restart", lambda: self.source.restart(resume=resume))
 
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from ddptop.tui.past import Past
 
 STATES: Final = (
-    "starting", "running", "pausing", "paused", "stalled", "silent", "killing", "finished", "failed", "killed", "lost",
+    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",
+    "finished", "stopped", "failed", "killed", "lost",
 )  # fmt: skip
-"""Every state of a run or a rank. `stalled`: alive without progress; `silent`: no sign of life;
+"""Every state of a run or a rank. `frozen`: its processes are stopped where they stood;
+`stalled`: alive without progress; `silent`: no sign of life;
 `lost`: ended with nobody watching."""
 
-ENDED: Final = frozenset({"finished", "failed", "killed", "lost"})
+ENDED: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,18 @@ class Ranks(Sequence[RankFrame]):
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    """All ranks were started anew."""
+
+    generation: int
+    """Which start this was, the first being 0."""
+    at: float
+    """Seconds since the epoch."""
+    step: int
+    """The last step on the `curve` before it; the steps of the new generation follow."""
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One run at one moment. Ranks are in order; a rank not heard of yet is there as `starting`."""
 
@@ -168,7 +182,7 @@ class Frame:
     started_at: float | None = None
     ended_at: float | None = None
     held_since: float | None = None
-    """When the last rank came to hold, for a paused run."""
+    """When the last rank came to hold, for a paused run; when its processes were stopped, for a frozen one."""
     step: int | None = None
     """The step that every rank has completed."""
     total_steps: int | None = None
@@ -198,12 +212,28 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
-    frozen_s: float | None = None
+    kept_s: float | None = None
     """How long the user has kept this picture while the run goes on; None for one of this moment."""
+    upto: int | None = None
+    """The last step of `past` that belongs to a kept picture."""
     past: Past | None = None
     """What is kept of the past, to be read only: the one part of a frame that grows under it."""
     logged: frozenset[str] = frozenset()
     """Names of what the scripts gave to `ddptop.agent.log`."""
+    outstanding: int = 0
+    """Collectives that live ranks have entered and not finished, all ranks together."""
+    checkpoints: bool = False
+    """True where its script has told how to save a checkpoint."""
+    timeout_s: float | None = None
+    """Timeout of collectives in the default process group, the shortest of all ranks; None where it is not known."""
+    user: str = ""
+    """Whose run it is, where it is somebody else's."""
+    ending: str = ""
+    """While something is being ended: who is left, and when the next rung of the ladder comes."""
+    restarts: tuple[Restart, ...] = ()
+    """Oldest first."""
+    max_restarts: int = 0
+    """How often torchrun may start the group anew."""
 
     def rank(self, number: int) -> RankFrame | None:
         """Return a rank by its number."""

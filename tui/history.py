@@ -76,6 +76,10 @@ class History:
         """Records taken in so far: another number says that there is something new to draw."""
         self.recorded = False
         """True where a recording has all steps, so that samples of the earlier ones are not needed."""
+        self.only_earlier = False
+        """True where the recording has all there is: of an ended run."""
+        self._before = {False: 0, True: 0}
+        """Steps of the generations before, which live records and those of before the dashboard count on from."""
         self.complete = True
         """False while a recording is being read."""
         self._cleaned: dict[str, str] = {}
@@ -87,12 +91,13 @@ class History:
 
     def take(self, rank: int, step: Step, *, earlier: bool = False) -> None:
         """Take in a record; in order, those of before the dashboard came among themselves."""
-        if earlier and self._is_live(rank, step.step):
+        number = step.step + self._before[earlier]
+        if earlier and self._is_live(rank, number):
             return
         self.records += 1
         memory = math.nan if earlier else self._memory[rank]
-        self._kept(rank, "", earlier).add(step.step, step.end_at_ns, _row(step, memory))
-        self._take_custom(rank, step.step, step.end_at_ns, step.metrics, earlier=earlier)
+        self._kept(rank, "", earlier).add(number, step.end_at_ns, _row(step, memory))
+        self._take_custom(rank, number, step.end_at_ns, step.metrics, earlier=earlier)
 
     def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], *, earlier: bool) -> None:
         for name, value in values.items():
@@ -107,12 +112,22 @@ class History:
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
         self.records += 1
-        self._kept(told.rank, "", False).add(told.step, told.end_at_ns, _means(told, self._memory[told.rank]))
-        self._take_custom(told.rank, told.step, told.end_at_ns, told.metrics, earlier=False)
+        number = told.step + self._before[False]
+        self._kept(told.rank, "", False).add(number, told.end_at_ns, _means(told, self._memory[told.rank]))
+        self._take_custom(told.rank, number, told.end_at_ns, told.metrics, earlier=False)
 
     def take_memory(self, rank: int, memory_bytes: int | None) -> None:
         """Take in a reading; it counts for the steps from here on."""
         self._memory[rank] = math.nan if memory_bytes is None else float(memory_bytes)
+
+    def count_on(self, last: int, *, earlier: bool = False) -> None:
+        """Let what comes from here on follow step `last`: all ranks were started anew and count from one again."""
+        self._before[earlier] = last
+
+    @property
+    def last_earlier(self) -> int:
+        """The last step of before the dashboard, of any rank."""
+        return max((kept.last for (_, _, earlier), kept in self._parts.items() if earlier), default=0)
 
     def forget(self, rank: int) -> None:
         """Forget a rank: a new process in its place counts from one again."""
@@ -145,6 +160,11 @@ class History:
             if (kept := self._parts.get((rank, "", earlier))) is not None and kept.last
         ]
         return (min(kept.first for kept in parts), max(kept.last for kept in parts)) if parts else None
+
+    @property
+    def last(self) -> int:
+        """The last step of any rank, 0 before there was one."""
+        return max((kept.last for (_, name, _), kept in self._parts.items() if not name), default=0)
 
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""

@@ -7,10 +7,10 @@ shown, and what draws from it says up to which moment or which step it wants to 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from ddptop.agent.wire import Beat, Step, Summary
+from ddptop.agent.wire import Beat, Step, Steps, Summary
 from ddptop.tui.history import History
 from ddptop.tui.tracks import Tracks
 
@@ -61,19 +61,24 @@ class Past:
         self.tracks = Tracks(world)
         self.steps = KeptSteps(world)
         self.history = History(world)
+        self._generation = 0
+        """Of the records of before that came last."""
 
     def take(self, rank: int, step: Step, *, sampled: bool = False) -> None:
         """Take in a record of a rank; in order and once. `sampled`: it stands for others that are not sent."""
         self.tracks.take(rank, step)
         self.steps.take(rank, step)
-        if not (sampled and self.history.recorded):
+        if not (self.history.only_earlier or (sampled and self.history.recorded)):
             self.history.take(rank, step)
 
-    def take_earlier(self, rank: int, steps: Iterable[Step]) -> None:
+    def take_earlier(self, recorded: Steps) -> None:
         """Take in records of before, which only the history has room for; in order among themselves."""
-        if 0 <= rank < self.steps.world:
-            for step in steps:
-                self.history.take(rank, step, earlier=True)
+        if recorded.generation > self._generation:
+            self._generation = recorded.generation
+            self.history.count_on(self.history.last_earlier, earlier=True)
+        if 0 <= recorded.rank < self.steps.world and recorded.generation == self._generation:
+            for step in recorded.steps:
+                self.history.take(recorded.rank, step, earlier=True)
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
@@ -90,7 +95,6 @@ class Past:
             self.tracks.take_memory(beat.rank, beat.at_ns, beat.memory_bytes)
         self.history.take_memory(beat.rank, beat.memory_bytes)
 
-    def restart(self, rank: int) -> None:
-        """Forget the steps: the ranks began anew, as this one has just said, and count from one again."""
+    def restart(self) -> None:
+        """Forget the steps: the ranks began anew and count from one again."""
         self.steps = KeptSteps(self.steps.world)
-        self.history.forget(rank)

@@ -58,6 +58,22 @@ class RankModel:
         self._latencies: deque[int] = deque(maxlen=512)
         self._means: Means | None = None
         self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
+        self._past_steps = 0
+        """Steps of the generations before, which the curve counts on from."""
+
+    def successor(self, past_steps: int) -> RankModel:
+        """Return the model of the process that has taken this one's place, which counts on from there."""
+        model = RankModel(self.rank, self._listener)
+        model.member, model.alive = self.member, self.alive
+        model._past_steps = past_steps
+        model.brief = self.brief
+        return model
+
+    @property
+    def last_step(self) -> int:
+        """The last step on the curve."""
+        told = self.told.step if self.told is not None else 0
+        return self._past_steps + max(told, self._recent[-1].step if self._recent else 0)
 
     def take(self, steps: Iterable[Step]) -> None:
         """Take in records as they come; what follows a gap waits until it is filled."""
@@ -155,7 +171,9 @@ class RankModel:
     def state(self, now: float) -> str:
         """Return the rank's state, one of `frame.STATES`."""
         if self.member is not None and self.member.ended is not None:
-            return "finished" if self.member.ended.exit_code == 0 else "failed"
+            if self.member.ended.exit_code:
+                return "failed"
+            return "finished" if self.member.ended.stopped_by is None else "stopped"
         if self.alive is False:
             return "lost"
         if self.beat is None:

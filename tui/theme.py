@@ -19,10 +19,12 @@ MARKS: Final[Mapping[str, str]] = {
     "running": "●",
     "pausing": "◐",
     "paused": "‖",
+    "frozen": "*",
     "stalled": "▲",
     "silent": "?",
     "killing": "×",
     "finished": "✓",
+    "stopped": "□",
     "failed": "✗",
     "killed": "■",
     "lost": "◇",
@@ -47,10 +49,12 @@ _DARK_HUES: Final = {
     "state-running": "#3fc380",
     "state-pausing": "#f0e442",
     "state-paused": "#f0e442",
+    "state-frozen": "#e69f00",
     "state-stalled": "#e69f00",
     "state-silent": "#cc79a7",
     "state-killing": "#ef6a4c",
     "state-finished": "#3fc380",
+    "state-stopped": "#3fc380",
     "state-failed": "#ef6a4c",
     "state-killed": "#ef6a4c",
     "state-lost": "#cc79a7",
@@ -82,10 +86,12 @@ _LIGHT_HUES: Final = {
     "state-running": "#00734f",
     "state-pausing": "#7a6a00",
     "state-paused": "#7a6a00",
+    "state-frozen": "#a35f00",
     "state-stalled": "#a35f00",
     "state-silent": "#9a3f74",
     "state-killing": "#b53a10",
     "state-finished": "#00734f",
+    "state-stopped": "#00734f",
     "state-failed": "#b53a10",
     "state-killed": "#b53a10",
     "state-lost": "#9a3f74",
@@ -179,7 +185,7 @@ class Ink:
     def __getitem__(self, name: str) -> Style:
         """Return the style of a name in the theme's variables; `bold …` makes it bold."""
         found = self._styles.get(name)
-        if name == "frozen" and found is None:
+        if name == "kept" and found is None:
             found = self._styles[name] = Style(color=self._ground.hex, bgcolor=self.hues["state-paused"], bold=True)
         elif found is None:
             weight, _, hue = name.rpartition(" ")

@@ -16,8 +16,9 @@ LATENCIES: Final = 512
 class Digest:
     """The records of one rank since its last summary."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, generation: int = 0) -> None:
         self._rank = rank
+        self._generation = generation
         self._number = 0
         self._steps: list[Step] = []
         self._latencies: deque[int] = deque(maxlen=LATENCIES)
@@ -61,6 +62,7 @@ class Digest:
             p50_ns=p50,
             p99_ns=p99,
             metrics=dict(self._metrics),
+            generation=self._generation,
         )
 
 

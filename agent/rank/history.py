@@ -20,13 +20,15 @@ class _Joined(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
 
     rank: int
     steps: tuple[msgspec.Raw, ...]
+    generation: int
 
 
 class History:
     """The newest step records of one rank, in their encoded form."""
 
-    def __init__(self, rank: int, max_bytes: int = 32 << 20) -> None:
+    def __init__(self, rank: int, max_bytes: int = 32 << 20, generation: int = 0) -> None:
         self._rank = rank
+        self._generation = generation
         self._max_bytes = max_bytes
         self._bytes = 0
         self._kept: deque[tuple[int, bytes]] = deque()
@@ -52,7 +54,7 @@ class History:
         spread = range(begin, whole, max(1, math.ceil((whole - begin) / earlier))) if earlier > 0 else ()
         chosen = chain((self._kept[index] for index in spread), islice(self._kept, whole, None))
         while chunk := tuple(msgspec.Raw(payload) for _, payload in islice(chosen, CHUNK)):
-            yield msgspec.msgpack.encode(_Joined(self._rank, chunk))
+            yield msgspec.msgpack.encode(_Joined(self._rank, chunk, self._generation))
 
     def _from(self, first_seq: int) -> Iterator[int]:
         for seq, _ in reversed(self._kept):
@@ -61,6 +63,6 @@ class History:
             yield seq
 
 
-def batch(rank: int, steps: list[Step]) -> bytes:
+def batch(rank: int, steps: list[Step], generation: int) -> bytes:
     """Return the payload of one publication."""
-    return encode(Steps(rank, tuple(steps)))
+    return encode(Steps(rank, tuple(steps), generation))

@@ -22,6 +22,7 @@ import time
 import zmq
 
 from ddptop.agent import rundir, wire
+from ddptop.agent.private import seal
 from ddptop.agent.rank.digest import Digest
 from ddptop.agent.rank.history import History
 from ddptop.agent.rundir import Member, Run, RunDir
@@ -53,6 +54,7 @@ class FakeRank:
         for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
             socket.linger = 0
             socket.bind(directory.address(rank, kind))
+            seal(directory.address(rank, kind))
         self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         directory.write_member(
             Member(

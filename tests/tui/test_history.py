@@ -10,6 +10,7 @@ import pytest
 from ddptop.agent import wire
 from ddptop.tui.history import MOST_NAMES, History, capacity_for
 from ddptop.tui.metrics import CUSTOM, RECORDED, metric_named
+from ddptop.tui.past import Past
 from ddptop.tui.series import Track
 
 
@@ -155,3 +156,21 @@ def test_names_of_the_script_are_cleaned_and_bounded() -> None:
         history.take(0, step(odd, loss=5.0))
     assert history.span(0) == (1, 1)
     assert len(history.read(0, CUSTOM + "nothing of that name").steps) == 0
+
+
+def test_a_restart_goes_on_where_the_ranks_had_come() -> None:
+    """Steps of a new generation follow the old one's, live and from a recording; the newest are never lost."""
+    past = Past(2)
+    for generation, last in ((0, 30), (1, 20)):
+        for rank in (0, 1):
+            for number in range(1, last + 1 - rank):
+                past.take_earlier(wire.Steps(rank, (step(number, loss=float(generation)),), generation))
+    assert past.history.span(0) == (1, 50)
+    assert past.history.span(1) == (1, 49)
+    assert list(past.history.read(1, "loss", 30, 32).mean) == [1, 1]
+    live = History(1)
+    live.take(0, step(1))
+    live.count_on(7)
+    live.take(0, step(1))
+    assert list(live.read(0, "loss").steps) == [1, 8]
+    assert live.last == 8

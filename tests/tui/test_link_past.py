@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddptop.agent import rundir, wire
-from ddptop.agent.group import recorder
+from ddptop.agent.group import recording
 from ddptop.tui.frame import Frame
 from ddptop.tui.link import Link
 
@@ -22,15 +22,15 @@ def recorded_run(name: str, world: int, steps: int) -> rundir.RunDir:
     directory = rundir.create(
         rundir.Run(name, name, "toy.py", (), world, "gloo", "cpu", 10**9, True, state="finished", exit_code=0)
     )
-    with recorder._open(directory.database) as connection:
+    with recording.open_file(directory.database) as connection:
         for number in range(1, steps + 1):
             step = wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, float(number), 32)
             for rank in range(world):
                 message = wire.Steps(rank, (step,))
-                connection.execute(*recorder._row(message, wire.encode(message)))
+                connection.execute(*recording.row(message, wire.encode(message)))
         for rank in range(world):
             beat = wire.Beat(rank, steps * 10**8, "ended", "", steps, steps * 10**8, steps)
-            connection.execute(*recorder._row(beat, wire.encode(beat)))
+            connection.execute(*recording.row(beat, wire.encode(beat)))
     connection.close()
     return directory
 

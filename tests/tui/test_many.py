@@ -9,6 +9,7 @@ import pytest
 import zmq
 
 from ddptop.agent import rundir, wire
+from ddptop.agent.private import seal
 from ddptop.agent.rank.digest import Digest
 from ddptop.agent.rundir import Member, Run
 from ddptop.tui.link import DETAILED, Link
@@ -130,6 +131,7 @@ class Rank:
         for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
             socket.linger = 0
             socket.bind(directory.address(rank, kind))
+            seal(directory.address(rank, kind))
         self.pub.setsockopt(zmq.XPUB_VERBOSER, 1)
         directory.write_member(
             Member(rank, rank, WORLD, rundir.identify(os.getpid()), "host", 0,

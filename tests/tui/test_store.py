@@ -102,7 +102,9 @@ def test_a_run_is_paused_only_when_every_live_rank_is():
     store.apply(beat(1, state="paused", step=7), 3.0)
     frame = store.frame(3.0)
     assert (frame.state, frame.held_since, frame.step) == ("paused", 3.0, 7)
-    assert any("step 7" in event.text for event in frame.events)
+    store.apply(beat(1, state="paused", step=7, held_at_ns=2_500_000_000, outstanding=2), 4.0)
+    frame = store.frame(4.0)
+    assert (frame.held_since, frame.outstanding) == (2.5, 2)
 
 
 def test_life_and_progress_are_told_apart():
@@ -162,3 +164,25 @@ def test_extreme_numbers_do_not_break_the_picture():
     store.apply(wire.Steps(0, (huge, step(2, loss=float("inf")))), 2.0)
     frame = store.frame(2.0)
     assert frame.ranks[0].loss == float("inf")
+
+
+def hello(rank: int, generation: int) -> wire.Hello:
+    return wire.Hello(wire.PROTOCOL, "toy-1", "id", rank, rank, 2, 7, generation + 5, "h", "p", "0", "3", generation)
+
+
+def test_a_restart_keeps_the_curve_and_is_marked():
+    """Steps of a new generation follow the old one's on every rank's curve; what comes late of the old is dropped."""
+    past = Past(2)
+    store = Store(RUN, past=past)
+    for rank, last in ((0, 3), (1, 2)):
+        store.apply(hello(rank, 0), 2.0)
+        store.apply(wire.Steps(rank, tuple(step(seq) for seq in range(1, last + 1))), 2.0)
+    store.apply(hello(0, 1), 3.0)
+    store.apply(wire.Steps(1, (step(3),)), 3.0)
+    store.apply(wire.Steps(1, (step(1), step(2)), 1), 3.0)
+    store.apply(hello(1, 1), 3.0)
+    store.apply(wire.Steps(0, (step(1),), 1), 3.0)
+    frame = store.frame(3.0)
+    assert [restart.step for restart in frame.restarts] == [3]
+    assert list(past.history.read(0, "loss").steps) == [1, 2, 3, 4]
+    assert list(past.history.read(1, "loss").steps) == [1, 2, 4, 5]

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 
 from ddptop.tui.app import DdptopApp
@@ -132,6 +133,19 @@ async def test_typing_filters_and_escape_brings_all_back() -> None:
         await pilot.press("escape", "slash", "1")
         assert numbers(app) == [1, 4, 5, 6, 7, 10, 11], "numbers that begin so, and hosts"
     assert source.asked == [], "typed letters are no commands"
+
+
+async def test_keys_typed_in_one_go_are_the_filter() -> None:
+    """Letters that come right behind the slash, as from a fast typist, are not taken for commands."""
+    source = StillSource(group())
+    async with DdptopApp(source, clock=lambda: NOW).run_test(size=(120, 40)) as pilot:
+        app = await opened(pilot)
+        for key in ("slash", *"king"):
+            app.post_message(Key(key, key if len(key) == 1 else "/"))
+        await pilot.pause()
+        await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+        assert "/king" in str(table_of(app).border_title)
 
 
 async def test_columns_are_chosen() -> None:

@@ -20,8 +20,12 @@ from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.metric import MetricPicker
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.plotted import PlottedScreen
+from ddptop.tui.screens.processes import ProcessMenu
+from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.heatmap import Heatmap
@@ -47,7 +51,11 @@ _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("choice of a metric", MetricPicker),
     ("one rank", RankScreen),
     ("logs", LogScreen),
+    ("questions", Question),
     ("kill", KillDialog),
+    ("signals", SignalMenu),
+    ("processes", ProcessMenu),
+    ("restart", RestartDialog),
 )
 
 _STATE_WORDS = {
@@ -55,10 +63,12 @@ _STATE_WORDS = {
     "running": "completes steps",
     "pausing": "runs up to the step where all are held",
     "paused": "held at a step; nothing is lost, no timeout fires",
+    "frozen": "its processes are stopped where they stood; timeouts go on",
     "stalled": "alive, but no step is completed",
     "silent": "no sign of life from its agent",
     "killing": "being ended",
     "finished": "ended by itself, exit code 0",
+    "stopped": "ended in order at a step, by request",
     "failed": "ended by an error",
     "killed": "ended by request",
     "lost": "ended with nobody watching",

@@ -55,13 +55,13 @@ class LogScreen(LiveScreen):
         if rank is None:
             return
         view = self.query_one(LogView)
-        view.show(rank, still=frame.frozen_s is not None)
+        view.show(rank, still=frame.kept_s is not None)
         page = self.query_one("#caption", Page)
         ink = page.ink
         width = max(10, self.app.size.width - 2)
         where = " following" if view.following else " scrolled back: end follows again"
-        if frame.frozen_s is not None:
-            where = f" VIEW FROZEN {units.duration(frame.frozen_s)}: v goes on"
+        if frame.kept_s is not None:
+            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: v goes on"
         left: Row = [
             Segment(f" rank {rank.rank} ", ink["bold value"]),
             Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),
@@ -69,7 +69,7 @@ class LogScreen(LiveScreen):
         right: Row = [
             Segment(
                 where,
-                ink["frozen" if frame.frozen_s is not None else "label" if view.following else "bold state-paused"],
+                ink["kept" if frame.kept_s is not None else "label" if view.following else "bold state-paused"],
             )
         ]
         rows = [spread(left, right, width)]

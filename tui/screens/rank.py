@@ -85,7 +85,7 @@ class RankScreen(PlottedScreen):
         elif past := history_rows(frame, rank.rank, width, page.ink):
             rows += [[Segment("history", page.ink["bold brand"])], *past]
         page.show_rows(rows)
-        self.query_one(LogView).show(rank, still=frame.frozen_s is not None)
+        self.query_one(LogView).show(rank, still=frame.kept_s is not None)
         super().show(frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rich.segment import Segment
@@ -19,12 +20,18 @@ class Header(Page, can_focus=False):
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(**options)
         self._frame = frame
+        self._typed = ""
+
+    def count(self, typed: str) -> None:
+        """Show the number of steps that is being typed."""
+        self._typed = typed
+        self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
         """Take a new picture."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
-        rows = header_rows(frame, width - 2, self.ink, roomy=self.app.size.height >= 30)
+        rows = header_rows(frame, width - 2, self.ink, self._typed, roomy=self.app.size.height >= 30)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -42,9 +49,9 @@ class Header(Page, can_focus=False):
             self.show(self._frame)
 
 
-def header_rows(frame: Frame, width: int, ink: Ink, *, roomy: bool) -> list[Row]:
+def header_rows(frame: Frame, width: int, ink: Ink, typed: str = "", *, roomy: bool) -> list[Row]:
     """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed."""
-    word, hue = message(frame)
+    word, hue = message(frame, typed)
     said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink), _progress(frame, width, ink)]
@@ -56,10 +63,10 @@ def header_rows(frame: Frame, width: int, ink: Ink, *, roomy: bool) -> list[Row]
 def _run(frame: Frame, width: int, ink: Ink) -> Row:
     hue = ink[f"bold state-{frame.state}"]
     clock: Row = []
-    if frame.frozen_s is not None:
+    if frame.kept_s is not None:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
-        kept = units.duration(frame.frozen_s)
-        clock = [Segment(f" VIEW FROZEN {kept} ", ink["frozen"]), Segment(" v: goes on", ink["bold value"])]
+        kept = units.duration(frame.kept_s)
+        clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), Segment(" v: goes on", ink["bold value"])]
     elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
@@ -110,10 +117,16 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     return packed(pieces, width)
 
 
-def message(frame: Frame) -> tuple[str, str]:
-    """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well."""
+def message(frame: Frame, typed: str = "") -> tuple[str, str]:
+    """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well.
+
+    Args:
+        typed: the number of steps that is being typed, while the run is paused.
+    """
     if frame.state in ENDED:
         return _ending(frame), f"bold state-{frame.state}"
+    if frame.ending:
+        return f"being ended: {frame.ending} · k shows it", "bold state-killing"
     if frame.orphaned:
         return "torchrun is gone and its ranks live on without it: k ends them", "bold level-error"
     if frame.state == "starting":
@@ -123,8 +136,14 @@ def message(frame: Frame) -> tuple[str, str]:
     if frame.state == "pausing":
         return "every rank runs up to the same step and is held there", "state-pausing"
     if frame.state == "paused":
-        for_ = "" if frame.held_since is None else f" for {units.age(frame.at - frame.held_since).strip()}"
-        return f"held at step {units.count(frame.step)}{for_}: space resumes", "bold state-paused"
+        if typed:
+            steps = f"{int(typed):,} step{'' if int(typed) == 1 else 's'}"
+            return f"{steps}: type . to make exactly so many, from step {units.count(frame.step)}", "bold state-paused"
+        outstanding = f"{frame.outstanding or 'no'} collective{'' if frame.outstanding < 2 else 's'} outstanding"
+        hue = "bold level-warning" if frame.outstanding else "bold state-paused"
+        return f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}", hue
+    if frame.state == "frozen":
+        return _frozen(frame), "bold state-frozen"
     if frame.state == "silent":
         heard = [age for age in frame.values("heard_age_s") if age is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
@@ -152,8 +171,25 @@ def _start(frame: Frame) -> str:
     return "all ranks have reported and are on their way to the first step"
 
 
+def _since(frame: Frame) -> str:
+    if frame.held_since is None:
+        return ""
+    at = time.strftime("%H:%M:%S", time.localtime(frame.held_since))
+    return f" since {at} ({units.duration(max(0.0, frame.at - frame.held_since)).strip()})"
+
+
+def _frozen(frame: Frame) -> str:
+    """Say how long a collective under way may still wait: its timeout does not stand still."""
+    if frame.timeout_s is None or frame.held_since is None:
+        return f"frozen{_since(frame)}; a collective under way fails after its timeout: space lets it go on"
+    left = frame.held_since + frame.timeout_s - frame.at
+    if left <= 0:
+        return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: space lets it go on"
+    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: space lets it go on"
+
+
 def _ending(frame: Frame) -> str:
-    if frame.state == "killed" and frame.cause:
+    if frame.state in ("killed", "stopped") and frame.cause:
         return f"{frame.cause} · q leaves, g shows the logs"
     parts = [frame.state]
     if frame.state == "lost":
@@ -174,9 +210,10 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
     if frame.note:
         pieces.append([Segment(units.shorten(frame.note, width), ink["level-warning"])])
     if frame.launched and not frame.supervised and frame.state not in ENDED:
-        pieces.append(
-            [Segment("no supervisor: nothing records this run, but pause and kill still work", ink["level-warning"])]
-        )
+        pieces.append([Segment("its supervisor is gone: another one takes over", ink["level-warning"])])
+    if frame.restarts:
+        most = f" of {frame.max_restarts}" if frame.max_restarts else ""
+        pieces.append([Segment(f"restarted: {frame.restarts[-1].generation}{most}", ink["level-warning"])])
     if frame.refused:
         text = f"{frame.refused:,} unreadable {_plural('message', frame.refused)} refused"
         pieces.append([Segment(text, ink["level-warning"])])

@@ -93,9 +93,9 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             return
         history = None if frame.past is None else frame.past.history
         look = self.look.metric, self.look.lens, self.crosshair
-        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.frozen_s is None
+        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None
         picture = key, None if history is None else (history.records, history.complete), frame.state
-        if picture == self._shown or (frame.frozen_s is not None and self._is(key)):
+        if picture == self._shown or (frame.kept_s is not None and self._is(key)):
             return
         now = time.monotonic()
         if self._is(key) and now < self._next:
@@ -131,10 +131,9 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     # What to draw
 
     def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
-        upto = max((step for step in frame.values("step") if step is not None), default=None)
         width = max(2, self.size.width - self.margin_left - 2)
         history = None if frame.past is None else frame.past.history
-        self._run = None if history is None else span_of(history, ranks, upto)
+        self._run = None if history is None else span_of(history, ranks, frame.upto)
         self.sketch = None
         if history is not None and self._run is not None:
             self.sketch = sketch(history, ranks, chosen, self._run, self.look, width)

@@ -299,6 +299,12 @@ class RankTable(RankView):
     def on_key(self, event: events.Key) -> None:
         """Take what is typed into the filter; every other key keeps its meaning."""
         if not self._typing:
+            # A binding acts only after the keys typed behind it have come here: they would be commands.
+            active = self.screen.active_bindings.get(event.key)
+            if active is not None and active.binding.id == "table.filter":
+                event.stop()
+                event.prevent_default()
+                self.action_filter()
             return
         if event.key == "enter":
             self._typing = False
