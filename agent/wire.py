@@ -87,6 +87,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     starved_ns: int | None = None
     """Time in which the training thread could have run but had no core, wherever in the step; a batch of records
     shares one reading. None: the system does not tell."""
+    lr: float | None = None
+    """Learning rate of the optimizer's first parameter group. None: a tensor, or not there."""
 
 
 class Hello(_Message, frozen=True, tag="hello"):

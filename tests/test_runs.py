@@ -78,10 +78,10 @@ def test_status_tells_what_proc_tells(live):
 
 def test_a_late_joiner_gets_the_history_since_the_start(live):
     """The losses that a dashboard shows from step 1 on are those that the script itself printed."""
-    link = Link(live, "test")
+    link = Link(live, "test", looks_back=True)
     try:
-        until(lambda: link.poll() or (link.frame(time.time()).ranks[1].curve and link.settled), "the history")
-        curve = link.frame(time.time()).ranks[1].curve
+        until(lambda: link.poll() or link.settled, "the history")
+        found = link.frame(time.time()).past.history.read(1, "loss")
     finally:
         link.close()
     printed = {}
@@ -89,10 +89,13 @@ def test_a_late_joiner_gets_the_history_since_the_start(live):
         if line.startswith("loss "):
             _, step, loss = line.split()
             printed[int(step)] = float(loss)
-    stride = curve[0][0]
-    for late, value in curve[:20]:
-        expected = [printed[step] for step in range(late - stride + 1, late + 1)]
+    assert found.steps[0] <= 64
+    before = 0
+    for late, value, count in zip(found.steps[:20], found.mean, found.count, strict=False):
+        expected = [printed[step] for step in range(before + 1, int(late) + 1)]
+        assert count == len(expected)
         assert value == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+        before = int(late)
 
 
 def test_a_pause_holds_all_ranks_at_one_step_longer_than_the_collective_timeout(live):

@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
@@ -32,6 +33,7 @@ from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import (
     CheckpointAsked,
     HelpAsked,
+    KeepAsked,
     KillAsked,
     LiveScreen,
     LogsAsked,
@@ -42,6 +44,8 @@ from ddptop.tui.screens.live import (
     StopAsked,
 )
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.plotted import PlotAsked
 from ddptop.tui.screens.question import FREEZE, SAVE_AND_STOP, STOP, about_freeze, about_stop
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.restart import RestartDialog
@@ -112,6 +116,8 @@ class DdptopApp(App[None]):
         self._grace_s = grace_s
         self._clock = clock
         self._acting: str | None = None
+        self._kept: Frame | None = None
+        """The picture that the user keeps."""
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
         for theme in THEMES:
@@ -148,9 +154,18 @@ class DdptopApp(App[None]):
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
 
+    def _picture(self) -> Frame:
+        """Return the picture of this moment, or the one that the user keeps."""
+        now = self._clock()
+        if self._kept is None:
+            return self.source.frame(now)
+        return replace(self._kept, kept_s=float(int(now - self._kept.at)))
+
     def _paint(self) -> None:
-        self.frame = self.source.frame(self._clock())
-        self._look_after_kill()
+        # Once it is being left, its screens lose their widgets one by one.
+        if self.return_code is None:
+            self.frame = self._picture()
+            self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -175,6 +190,18 @@ class DdptopApp(App[None]):
             self.screen.count(digit)
 
     # What is asked
+
+    @on(KeepAsked)
+    def _keep(self) -> None:
+        frame = self.source.frame(self._clock())
+        # Ranks that nobody looks at would be drawn up later, as they are then.
+        upto = None if frame.past is None else frame.past.history.last
+        self._kept = None if self._kept is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
+        self._paint()
+
+    def _let_go(self) -> None:
+        """Keep it no longer: who acts on the run wants to see what comes of it."""
+        self._kept = None
 
     @on(PauseAsked)
     def _pause(self) -> None:
@@ -209,6 +236,7 @@ class DdptopApp(App[None]):
             self.notify(f"{self._acting} is still under way", severity="warning", markup=False)
             return
         self._acting = name
+        self._let_go()
         self.run_worker(partial(self._work, work), thread=True)
 
     def _work(self, work: Callable[[], str]) -> None:
@@ -232,7 +260,8 @@ class DdptopApp(App[None]):
 
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
-        frame = self.source.frame(self._clock())
+        self._let_go()
+        frame = self._picture()
         self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s, self._killing))
 
     @on(KillDialog.Begun)
@@ -259,11 +288,15 @@ class DdptopApp(App[None]):
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:
         if not isinstance(self.screen, LogScreen):
-            self.push_screen(LogScreen(self.source.frame(self._clock()), message.rank), self._returned)
+            self.push_screen(LogScreen(self._picture(), message.rank), self._returned)
 
     @on(RankAsked)
     def _show_rank(self, message: RankAsked) -> None:
-        self.push_screen(RankScreen(self.source.frame(self._clock()), message.rank), self._returned)
+        self.push_screen(RankScreen(self._picture(), message.rank), self._returned)
+
+    @on(PlotAsked)
+    def _show_plot(self, message: PlotAsked) -> None:
+        self.push_screen(PlotScreen(self._picture(), message.rank, message.look, alone=message.alone), self._returned)
 
     def _returned(self, rank: int | None) -> None:
         for screen in self.screen_stack:

@@ -11,7 +11,6 @@ from operator import is_
 from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
-from ddptop.tui.curve import POINTS, Curve
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.units import clean
 
@@ -21,6 +20,8 @@ SILENT_S = 3.5
 """Without a heartbeat for so long, three of them missed, a rank is silent."""
 STALLED_S = 10.0
 """Without a step for so long, and for ten usual steps, a rank is stalled."""
+LOSSES = 240
+"""Losses kept for the small history in a panel."""
 KEPT_S = 1.0
 """A picture is no older than this; its ages are what grows meanwhile."""
 METRICS = 64
@@ -55,19 +56,18 @@ class RankModel:
         self._filling = False
         self._pending: list[Step] = []
         self._recent: deque[Step] = deque(maxlen=512)
-        self._losses: deque[float | None] = deque(maxlen=POINTS)
+        self._losses: deque[float | None] = deque(maxlen=LOSSES)
         self._latencies: deque[int] = deque(maxlen=512)
-        self._curve = Curve()
         self._means: Means | None = None
         self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
         self._past_steps = 0
         """Steps of the generations before, which the curve counts on from."""
 
     def successor(self, past_steps: int) -> RankModel:
-        """Return the model of the process that has taken this one's place; the loss curve goes on."""
+        """Return the model of the process that has taken this one's place, which counts on from there."""
         model = RankModel(self.rank, self._listener)
         model.member, model.alive = self.member, self.alive
-        model._curve, model._past_steps = self._curve, past_steps
+        model._past_steps = past_steps
         model.brief = self.brief
         return model
 
@@ -109,7 +109,6 @@ class RankModel:
         if watched:
             self._seq = 0
             self._losses.clear()
-            self._curve = Curve()
 
     @property
     def gap(self) -> int | None:
@@ -150,7 +149,6 @@ class RankModel:
         self._losses.append(loss)
         if loss is not None:
             self.loss = loss
-            self._curve.add(self._past_steps + step, loss)
 
     def _note_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -234,7 +232,6 @@ class RankModel:
             heard_age_s=self.heard_age(now),
             loss=self.loss,
             losses=tuple(self._losses),
-            curve=self._curve.points(),
             step_ms=means.step_ms,
             phases_ms=means.phases_ms,
             allreduce_p50_ms=means.p50_ms,

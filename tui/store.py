@@ -57,7 +57,7 @@ class Store:
         self._brief = brief
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
-        self._past = past
+        self.past = past
         """Where somebody looks back."""
         self._judge = Judge(run.world)
         self._alignment = Alignment(run.world)
@@ -95,8 +95,8 @@ class Store:
                     return
                 model.beat, model.heard_at = message, now
                 self._judge.beat(message)
-                if self._past is not None:
-                    self._past.beat(message)
+                if self.past is not None:
+                    self.past.beat(message)
             case wire.Steps(rank, steps, generation):
                 self._follow(generation, now)
                 model = self._ranks.get(rank)
@@ -121,6 +121,12 @@ class Store:
             case wire.RunState():
                 self._group = message
 
+    def recall(self, recorded: wire.Steps, now: float) -> None:
+        """Take in recorded steps, of which earlier ones may have been left out."""
+        self._follow(recorded.generation, now)
+        if recorded.generation == self._generation:
+            self.fill(recorded.rank, recorded.steps, last=False)
+
     def _greet(self, hello: wire.Hello, now: float) -> None:
         model = self._ranks.get(hello.rank)
         if model is None or hello.run_id != self._run.run_id:
@@ -139,6 +145,8 @@ class Store:
             # A new process in the old one's place: its numbers begin anew.
             self._ranks[hello.rank] = model = model.successor(0)
             self._begin_anew()
+            if self.past is not None:
+                self.past.history.forget(hello.rank)
         model.hello, model.heard_at = hello, now
 
     def _follow(self, generation: int, now: float) -> None:
@@ -148,6 +156,8 @@ class Store:
         # Every rank's curve goes on from the same step, however far each had come.
         last = max(model.last_step for model in self._ranks.values())
         self._ranks = {rank: model.successor(last) for rank, model in self._ranks.items()}
+        if self.past is not None:
+            self.past.history.count_on(last)
         self._generation = generation
         self._restarts += (Restart(generation, now, last),)
         self._rank_states = {}
@@ -160,8 +170,8 @@ class Store:
         self._judge.restart()
         self._alignment = Alignment(self._run.world)
         self._round.clear()
-        if self._past is not None:
-            self._past.restart()
+        if self.past is not None:
+            self.past.restart()
 
     def _new_rank(self, rank: int) -> RankModel:
         model = RankModel(rank, self._record)
@@ -169,19 +179,19 @@ class Store:
         return model
 
     def _record(self, rank: int, step: wire.Step, sampled: bool) -> None:
-        if self._past is not None:
+        if self.past is not None:
             if self._brief:
-                self._past.steps.take(rank, step)
+                self.past.steps.take(rank, step)
             else:
-                self._past.take(rank, step)
+                self.past.take(rank, step, sampled=sampled)
         if not sampled and not self._brief:
             self._judge.take(rank, step)
             self._alignment.take(rank, step)
 
     def _take_round(self, summary: wire.Summary) -> None:
         """Take in a summary; when there is one of every rank, let them count as one step of the group."""
-        if self._past is not None:
-            self._past.take_summary(summary)
+        if self.past is not None:
+            self.past.take_summary(summary)
         self._round[summary.rank] = summary
         if len(self._round) == len(self._ranks):
             number = min(each.step for each in self._round.values())
@@ -271,6 +281,8 @@ class Store:
                 return list(self._ranks)
             case "state":
                 return list(states.values())
+            case "step":
+                return [model.step for model in models]
             case "health":
                 return [None if model.beat is None else model.beat.health for model in models]
             case "step_age_s":
@@ -384,7 +396,7 @@ class Store:
             ranks=ranks,
             events=tuple(self._events),
             verdict=self._verdict,
-            past=self._past,
+            past=self.past,
             logged=frozenset().union(*(model.metrics for model in self._ranks.values())),
             refused=self.refused + totals.refused + (self._group.refused if self._group is not None else 0),
             outstanding=sum(

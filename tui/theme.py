@@ -179,12 +179,15 @@ class Ink:
 
     def __init__(self, theme: Theme) -> None:
         self.hues = theme.variables
+        self._ground = Color.parse(theme.background or "#000000")
         self._styles: dict[str, Style] = {}
 
     def __getitem__(self, name: str) -> Style:
         """Return the style of a name in the theme's variables; `bold …` makes it bold."""
         found = self._styles.get(name)
-        if found is None:
+        if name == "kept" and found is None:
+            found = self._styles[name] = Style(color=self._ground.hex, bgcolor=self.hues["state-paused"], bold=True)
+        elif found is None:
             weight, _, hue = name.rpartition(" ")
             found = self._styles[name] = Style(color=self.hues[hue], bold=weight == "bold")
         return found
@@ -208,6 +211,10 @@ class Ink:
             self._styles[name] = Style(color="#0b0d10", bgcolor=ground.hex, bold=True)
             self._styles[f"{name} on"] = Style(color=near.hex, bgcolor=ground.hex)
         return self._styles[name], self._styles[f"{name} on"]
+
+    def faded(self, name: str) -> str:
+        """Return the hue of a name nearer to the ground, for what stands behind."""
+        return Color.parse(self.hues[name]).blend(self._ground, 0.4).hex
 
     def shades(self, upper: int, lower: int) -> tuple[str, Style]:
         """Return the character and the style of a cell whose halves have these shades.

@@ -37,8 +37,10 @@ from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.signals import SignalMenu
+from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
+from ddptop.tui.widgets.timeline import TimelineView
 
 from .frames import EVIL, NOW, MovingSource, StillSource, frame
 
@@ -364,11 +366,11 @@ async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
 
 async def test_help_lists_every_binding() -> None:
     """Each binding of each screen has an id and a tooltip, and its tooltip is in the help."""
-    async with dashboard(StillSource(frame())).run_test(size=(100, 140), notifications=True) as pilot:
+    async with dashboard(StillSource(frame())).run_test(size=(100, 230), notifications=True) as pilot:
         await pilot.press("question_mark")
         assert isinstance(pilot.app.screen, HelpScreen)
         text = seen(pilot.app)
-        for owner in (DdptopApp, RunScreen, PanelGrid, RankScreen, LogScreen, *DIALOGS):
+        for owner in (DdptopApp, RunScreen, PanelGrid, Heatmap, TimelineView, RankScreen, LogScreen, *DIALOGS):
             for binding in owner.BINDINGS:
                 assert binding.id
                 assert binding.tooltip in text
@@ -449,7 +451,7 @@ async def test_random_keys_and_sizes_break_nothing() -> None:
     rng = random.Random(20)
     keys = [
         "space", "k", "g", "enter", "escape", "tab", "shift+tab", "left", "right", "up", "down", "home", "end",
-        "pageup", "pagedown", "question_mark", "t", "x", "escape", "escape",
+        "pageup", "pagedown", "question_mark", "t", "x", "escape", "escape", "1", "2", "3", "4", "m", "n", "minus", "plus",
     ]  # fmt: skip
     source = MovingSource(5)
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
@@ -474,7 +476,7 @@ async def test_a_resize_uses_the_new_size() -> None:
             (80, 24, False),
         ):
             await pilot.resize_terminal(width, height)
-            await until(pilot, lambda plot=plot: app.screen.query_one("#losses").display == plot, "the plot")
+            await until(pilot, lambda plot=plot: app.screen.query_one("#plots").display == plot, "the plot")
             await pilot.pause()
             assert app.screen.query_one(Footer).region.bottom == height
             if width >= 80:
@@ -641,6 +643,6 @@ async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
     source = StillSource(frame("starting"))
     app = dashboard(source)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(app.screen.query("LossPlot")), "the plot widget")
+        await until(pilot, lambda: bool(app.screen.query("Plot")), "the plot widget")
         source.picture = frame()
         await until(pilot, lambda: any("⠀" < char <= "⣿" for char in seen(app)), "the curves")

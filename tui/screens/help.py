@@ -17,6 +17,9 @@ from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.metric import MetricPicker
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.screens.processes import ProcessMenu
 from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
@@ -28,6 +31,7 @@ from ddptop.tui.units import DASH
 from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.panels import PanelGrid
+from ddptop.tui.widgets.place import PlotPlace
 from ddptop.tui.widgets.rankview import RankView
 from ddptop.tui.widgets.table import RankTable
 from ddptop.tui.widgets.timeline import TimelineView
@@ -41,6 +45,10 @@ _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("columns of the table", ColumnsDialog),
     ("heatmap", Heatmap),
     ("timeline", TimelineView),
+    ("plots", PlottedScreen),
+    ("the plot alone", PlotScreen),
+    ("crosshair", PlotPlace),
+    ("choice of a metric", MetricPicker),
     ("one rank", RankScreen),
     ("logs", LogScreen),
     ("questions", Question),

@@ -32,6 +32,10 @@ class ResumeAsked(Asked):
     """Let them go on."""
 
 
+class KeepAsked(Asked):
+    """Keep the picture as it is, or let it go on."""
+
+
 class StepAsked(Asked):
     """From a pause, make so many steps."""
 
@@ -95,6 +99,13 @@ class LiveScreen(Screen[int]):
             "R", "restart", "Restart", id="run.restart", tooltip="Start the ended run again, with the same settings"
         ),
         Binding("g", "logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
+        Binding(
+            "v",
+            "keep",
+            "Freeze",
+            id="view.freeze",
+            tooltip="Freeze the picture, or let it go on; the run never stops",
+        ),
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
 
@@ -212,6 +223,10 @@ class LiveScreen(Screen[int]):
     def action_logs(self) -> None:
         """Ask for the log."""
         self.post_message(LogsAsked(self.rank))
+
+    def action_keep(self) -> None:
+        """Ask to keep the picture."""
+        self.post_message(KeepAsked())
 
     def action_help(self) -> None:
         """Ask for the keys."""

@@ -11,7 +11,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.bars import gauge
-from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread
+from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread, width_of
 
 
 class Header(Page, can_focus=False):
@@ -63,7 +63,11 @@ def header_rows(frame: Frame, width: int, ink: Ink, typed: str = "", *, roomy: b
 def _run(frame: Frame, width: int, ink: Ink) -> Row:
     hue = ink[f"bold state-{frame.state}"]
     clock: Row = []
-    if frame.started_at is not None:
+    if frame.kept_s is not None:
+        # In the place of the clock, which stands still: it must be seen at once, on every screen.
+        kept = units.duration(frame.kept_s)
+        clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), Segment(" v: goes on", ink["bold value"])]
+    elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
         clock.append(Segment(units.duration(end - frame.started_at), ink["value"]))
@@ -76,7 +80,7 @@ def _run(frame: Frame, width: int, ink: Ink) -> Row:
         [Segment(frame.backend or "", ink["value"])],
         [Segment(frame.device or "", ink["value"])],
     ]
-    left = packed([piece for piece in pieces if piece is not clock], width - 12)
+    left = packed([piece for piece in pieces if piece is not clock], width - max(12, width_of(clock) + 1))
     return spread(left, clock, width)
 
 
@@ -125,6 +129,8 @@ def message(frame: Frame, typed: str = "") -> tuple[str, str]:
         return f"being ended: {frame.ending} · k shows it", "bold state-killing"
     if frame.orphaned:
         return "torchrun is gone and its ranks live on without it: k ends them", "bold level-error"
+    if frame.state == "starting":
+        return _start(frame), "state-starting"
     if frame.state == "killing":
         return "being ended; what is left after the grace period gets KILL", "state-killing"
     if frame.state == "pausing":
@@ -141,7 +147,7 @@ def message(frame: Frame, typed: str = "") -> tuple[str, str]:
     if frame.state == "silent":
         heard = [age for age in frame.values("heard_age_s") if age is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
-        return f"no sign of life from any rank{for_}", "bold state-silent"
+        return f"no sign of life from any rank{for_}: g shows the log, k ends them", "bold state-silent"
     sick = next((index for index, health in enumerate(frame.values("health")) if health is not None), None)
     if sick is not None:
         return f"rank {frame.ranks[sick].rank}: {frame.ranks[sick].health}", "bold level-error"
@@ -154,6 +160,15 @@ def message(frame: Frame, typed: str = "") -> tuple[str, str]:
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return "", "label"
+
+
+def _start(frame: Frame) -> str:
+    silent = [rank for rank, age in enumerate(frame.values("heard_age_s")) if age is None]
+    if len(silent) == len(frame.ranks):
+        return "no rank has reported yet: g shows what they print meanwhile"
+    if silent:
+        return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
+    return "all ranks have reported and are on their way to the first step"
 
 
 def _since(frame: Frame) -> str:
