@@ -70,20 +70,31 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     Raises:
         Refusal: it could not be written; the former one is still there.
     """
-    temporary = folder / f".{CURRENT}.{os.getpid()}"
-    current = folder / CURRENT
+    return write(folder / CURRENT, asdict(checkpoint), former=folder / PREVIOUS)
+
+
+def write(path: Path, state: dict[str, Any], former: Path | None = None) -> Path:
+    """Write a file that is whole or not there, and return its path.
+
+    Args:
+        former: where the file that it replaces is kept.
+
+    Raises:
+        Refusal: it could not be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            torch.save(asdict(checkpoint), file)
+            torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        if current.exists():
-            os.replace(current, folder / PREVIOUS)
-        os.replace(temporary, current)
+        if former is not None and path.exists():
+            os.replace(path, former)
+        os.replace(temporary, path)
     except (OSError, RuntimeError) as error:
         temporary.unlink(missing_ok=True)
-        raise Refusal(f"cannot write the checkpoint {current}: {one_line(error)}") from error
-    return current
+        raise Refusal(f"cannot write {path}: {one_line(error)}") from error
+    return path
 
 
 def load(folder: Path, program: str, tell: Callable[[str], None]) -> Checkpoint:

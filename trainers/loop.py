@@ -61,7 +61,7 @@ class Training:
         self._loader = TrainingLoader(self.data, asked, place)
         self._test = evaluation_loader(self.data, asked, place)
         torch.manual_seed(asked.seed)
-        self.model = task.model().to(place.device)
+        self.model = place.agree(task.model).to(place.device)
         self._optimizer = task.optimizer(self.model.parameters(), asked.lr)
         self.progress = place.agree(self._begin)
         self._metrics = place.agree(lambda: Metrics(asked.tensorboard, place))

@@ -5,6 +5,7 @@ Plain values; knows how they read in a line for the person, and nothing of how t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -21,6 +22,14 @@ from ddptop.trainers.technique import Replicas, Technique
 def constant(progress: float) -> float:
     """Leave the learning rate as it is."""
     return 1.0
+
+
+def warm_up_and_cosine(progress: float) -> float:
+    """Warm up over the first tenth of the training, then fall as a half cosine to zero."""
+    warm_up = 0.1
+    if progress < warm_up:
+        return 0.1 + 0.9 * progress / warm_up
+    return 0.5 * (1 + math.cos(math.pi * (progress - warm_up) / (1 - warm_up)))
 
 
 @dataclass(frozen=True)

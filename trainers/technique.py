@@ -22,16 +22,22 @@ from ddptop.trainers.refusal import Refusal
 
 
 class Technique:
-    """Takes optimizer steps, each on one batch of this rank and together with the other ranks."""
+    """Takes optimizer steps, each on one batch of this rank; as it stands, without any other rank."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place) -> None:
         self.model = model
+        self.net: nn.Module = model
+        """What the forward pass goes through: the model, or what wraps it."""
         self.optimizer = optimizer
         self.place = place
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Take one step and return the mean loss of this rank's batch, detached."""
-        raise NotImplementedError
+        self.optimizer.zero_grad()
+        loss = cross_entropy(self.net(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+        self.optimizer.step()
+        return loss.detach()
 
     def uneven(self) -> AbstractContextManager[None]:
         """Return what surrounds an epoch in which ranks may have different numbers of batches.
@@ -54,15 +60,7 @@ class Replicas(Technique):
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place) -> None:
         super().__init__(model, optimizer, place)
-        self.ddp = DistributedDataParallel(model)
-
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Take one step; backward returns when the gradients are those of all ranks."""
-        self.optimizer.zero_grad()
-        loss = cross_entropy(self.ddp(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
-        self.optimizer.step()
-        return loss.detach()
+        self.ddp = self.net = DistributedDataParallel(model)
 
     @contextmanager
     def uneven(self) -> Iterator[None]:

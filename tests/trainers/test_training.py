@@ -15,7 +15,7 @@ from ddptop.trainers import CATALOGUE, checkpoint, options, resnet
 from ddptop.trainers.checkpoint import CURRENT, PREVIOUS, Checkpoint
 from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal
-from ddptop.trainers.task import Plan
+from ddptop.trainers.task import Plan, warm_up_and_cosine
 
 from .conftest import Run, torchrun
 
@@ -219,7 +219,7 @@ def test_resnet_is_torchvisions() -> None:
 
 def test_schedule_rises_and_falls() -> None:
     """The learning rate of resnet warms up, reaches what was asked for, and ends at zero."""
-    factors = [resnet.schedule(step / 100) for step in range(101)]
+    factors = [warm_up_and_cosine(step / 100) for step in range(101)]
     assert max(factors) == pytest.approx(1.0)
     assert factors.index(max(factors)) == 10
     assert factors[-1] == pytest.approx(0.0)
