@@ -97,7 +97,8 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         total, squares, count = _Sum.apply(sums).split([self.num_features, self.num_features, 1])
         mean, variance = total / count, squares / count - (total / count).square()
         with torch.no_grad():
-            assert self.running_mean is not None and self.running_var is not None
+            assert self.running_mean is not None
+            assert self.running_var is not None
             assert self.momentum is not None
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * count / (count - 1), self.momentum)

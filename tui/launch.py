@@ -19,6 +19,7 @@ from ddptop.agent import injection, rundir
 from ddptop.agent.group import engine, machine, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
+from ddptop.trainers.refusal import NO_MPI
 
 
 class RequestError(Exception):
@@ -36,6 +37,8 @@ class Request:
     world: int | None = None
     name: str | None = None
     backend: str | None = None
+    start: str = "torchrun"
+    """Who starts the ranks: `torchrun`, or `spawn` for the program itself."""
     grace_s: float = 5.0
     inject: tuple[str, ...] = ()
     """Faults to put into the ranks, as `agent.injection` reads them."""
@@ -50,6 +53,8 @@ def launch(request: Request) -> RunDir:
     """
     target = _target(request)
     _check_torch()
+    if request.backend == "mpi":
+        raise RequestError(NO_MPI)
     try:
         world = machine.check_world(machine.default_world() if request.world is None else request.world)
         placement = machine.choose(world, request.backend)
@@ -71,8 +76,8 @@ def launch(request: Request) -> RunDir:
         created_at_ns=time.time_ns(),
         launched=True,
         cwd=os.getcwd(),
-        command=engine.command(target, request.arguments, world),
-        environment={**placement.environment, **_injected(request)},
+        command=_command(request, target, world),
+        environment={**placement.environment, **_injected(request), **_reached(request)},
         placement=placement.text,
         injected=injection.describe(injections),
         grace_s=request.grace_s,
@@ -84,6 +89,17 @@ def launch(request: Request) -> RunDir:
 
 def _injected(request: Request) -> dict[str, str]:
     return {injection.VARIABLE: ";".join(request.inject)} if request.inject else {}
+
+
+def _command(request: Request, target: str, world: int) -> tuple[str, ...]:
+    if request.start != "spawn":
+        return engine.command(target, request.arguments, world)
+    own = ("--start", "spawn", "--world", str(world)) if request.program in CATALOGUE else ()
+    return engine.spawn_command(target, (*own, *request.arguments))
+
+
+def _reached(request: Request) -> dict[str, str]:
+    return engine.spawn_environment(os.environ) if request.start == "spawn" else {}
 
 
 def _target(request: Request) -> str:

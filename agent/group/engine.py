@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from ddptop.agent import startup
 
 
 def command(program: str, arguments: Sequence[str], world: int) -> tuple[str, ...]:
@@ -19,9 +21,6 @@ def command(program: str, arguments: Sequence[str], world: int) -> tuple[str, ..
         arguments: the program's own; they reach it unchanged, whatever they begin with.
         world: number of ranks on this machine.
     """
-    flag, _, module = program.partition(" ")
-    # A script whose name begins with a dash must not be read as an option of the runner.
-    target = ["-m", module.strip()] if flag == "-m" else [os.path.join(".", program) if flag[:1] == "-" else program]
     return (
         sys.executable,
         "-m",
@@ -36,6 +35,25 @@ def command(program: str, arguments: Sequence[str], world: int) -> tuple[str, ..
         f"--log-dir={os.devnull}",
         "-m",
         "ddptop.agent",
-        *target,
+        *_target(program),
         *arguments,
     )
+
+
+def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line that starts a program once, which then spawns its ranks itself."""
+    return (sys.executable, *_target(program), *arguments)
+
+
+def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what has to be set so that the agent reaches the ranks of such a program."""
+    folder = os.path.dirname(os.path.abspath(startup.__file__))
+    given = environment.get("PYTHONPATH")
+    rest = [os.path.abspath(part) for part in given.split(os.pathsep)] if given else []
+    return {"PYTHONPATH": os.pathsep.join([folder, *rest])}
+
+
+def _target(program: str) -> list[str]:
+    flag, _, module = program.partition(" ")
+    # A script whose name begins with a dash must not be read as an option.
+    return ["-m", module.strip()] if flag == "-m" else [os.path.join(".", program) if flag[:1] == "-" else program]
