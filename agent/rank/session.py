@@ -44,6 +44,7 @@ class Session:
         self.device: str | None = None
         self.backend: str | None = None
         self.torch_version: str | None = None
+        self._checkpoint: agent.CheckpointFunction | None = None
         self._directory = directory
         self._gauges = Gauges()
         self._start_phase = "imports"
@@ -125,6 +126,10 @@ class Session:
                 self.tape.metric(name, float(value))
             else:
                 self.faults.note("log", TypeError(f"{name} is {type(value).__name__}, not a number"))
+
+    def register(self, save: agent.CheckpointFunction) -> None:
+        """See `ddptop.agent.on_checkpoint`."""
+        self._checkpoint = save
 
     @property
     def state(self) -> str:
