@@ -74,13 +74,13 @@ def measure(asked: Options, place: Place) -> None:
     Bandwidth is 2(N - 1)/N of the bytes, which a rank has to send at the least, over the time:
     comparable across ways and numbers of ranks.
     """
-    place.say(f"\n{'bytes':>10}" + "".join(f"{way:>22}" for way in ALL_REDUCES))
+    place.say(f"\n{'bytes':>10}" + "".join(f"{way:>23}" for way in ALL_REDUCES))
     for size in asked.sizes:
         line = f"{size:>10,}"
         for all_reduce in ALL_REDUCES.values():
             taken = seconds(all_reduce, size, asked.repeat, place)
             least = 2 * (place.world - 1) / place.world * size
-            line += f"{taken * 1e3:>9.2f} ms {least / taken / 1e9:>5.2f} GB/s"
+            line += f"{taken * 1e3:>9.2f} ms {least / taken / 1e9:>6.3f} GB/s"
         place.say(line)
 
 

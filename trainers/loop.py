@@ -10,6 +10,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,6 +80,8 @@ class Training:
             + (f", goes on from epoch {progress.epoch}, step {progress.step}" if asked.resume else "")
         )
         agent.start(total_steps=plan.steps - progress.step, note=self.data.title if self.data.synthetic else None)
+        if asked.checkpoint_dir is not None:
+            agent.on_checkpoint(self.save)
         losses = []
         evaluation = None
         while progress.epoch < plan.epochs and progress.step < plan.steps:
@@ -99,8 +102,8 @@ class Training:
         place.say(f"{self.name} finished: {outcome.summary()}")
         return outcome
 
-    def save(self) -> str | None:
-        """Write a checkpoint where one was asked for; every rank may call it, rank 0 writes."""
+    def save(self, _: int = 0) -> Path | None:
+        """Write a checkpoint and return its path; every rank calls it at the same step, rank 0 writes."""
         folder, progress = self.asked.checkpoint_dir, self.progress
         if folder is None or not self.place.first:
             return None
@@ -113,7 +116,7 @@ class Training:
             model=self.model.state_dict(),
             optimizer=self._optimizer.state_dict(),
         )
-        return str(checkpoint.save(folder, state))
+        return checkpoint.save(folder, state)
 
     def _begin(self) -> Progress:
         """Return how far a former run has come, with its state loaded, or the very beginning."""
