@@ -97,8 +97,8 @@ def write(path: Path, state: dict[str, Any], former: Path | None = None) -> Path
     return path
 
 
-def load(folder: Path, program: str, tell: Callable[[str], None]) -> Checkpoint:
-    """Return the newest whole checkpoint, with its tensors on the CPU.
+def load(folder: Path, program: str, tell: Callable[[str], None] = print) -> tuple[Checkpoint, Path]:
+    """Return the newest whole checkpoint, with its tensors on the CPU, and its file.
 
     Args:
         tell: takes a line on a checkpoint that is damaged, and passed over for the one before.
@@ -120,17 +120,19 @@ def load(folder: Path, program: str, tell: Callable[[str], None]) -> Checkpoint:
             raise Refusal(f"{path} is of {found.program}, not of {program}; give the options that it was made with")
         for line in damage:
             tell(f"{line}; going on from {path.name}, the one before it")
-        return found
+        return found, path
     raise Refusal(f"{'; '.join(damage)}; leave --resume away, and choose another --checkpoint-dir, to begin anew")
 
 
-def restore(folder: Path, program: str, seed: int, model: nn.Module, optimizer: Optimizer, place: Place) -> Progress:
-    """Load the newest whole checkpoint into model and optimizer; return how far it had come.
+def restore(
+    folder: Path, program: str, seed: int, model: nn.Module, optimizer: Optimizer, place: Place
+) -> tuple[Progress, Path]:
+    """Load the newest whole checkpoint into model and optimizer; return how far it had come, and its file.
 
     Raises:
         Refusal: as `load`, or it does not fit, or was made with another seed.
     """
-    found = load(folder, program, place.say)
+    found, path = load(folder, program, place.say)
     if found.seed != seed:
         raise Refusal(f"the checkpoint in {folder} was made with --seed {found.seed}, not {seed}; give that one")
     try:
@@ -138,7 +140,13 @@ def restore(folder: Path, program: str, seed: int, model: nn.Module, optimizer: 
         optimizer.load_state_dict(found.optimizer)
     except (RuntimeError, ValueError, LookupError, TypeError) as error:
         raise Refusal(f"the checkpoint in {folder} does not fit {program}: {one_line(error)[:120]}") from error
-    return Progress(found.epoch, found.step, found.images)
+    return Progress(found.epoch, found.step, found.images), path
+
+
+def make_current(path: Path) -> None:
+    """Put a checkpoint that was gone back to in the place of the damaged one, which the next would push onto it."""
+    if path.name != CURRENT:
+        os.replace(path, path.with_name(CURRENT))
 
 
 def _read(path: Path) -> Checkpoint:

@@ -64,7 +64,7 @@ class Training:
         torch.manual_seed(asked.seed)
         self.model = place.agree(task.model).to(place.device)
         self._optimizer = task.optimizer(self.model.parameters(), asked.lr)
-        self.progress = place.agree(self._begin)
+        self.progress = self._begin()
         self._metrics = place.agree(lambda: Metrics(asked.tensorboard, place))
         self.technique = task.technique(self.model, self._optimizer, place)
         batch = self._loader.batches_in(self.progress.images)
@@ -120,12 +120,18 @@ class Training:
 
     def _begin(self) -> Progress:
         """Return how far a former run has come, with its state loaded, or the very beginning."""
-        folder = self.asked.checkpoint_dir
-        if self.asked.resume and folder is not None:
-            return checkpoint.restore(folder, self.task.title, self.asked.seed, self.model, self._optimizer, self.place)
-        if folder is not None and self.place.first:
-            checkpoint.prepare(folder)
-        return Progress()
+        folder, place = self.asked.checkpoint_dir, self.place
+        if folder is None:
+            return Progress()
+        if not self.asked.resume:
+            place.agree(lambda: checkpoint.prepare(folder) if place.first else None)
+            return Progress()
+        progress, path = place.agree(
+            lambda: checkpoint.restore(folder, self.task.title, self.asked.seed, self.model, self._optimizer, place)
+        )
+        if place.first:
+            checkpoint.make_current(path)
+        return progress
 
     def _train_epoch(self) -> float:
         """Train to the end of the epoch, or of the plan; return the mean loss over all ranks."""

@@ -171,7 +171,7 @@ def test_synthetic_can_be_learnt() -> None:
 
 def test_augmented_view_of_resnet() -> None:
     """The view of resnet brings a picture to the size that was asked for."""
-    asked = Options(image_size=48, depth=18, data_dir=None, download=False, samples=None)
+    asked = Options(image_size=48, depth=18, weights=None, data_dir=None, download=False, samples=None)
     task = resnet.task(asked)
     data = open_data(CIFAR10, asked, place(), task.train_view, task.test_view)
     assert data.train[0][0].shape == data.test[0][0].shape == (3, 48, 48)
