@@ -7,11 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from harness import ddptop, until
 
 from ddptop.agent import rundir
+from ddptop.trainers import sendrecv, start
 
 FAILING = '''
 """Spawns two ranks, of which the second fails while the first waits for it."""
@@ -36,17 +39,29 @@ def free_port() -> int:
     return port
 
 
-def test_ranks_over_two_nodes() -> None:
+def test_ranks_over_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two machines starts the program once: rank = node_rank * per_node + local_rank."""
-    command = [
-        sys.executable, "-m", "ddptop.trainers.sendrecv", "--start", "spawn", "--world", "2",
-        "--nodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--node-rank",
-    ]  # fmt: skip
-    machines = [subprocess.Popen([*command, str(node)], stdout=subprocess.PIPE, text=True) for node in (0, 1)]
-    said = [machine.communicate(timeout=60)[0] for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0]
-    assert said[0] == "rank 0 received 1 from rank 1, not blocking\n"
-    assert said[1].splitlines()[0] == "rank 1 received 1 from rank 0, blocking"
+    told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    for name in told:
+        monkeypatch.setenv(name, "")  # so that what the ranks set is taken back
+    seen = []
+
+    def be_ranks(function: Callable[..., None], given: tuple[object, ...], nprocs: int) -> None:
+        for local_rank in range(nprocs):
+            function(local_rank, *given)
+
+    def note(arguments: list[str]) -> int:
+        seen.append([os.environ[name] for name in told])
+        return 0
+
+    program = sendrecv.main
+    monkeypatch.setattr(start, "spawn", be_ranks)
+    monkeypatch.setattr(sendrecv, "main", note)
+    for node in ("0", "1"):
+        monkeypatch.delenv("RANK")
+        options = ("--world", "6", "--nodes", "2", "--master-addr", "host-a", "--master-port", "29511")
+        assert program(["--start", "spawn", *options, "--node-rank", node]) == 0
+    assert seen == [[str(rank), str(rank % 3), "6", "3", "host-a", "29511"] for rank in range(6)]
 
 
 def test_spawned_ranks_are_watched(runtime: Path) -> None:
