@@ -202,9 +202,9 @@ class Supervisor:
         judgement = self._judge(problem)
         if judgement.warning:
             self._say(judgement.warning, "warning")
-        # The cause of a kill begins with "killed by".
+        # The cause of a kill begins with "killed by", that of a stop with "stopped by".
         told = judgement.state if judgement.cause is None else f"{judgement.state}: {judgement.cause}"
-        told = judgement.cause if judgement.state == "killed" and judgement.cause else told
+        told = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else told
         self._say(f"run {told}", "error" if judgement.state == "failed" else "info")
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         self._publish_events()
