@@ -106,6 +106,8 @@ class Run(msgspec.Struct, frozen=True):
     injected: str = ""
     """Faults put into this run on purpose, one line; empty for an honest run."""
     grace_s: float = 5.0
+    on_term: str = ""
+    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     supervisor: Process | None = None
     torchrun: Process | None = None
     state: str = "starting"

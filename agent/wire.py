@@ -326,8 +326,8 @@ class Reply(_Message, frozen=True, tag="reply"):
     """`Query`: held until `Resume`, under nobody's lease."""
     checkpoints: bool = False
     """`Query`: the script has registered a checkpoint function."""
-    outstanding: int = 0
-    """`Query`: collectives entered and not finished."""
+    timeout_s: float | None = None
+    """`Query`: timeout of collectives in the default process group."""
 
 
 Answer = Steps | Reply

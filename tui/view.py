@@ -17,8 +17,8 @@ from ddptop.tui.link import Link
 from ddptop.tui.source import Refused
 
 
-def who() -> str:
-    """Say who acts, for the run's event list."""
+def who(place: str) -> str:
+    """Say who acts, for the run's event list: from the `dashboard` or the `shell`, which user, on which terminal."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -27,14 +27,14 @@ def who() -> str:
         terminal = os.ttyname(0).removeprefix("/dev/")
     except OSError:
         terminal = "no terminal"
-    return f"{user} on {terminal}"
+    return f"{place} of {user} on {terminal}"
 
 
 def show_dashboard(directory: RunDir) -> int:
     """Show the dashboard until it is left, then say how to come back."""
     from ddptop.tui.app import run_dashboard
 
-    link = Link(directory, who())
+    link = Link(directory, who("dashboard"))
     # Closes the link when it ends; the picture it had is still there.
     code = run_dashboard(link)
     frame = link.frame(time.time())
@@ -57,13 +57,13 @@ def exit_code(frame: Frame) -> int:
     if frame.state == "killed":
         return 128 + signal.SIGTERM
     if frame.exit_code is None:
-        return 0 if frame.state == "finished" else 1
+        return 0 if frame.state in ("finished", "stopped") else 1
     return frame.exit_code if frame.exit_code >= 0 else 128 - frame.exit_code
 
 
 def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link(directory, who())
+    link = Link(directory, who("shell"))
     view = plain.PlainView(link, sys.stdout, interval_s)
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:

@@ -74,7 +74,7 @@ class Supervisor:
         self._pub = context.socket(zmq.PUB)
         self._pub.linger = LINGER_MS
         self._pub.bind(directory.address("supervisor", "pub"))
-        self._orders = Orders(context, directory, self._say)
+        self._orders = Orders(context, directory, self._say, self._events.put)
         self._recorder = Recorder(context, directory.database, run.world, self._say)
 
     def leave(self, *_: object) -> None:

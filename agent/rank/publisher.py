@@ -225,9 +225,9 @@ class Publisher:
                     gate.held,
                     session.state,
                     gate.completed,
-                    kept=gate.held and gate.kept,
+                    kept=gate.kept,
                     checkpoints=session.checkpoints,
-                    outstanding=session.collectives.outstanding,
+                    timeout_s=session.timeout_s,
                 )
             case wire.Fill(id, first_seq, limit):
                 for payload in self._history.since(first_seq, limit):
