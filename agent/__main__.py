@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from ddptop.agent import injection
-from ddptop.agent.rank import enrolment, hooks
+from ddptop.agent.rank import enrolment, hooks, preemption
 from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.rundir import MARKER, RunDir, RunDirError
 
@@ -46,6 +46,7 @@ def main() -> None:
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
     if session is not None:
         hooks.install_with_torch(session)
+        preemption.install(session, session.directory)
     _run(program, arguments, as_module, session)
 
 

@@ -14,7 +14,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-_KEPT: Final = 32
+_KEPT: Final = 256
 """Decisions that stay readable for a rank that was slow to look."""
 
 
@@ -37,6 +37,8 @@ class Decisions:
         Raises:
             OSError: nothing can be written there.
         """
+        if self.newest() >= serial:
+            return False
         self._folder.mkdir(mode=0o700, exist_ok=True)
         staging = self._folder / f".{serial}.{secrets.token_hex(4)}"
         staging.write_bytes(content)

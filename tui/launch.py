@@ -37,6 +37,8 @@ class Request:
     name: str | None = None
     backend: str | None = None
     grace_s: float = 5.0
+    on_term: str = ""
+    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     inject: tuple[str, ...] = ()
     """Faults to put into the ranks, as `agent.injection` reads them."""
 
@@ -72,10 +74,11 @@ def launch(request: Request) -> RunDir:
         launched=True,
         cwd=os.getcwd(),
         command=engine.command(target, request.arguments, world),
-        environment={**placement.environment, **_injected(request)},
+        environment={**placement.environment, **_injected(request), **_on_term(request)},
         placement=placement.text,
         injected=injection.describe(injections),
         grace_s=request.grace_s,
+        on_term=request.on_term,
     )
     directory = rundir.create(run)
     supervisor.start(directory)
@@ -84,6 +87,10 @@ def launch(request: Request) -> RunDir:
 
 def _injected(request: Request) -> dict[str, str]:
     return {injection.VARIABLE: ";".join(request.inject)} if request.inject else {}
+
+
+def _on_term(request: Request) -> dict[str, str]:
+    return {"DDPTOP_ON_TERM": request.on_term} if request.on_term else {}
 
 
 def _target(request: Request) -> str:

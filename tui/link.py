@@ -298,4 +298,5 @@ def _liveness(directory: RunDir) -> Liveness:
         alive=frozenset(found.alive),
         cause=found.cause,
         cause_rank=found.cause_rank,
+        frozen_at=None if (since := freezer.frozen(directory)) is None else since.at_ns / 1e9,
     )

@@ -81,6 +81,11 @@ class Supervisor:
         """Stop looking after the run, without touching it."""
         self._leaving = True
 
+    def pass_on(self, number: int, _frame: object) -> None:
+        """Hand a signal on to torchrun, which hands it on to its ranks; they know what to do, and we stay to see it."""
+        if self._run.torchrun is not None:
+            processes.send(self._run.torchrun, number)
+
     def run(self) -> None:
         """Start torchrun and stay until the run is over."""
         self._recorder.start()
@@ -302,7 +307,7 @@ def main() -> int:
         supervisor = Supervisor(directory, run, context)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, supervisor.leave)
+            signal.signal(number, supervisor.pass_on if run.on_term else supervisor.leave)
         supervisor.run()
     os.close(lock)
     return 0

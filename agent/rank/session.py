@@ -52,7 +52,7 @@ class Session:
         """Timeout of collectives in the default process group."""
         self._checkpoint: agent.CheckpointFunction | None = None
         self._stopped = False
-        self._directory = directory
+        self.directory = directory
         self._gauges = Gauges()
         self._start_phase = "imports"
         self._ended = False
@@ -89,7 +89,7 @@ class Session:
     def open(self) -> None:
         """Begin to listen and to publish, and say so in the run directory."""
         self._publisher.start()
-        self._directory.write_member(self._member)
+        self.directory.write_member(self._member)
         agent._listener = self
         # A forked child (a data worker) has neither our thread nor our sockets.
         os.register_at_fork(after_in_child=self._forget)
@@ -100,7 +100,7 @@ class Session:
         stopped_by = self.gate.ended_by if self._stopped and exit_code == 0 else None
         ended = Ended(time.time_ns(), exit_code, error, traceback, stopped_by)
         try:
-            self._directory.write_member(msgspec.structs.replace(self._member, ended=ended))
+            self.directory.write_member(msgspec.structs.replace(self._member, ended=ended))
         except OSError as problem:
             self.faults.note("saying how the rank ended", problem)
         self._publisher.stop()

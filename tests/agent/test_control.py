@@ -158,7 +158,7 @@ def test_a_rank_that_does_not_answer_leaves_nobody_held(group_of, kind):
 
 
 def test_a_rank_that_misses_the_decision_follows_it_all_the_same(group_of):
-    """The message that the hold is kept is lost on the way to one rank: when its lease ends it stays with the others."""
+    """One rank is not told that the hold is kept: when its lease ends it stays with the others."""
     group = group_of(1, 1, 1)
     group.deaf.add((1, wire.Keep))
     group.controller().pause()

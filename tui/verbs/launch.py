@@ -25,6 +25,13 @@ def add(verbs: Verbs) -> None:
     launch.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl with a GPU for each rank, else gloo")
     launch.add_argument("--grace", type=seconds, default=5.0, metavar="S", help="seconds between TERM and KILL (5)")
     launch.add_argument(
+        "--on-term",
+        choices=("checkpoint",),
+        default="",
+        help="what a TERM from outside (a scheduler that needs the machine) leads to: all ranks save a checkpoint at "
+        "the same step, where the script has said how, and end there",
+    )
+    launch.add_argument(
         "--inject",
         action="append",
         default=[],
@@ -54,6 +61,7 @@ def _run(options: argparse.Namespace) -> int:
         name=options.name,
         backend=options.backend,
         grace_s=options.grace,
+        on_term=options.on_term,
         inject=tuple(options.inject),
     )
     try:
