@@ -70,11 +70,11 @@ done = 0
 
 @agent.on_checkpoint
 def save(step):
-    if (folder / "fail").exists() and rank == 1:
-        raise OSError("the disk is full")
     steps = torch.tensor([step])
     dist.all_reduce(steps)  # a function may use collectives: all ranks are in it
     assert steps.item() == step * dist.get_world_size()
+    if (folder / "fail").exists() and rank == 1:
+        raise OSError("the disk is full")
     path = folder / f"checkpoint-{rank}"
     path.write_text(f"{step} {done}")
     return path if rank == 0 else None
