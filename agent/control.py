@@ -24,6 +24,8 @@ PATIENCE_S: Final = 60.0
 LEASE_S: Final = 4.0
 """How long a hold outlives its controller."""
 RENEW_S: Final = 1.0
+FIRST_S: Final = 10.0
+"""How long a pause waits in a group that has not made a single step: there may be none to come."""
 LEAVE_S: Final = 30.0
 """How long a script may take to clear up after it was stopped."""
 FARTHEST: Final = 64
@@ -173,7 +175,17 @@ class Controller:
 
     def _await_held(self, token: str, step: int, deadline: float, patience_s: float) -> None:
         nap, renew_at = 0.002, self._clock() + RENEW_S
-        while pending := [rank for rank, reply in self._muster.standing().items() if not reply.done]:
+        first_deadline = self._clock() + min(FIRST_S, patience_s)
+        while True:
+            standing = self._muster.standing()
+            pending = [rank for rank, reply in standing.items() if not reply.done]
+            if not pending:
+                return
+            if self._clock() > first_deadline and not any(reply.step for reply in standing.values()):
+                raise Unholdable(
+                    "no rank has completed an optimizer step yet, and there is nothing else to hold them at; "
+                    "try again after the first, if there is one in this program"
+                )
             if self._clock() > deadline:
                 raise Unholdable(
                     f"{named(pending)} did not come to the end of step {step} within {patience_s:.0f} s, "

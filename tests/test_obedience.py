@@ -141,7 +141,7 @@ def test_every_action_is_kept_with_who_did_it(job):
     acted = [event for event in events if event["action"]]
     assert all(event["who"].startswith("shell of ") and event["who"] in event["text"] for event in acted)
     actions = [event["action"] for event in acted]
-    assert actions[:6] == ["step 1", "pause", "step 1", "step 7", "step 1", "resume"]
+    assert actions[:7] == ["launch", "step 1", "pause", "step 1", "step 7", "step 1", "resume"]
     assert {"checkpoint", "stop", "freeze"} < set(actions)
     (failed,) = (event for event in acted if event["action"] == "stop")
     assert (failed["level"], "the disk is full" in failed["text"]) == ("warning", True)

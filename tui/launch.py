@@ -10,13 +10,14 @@ import difflib
 import importlib.util
 import os
 import secrets
+import shlex
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop.agent import injection, rundir
-from ddptop.agent.group import engine, machine, supervisor
+from ddptop.agent import injection, rundir, wire
+from ddptop.agent.group import engine, journal, machine, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
 
@@ -41,6 +42,8 @@ class Request:
     """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     inject: tuple[str, ...] = ()
     """Faults to put into the ranks, as `agent.injection` reads them."""
+    who: str = "somebody"
+    """Who asks, for the run's event list."""
 
 
 def launch(request: Request) -> RunDir:
@@ -81,6 +84,9 @@ def launch(request: Request) -> RunDir:
         on_term=request.on_term,
     )
     directory = rundir.create(run)
+    what = shlex.join((run.program, *run.arguments))
+    text = f"launched by {request.who}: {what}, world {world}"
+    journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", request.who))
     supervisor.start(directory)
     return directory
 

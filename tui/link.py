@@ -184,7 +184,7 @@ class Link:
 
     def resume(self) -> str:
         """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
-        if freezer.frozen(self.directory) is None:
+        if not freezer.has_stopped(self.directory):
             return self._act("resume", lambda controller: controller.resume())
         return self._noted("resume", lambda: freezer.thaw(self.directory))
 
@@ -200,8 +200,8 @@ class Link:
 
     def _act(self, action: str, work: Callable[[Controller], str]) -> str:
         def act() -> str:
-            if freezer.frozen(self.directory) is not None:
-                raise Refused("the run is frozen; resume it first")
+            if freezer.has_stopped(self.directory):
+                raise Refused("its processes are frozen; resume it first")
             with LiveGroup(self.directory) as group:
                 return work(Controller(group, self._who))
 
@@ -251,9 +251,12 @@ class Link:
                 return reply.text
             progress("the supervisor does not answer; ending the run without it")
         try:
-            return census.kill(self.directory, grace_s, self._who, rank=rank, progress=progress)
+            ended = census.kill(self.directory, grace_s, self._who, rank=rank, progress=progress)
         except ValueError as refusal:
             raise Refused(str(refusal)) from refusal
+        # A supervisor would have told it.
+        self._note("kill", ended, "warning")
+        return ended
 
     def _ask_supervisor(self, command: wire.Kill, grace_s: float, progress: Callable[[str], None]) -> wire.Reply | None:
         """Send a command, pass on what the supervisor tells meanwhile, and return its answer."""

@@ -69,7 +69,9 @@ def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool)
     try:
         try:
             return exit_code(view.follow())
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, _Terminated) and directory.read().on_term:
+                return _preempted(link, view)
             return _interrupted(link, view, directory, launched_here)
     finally:
         if previous is not None:
@@ -77,8 +79,12 @@ def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool)
         link.close()
 
 
+class _Terminated(KeyboardInterrupt):
+    """A TERM has come: nobody can be asked."""
+
+
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise _Terminated
 
 
 def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_here: bool) -> int:
@@ -98,6 +104,21 @@ def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_
     view.follow()
     ending.join(timeout=5)
     return 130
+
+
+def _preempted(link: Link, view: plain.PlainView) -> int:
+    stopping = threading.Thread(target=_stop, args=(link,), daemon=True)
+    stopping.start()
+    frame = view.follow()
+    stopping.join(timeout=5)
+    return exit_code(frame)
+
+
+def _stop(link: Link) -> None:
+    try:
+        link.stop(checkpoint=True)
+    except Refused as refusal:
+        print(f"ddptop: {refusal}", file=sys.stderr)
 
 
 def _ask(name: str) -> str:

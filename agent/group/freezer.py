@@ -20,7 +20,7 @@ import psutil
 from ddptop.agent.control import Refused
 from ddptop.agent.group import processes
 from ddptop.agent.group.processes import Target
-from ddptop.agent.rundir import ENDED_STATES, RunDir
+from ddptop.agent.rundir import ENDED_STATES, Process, RunDir, is_alive
 
 _STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 _SETTLE_S: Final = 2.0
@@ -45,6 +45,7 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
         raise Refused(f"already frozen by {since.who}")
     if directory.read().state in ENDED_STATES or not (targets := _targets(directory)):
         raise Refused("no process of the run is alive")
+    # Written first: whoever sees a stopped rank must find the reason.
     _record(directory).write_bytes(msgspec.json.encode(Frozen(time.time_ns(), who, timeout_s)))
     stopped = _signal_all(directory, signal.SIGSTOP, lambda target: target.status not in _STOPPED)
     if not stopped:
@@ -73,11 +74,24 @@ def thaw(directory: RunDir) -> str:
 
 
 def frozen(directory: RunDir) -> Frozen | None:
-    """Return since when the run is frozen, None where it is not."""
+    """Return since when the run is frozen, None where it is not, also where somebody else let its ranks go on."""
     try:
-        return msgspec.json.decode(_record(directory).read_bytes(), type=Frozen)
+        record = msgspec.json.decode(_record(directory).read_bytes(), type=Frozen)
     except (OSError, msgspec.MsgspecError):
         return None
+    return record if has_stopped(directory) else None
+
+
+def has_stopped(directory: RunDir) -> bool:
+    """Say whether a rank's process is stopped, whoever did it."""
+    return any(is_alive(member.process) and _is_stopped(member.process) for member in directory.members().values())
+
+
+def _is_stopped(process: Process) -> bool:
+    try:
+        return psutil.Process(process.pid).status() in _STOPPED
+    except psutil.Error:
+        return False
 
 
 def _record(directory: RunDir) -> Path:

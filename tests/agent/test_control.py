@@ -195,6 +195,17 @@ def test_a_group_without_steps_is_told_so_and_goes_on(group_of):
     assert [gate.limit for gate in group.gates] == [None, None]
 
 
+def test_a_group_that_has_never_stepped_is_not_waited_for_long(group_of):
+    """Without a single optimizer step there may be none to come, and nobody waits a minute for it."""
+    group = group_of(0, 0)
+    for member in group.members:
+        member.moving = False
+    with pytest.raises(Unholdable, match="no rank has completed an optimizer step yet"):
+        group.controller().pause()
+    assert group.clock.now < 12
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
 def test_ranks_that_do_not_count_alike_are_told_apart_at_once(group_of):
     """Counts that are hundreds apart have no common step: nobody waits for it."""
     group = group_of(12, 400)

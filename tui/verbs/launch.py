@@ -46,6 +46,7 @@ def add(verbs: Verbs) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ddptop.trainers import CATALOGUE
+    from ddptop.tui import view
     from ddptop.tui.launch import Request, RequestError, launch
 
     if (options.program is None) == (options.module is None):
@@ -62,6 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         backend=options.backend,
         grace_s=options.grace,
         on_term=options.on_term,
+        who=view.who("shell"),
         inject=tuple(options.inject),
     )
     try:
