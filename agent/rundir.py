@@ -30,7 +30,7 @@ MARKER: Final = "DDPTOP_RUN_ID"
 DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
 """Environment variable that tells a rank its run directory."""
 
-ENDED_STATES: Final = frozenset({"finished", "failed", "killed", "lost"})
+ENDED_STATES: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
 KEEP_ENDED: Final = 20
 """Ended runs kept for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
 
@@ -59,6 +59,8 @@ class Ended(msgspec.Struct, frozen=True):
     error: str | None = None
     """Type and message of the exception that ended the script, one line."""
     traceback: str | None = None
+    stopped_by: str | None = None
+    """Who asked for its end at a step boundary, where it ended because of that."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -104,10 +106,12 @@ class Run(msgspec.Struct, frozen=True):
     injected: str = ""
     """Faults put into this run on purpose, one line; empty for an honest run."""
     grace_s: float = 5.0
+    on_term: str = ""
+    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     supervisor: Process | None = None
     torchrun: Process | None = None
     state: str = "starting"
-    """Of `starting`, `running`, `finished`, `failed`, `killed`, `lost`; an observer may know better."""
+    """Of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; an observer may know better."""
     exit_code: int | None = None
     ended_at_ns: int | None = None
     cause: str | None = None

@@ -27,11 +27,22 @@ from textual.worker import WorkerFailed
 from ddptop.tui.frame import Frame
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.live import HelpAsked, KillAsked, LiveScreen, LogsAsked, PauseAsked, ResumeAsked
+from ddptop.tui.screens.live import (
+    CheckpointAsked,
+    HelpAsked,
+    KillAsked,
+    LiveScreen,
+    LogsAsked,
+    PauseAsked,
+    ResumeAsked,
+    StepAsked,
+    StopAsked,
+)
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.question import FREEZE, SAVE_AND_STOP, STOP, about_freeze, about_stop
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RankAsked, RunScreen
-from ddptop.tui.source import Refused, Source
+from ddptop.tui.source import Refused, Source, Unholdable
 from ddptop.tui.theme import DARK, LIGHT, THEMES
 
 POLL_HZ: Final = 20
@@ -41,12 +52,14 @@ FAILED: Final = 70
 
 
 class Acted(Message):
-    """A pause or resume is over."""
+    """An action is over."""
 
-    def __init__(self, text: str, *, done: bool) -> None:
+    def __init__(self, text: str, *, done: bool, unholdable: bool = False) -> None:
         super().__init__()
         self.text = text
         self.done = done
+        self.unholdable = unholdable
+        """True where the group has no common step, so that freezing it is all that is left."""
 
 
 class DdptopApp(App[None]):
@@ -68,6 +81,19 @@ class DdptopApp(App[None]):
             tooltip="Leave the dashboard; the run goes on",
             show=False,
             priority=True,
+        ),
+        *(
+            Binding(
+                str(digit),
+                f"count({digit})",
+                "Count",
+                id=f"run.count_{digit}",
+                tooltip="While paused, before . : how many steps",
+                show=False,
+                # Before the views that have digits, too; `check_action` keeps it to where there is a count.
+                priority=True,
+            )
+            for digit in range(10)
         ),
     ]
 
@@ -129,6 +155,15 @@ class DdptopApp(App[None]):
             if not screen.is_modal:
                 break
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Take digits only where they count steps."""
+        return action != "count" or (isinstance(self.screen, LiveScreen) and self.screen.counts)
+
+    def action_count(self, digit: int) -> None:
+        """Hand on a digit of the number of steps."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.count(digit)
+
     # What is asked
 
     @on(PauseAsked)
@@ -138,6 +173,26 @@ class DdptopApp(App[None]):
     @on(ResumeAsked)
     def _resume(self) -> None:
         self._act("resume", self.source.resume)
+
+    @on(StepAsked)
+    def _step(self, message: StepAsked) -> None:
+        self._act("step", partial(self.source.step, message.steps))
+
+    @on(CheckpointAsked)
+    def _checkpoint(self) -> None:
+        self._act("checkpoint", self.source.checkpoint)
+
+    @on(StopAsked)
+    def _ask_stop(self) -> None:
+        self.push_screen(about_stop(self.source.frame(self._clock())), self._stop)
+
+    def _stop(self, answer: str | None) -> None:
+        if answer in (STOP, SAVE_AND_STOP):
+            self._act("stop", partial(self.source.stop, checkpoint=answer == SAVE_AND_STOP))
+
+    def _freeze(self, answer: str | None) -> None:
+        if answer == FREEZE:
+            self._act("freeze", self.source.freeze)
 
     def _act(self, name: str, work: Callable[[], str]) -> None:
         if self._acting is not None:
@@ -150,7 +205,7 @@ class DdptopApp(App[None]):
         try:
             text = work()
         except Refused as reason:
-            self.post_message(Acted(str(reason), done=False))
+            self.post_message(Acted(str(reason), done=False, unholdable=isinstance(reason, Unholdable)))
         else:
             self.post_message(Acted(text, done=True))
 
@@ -159,6 +214,8 @@ class DdptopApp(App[None]):
         name, self._acting = self._acting, None
         if message.done:
             self.notify(message.text, markup=False)
+        elif message.unholdable:
+            self.push_screen(about_freeze(self.source.frame(self._clock()), message.text), self._freeze)
         else:
             self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
         self._paint()

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 STATES: Final = (
-    "starting", "running", "pausing", "paused", "stalled", "silent", "killing", "finished", "failed", "killed", "lost",
+    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",
+    "finished", "stopped", "failed", "killed", "lost",
 )  # fmt: skip
-"""Every state of a run or a rank. `stalled`: alive without progress; `silent`: no sign of life;
+"""Every state of a run or a rank. `frozen`: its processes are stopped where they stood;
+`stalled`: alive without progress; `silent`: no sign of life;
 `lost`: ended with nobody watching."""
 
-ENDED: Final = frozenset({"finished", "failed", "killed", "lost"})
+ENDED: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Frame:
     started_at: float | None = None
     ended_at: float | None = None
     held_since: float | None = None
-    """When the last rank came to hold, for a paused run."""
+    """When the last rank came to hold, for a paused run; when its processes were stopped, for a frozen one."""
     step: int | None = None
     """The step that every rank has completed."""
     total_steps: int | None = None
@@ -159,3 +161,9 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    outstanding: int = 0
+    """Collectives that live ranks have entered and not finished, all ranks together."""
+    checkpoints: bool = False
+    """True where its script has told how to save a checkpoint."""
+    timeout_s: float | None = None
+    """Timeout of collectives in the default process group, the shortest of all ranks; None where it is not known."""

@@ -10,13 +10,14 @@ import difflib
 import importlib.util
 import os
 import secrets
+import shlex
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop.agent import injection, rundir
-from ddptop.agent.group import engine, machine, supervisor
+from ddptop.agent import injection, rundir, wire
+from ddptop.agent.group import engine, journal, machine, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI
@@ -40,8 +41,12 @@ class Request:
     start: str = "torchrun"
     """Who starts the ranks: `torchrun`, or `spawn` for the program itself."""
     grace_s: float = 5.0
+    on_term: str = ""
+    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     inject: tuple[str, ...] = ()
     """Faults to put into the ranks, as `agent.injection` reads them."""
+    who: str = "somebody"
+    """Who asks, for the run's event list."""
 
 
 def launch(request: Request) -> RunDir:
@@ -77,12 +82,16 @@ def launch(request: Request) -> RunDir:
         launched=True,
         cwd=os.getcwd(),
         command=_command(request, target, world),
-        environment={**placement.environment, **_injected(request), **_reached(request)},
+        environment={**placement.environment, **_injected(request), **_reached(request), **_on_term(request)},
         placement=placement.text,
         injected=injection.describe(injections),
         grace_s=request.grace_s,
+        on_term=request.on_term,
     )
     directory = rundir.create(run)
+    what = shlex.join((run.program, *run.arguments))
+    text = f"launched by {request.who}: {what}, world {world}"
+    journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", request.who))
     supervisor.start(directory)
     return directory
 
@@ -100,6 +109,10 @@ def _command(request: Request, target: str, world: int) -> tuple[str, ...]:
 
 def _reached(request: Request) -> dict[str, str]:
     return engine.spawn_environment(os.environ) if request.start == "spawn" else {}
+
+
+def _on_term(request: Request) -> dict[str, str]:
+    return {"DDPTOP_ON_TERM": request.on_term} if request.on_term else {}
 
 
 def _target(request: Request) -> str:

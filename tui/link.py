@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 import zmq
 
-from ddptop.agent import wire
-from ddptop.agent.group import census, processes, recorder
-from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError, is_alive
-from ddptop.tui import control
+from ddptop.agent import control, wire
+from ddptop.agent.caller import LiveGroup, connect, readable, watchful
+from ddptop.agent.control import Controller
+from ddptop.agent.group import census, freezer, journal, processes, recorder
+from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
 from ddptop.tui.frame import Frame
 from ddptop.tui.source import Refused
 from ddptop.tui.store import Liveness, Store
@@ -30,45 +30,8 @@ FILL_S = 5.0
 """A gap that is not filled within this is given up and counted."""
 KILL_REPLY_S = 30.0
 """Beyond the grace period: KILL, and processes that are slow to die."""
-
-Peer = TypeVar("Peer", bound=Hashable)
-
-
-class Caller:
-    """Commands to several peers at once; for use from one thread."""
-
-    def __init__(self, addresses: Mapping[Peer, str]) -> None:
-        self._context = zmq.Context()
-        self._sockets: dict[Hashable, zmq.Socket[bytes]] = {}
-        for peer, address in addresses.items():
-            self._sockets[peer] = _connect(self._context, zmq.DEALER, address)
-
-    def __enter__(self) -> Caller:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._context.destroy(linger=0)
-
-    def ask(self, commands: Mapping[Peer, wire.Command], timeout_s: float) -> dict[Peer, wire.Reply]:
-        """Send each peer its command and return the replies that came in time."""
-        poller = zmq.Poller()
-        waiting: dict[zmq.Socket[bytes], tuple[Peer, int]] = {}
-        for peer, command in commands.items():
-            socket = self._sockets[peer]
-            socket.send(wire.encode(command))
-            waiting[socket] = (peer, command.id)
-            poller.register(socket, zmq.POLLIN)
-        replies: dict[Peer, wire.Reply] = {}
-        deadline = time.monotonic() + timeout_s
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            for socket, _ in poller.poll(int(left * 1000) + 1):
-                peer, number = waiting[socket]
-                answer = _readable(socket.recv())
-                if isinstance(answer, wire.Reply) and answer.id == number:
-                    replies[peer] = answer
-                    del waiting[socket]
-                    poller.unregister(socket)
-        return replies
+ENDING_S = 15.0
+"""From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
 
 
 class Link:
@@ -81,10 +44,8 @@ class Link:
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self.store = Store(self._run, logs)
         self._context = zmq.Context()
-        self._sub: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
-        self._sub.linger = 0
+        self._sub = watchful(self._context, zmq.SUB)
         self._sub.subscribe(b"")
-        _watch_peer(self._sub)
         self._connected: dict[int, tuple[str, int]] = {}
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
@@ -93,7 +54,8 @@ class Link:
         self._replay: Iterator[wire.Telemetry] | None = None
         if self._run.launched:
             self._sub.connect(directory.address("supervisor", "pub"))
-        self._replay = recorder.read_history(directory.database) if self._run.launched else None
+        # Of a job started by hand there is a record only of what was done with it.
+        self._replay = recorder.read_history(directory.database) if directory.database.exists() else None
 
     @property
     def settled(self) -> bool:
@@ -172,7 +134,7 @@ class Link:
         for rank, first in self.store.gaps().items():
             if rank in self._fills or rank not in self._connected:
                 continue
-            socket = _connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
+            socket = connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
             socket.send(wire.encode(wire.Fill(1, first)))
             self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
 
@@ -181,7 +143,7 @@ class Link:
             done = time.monotonic() > give_up
             while not done:
                 try:
-                    answer = _readable(socket.recv(zmq.NOBLOCK))
+                    answer = readable(socket.recv(zmq.NOBLOCK))
                 except zmq.Again:
                     break
                 if isinstance(answer, wire.Steps):
@@ -197,27 +159,67 @@ class Link:
         return self.store.frame(now)
 
     def pause(self) -> str:
-        """Hold all ranks at the same step; see `control.pause`."""
-        with self._ranks() as (caller, ranks):
-            return control.pause(caller, ranks)
+        """Hold all ranks at the same step; see `Controller.pause`."""
+        return self._act("pause", lambda controller: controller.pause())
+
+    def step(self, steps: int) -> str:
+        """Let a paused group do so many steps; see `Controller.advance`."""
+        return self._act(f"step {steps}", lambda controller: controller.advance(steps))
+
+    def checkpoint(self) -> str:
+        """Have all ranks save at the same step; see `Controller.checkpoint`."""
+        return self._act("checkpoint", lambda controller: controller.checkpoint())
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End all scripts at the same step; see `Controller.stop`."""
+        return self._act("stop", lambda controller: self._stop(controller, checkpoint))
+
+    def _stop(self, controller: Controller, checkpoint: bool) -> str:
+        done = controller.stop(checkpoint=checkpoint)
+        # The scripts have ended; their processes and torchrun take another moment.
+        deadline = time.monotonic() + ENDING_S
+        while census.settle(self.directory).state not in ENDED_STATES and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return done
 
     def resume(self) -> str:
-        """Let all ranks go on; see `control.resume`."""
-        with self._ranks() as (caller, ranks):
-            return control.resume(caller, ranks)
+        """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
+        if not freezer.has_stopped(self.directory):
+            return self._act("resume", lambda controller: controller.resume())
+        return self._noted("resume", lambda: freezer.thaw(self.directory))
 
-    def _ranks(self) -> _Ranks:
-        run = self.directory.read()
-        if run.state in ENDED_STATES:
-            raise Refused(f"run {run.run} is over ({run.state})")
-        members = self.directory.members()
-        missing = [rank for rank in range(run.world) if rank not in members]
-        if missing:
-            raise Refused(f"still starting: rank {missing[0]} has not reported yet; try again in a moment")
-        alive = {r: m.cmd for r, m in members.items() if m.ended is None and is_alive(m.process)}
-        if not alive:
-            raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")
-        return _Ranks(alive)
+    def freeze(self) -> str:
+        """Stop all processes where they are; see `freezer.freeze`."""
+        return self._noted("freeze", self._freeze)
+
+    def _freeze(self) -> str:
+        with LiveGroup(self.directory) as group:
+            replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, control.ANSWER_S)
+        known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
+        return freezer.freeze(self.directory, self._who, min(known, default=None))
+
+    def _act(self, action: str, work: Callable[[Controller], str]) -> str:
+        def act() -> str:
+            if freezer.has_stopped(self.directory):
+                raise Refused("its processes are frozen; resume it first")
+            with LiveGroup(self.directory) as group:
+                return work(Controller(group, self._who))
+
+        return self._noted(action, act)
+
+    def _noted(self, action: str, work: Callable[[], str]) -> str:
+        """Act, and keep with the run who did it and what came of it."""
+        try:
+            outcome = work()
+        except Refused as refusal:
+            self._note(action, f"refused: {refusal}", "warning")
+            raise
+        self._note(action, outcome, "info")
+        return outcome
+
+    def _note(self, action: str, outcome: str, level: str) -> None:
+        text = f"{action} by {self._who}: {outcome}"
+        journal.note(self.directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
 
     def victims(self, rank: int | None) -> str:
         """Say what `kill` would end, in one line for each thing there is to know."""
@@ -249,16 +251,19 @@ class Link:
                 return reply.text
             progress("the supervisor does not answer; ending the run without it")
         try:
-            return census.kill(self.directory, grace_s, self._who, rank=rank, progress=progress)
+            ended = census.kill(self.directory, grace_s, self._who, rank=rank, progress=progress)
         except ValueError as refusal:
             raise Refused(str(refusal)) from refusal
+        # A supervisor would have told it.
+        self._note("kill", ended, "warning")
+        return ended
 
     def _ask_supervisor(self, command: wire.Kill, grace_s: float, progress: Callable[[str], None]) -> wire.Reply | None:
         """Send a command, pass on what the supervisor tells meanwhile, and return its answer."""
         with zmq.Context() as context:
-            events = _connect(context, zmq.SUB, self.directory.address("supervisor", "pub"))
+            events = connect(context, zmq.SUB, self.directory.address("supervisor", "pub"))
             events.subscribe(wire.TOPIC_EVENT)
-            asking = _connect(context, zmq.DEALER, self.directory.address("supervisor", "cmd"))
+            asking = connect(context, zmq.DEALER, self.directory.address("supervisor", "cmd"))
             try:
                 asking.send(wire.encode(command))
                 poller = zmq.Poller()
@@ -272,7 +277,7 @@ class Link:
                         if isinstance(message, wire.Event):
                             progress(message.text)
                     if asking in ready:
-                        answer = _readable(asking.recv())
+                        answer = readable(asking.recv())
                         if isinstance(answer, wire.Reply):
                             return answer
                     if not ready and not census.survey(self.directory).supervised:
@@ -287,42 +292,6 @@ class Link:
         self._context.destroy(linger=0)
 
 
-class _Ranks:
-    """A `Caller` to the live ranks, for one action."""
-
-    def __init__(self, addresses: dict[int, str]) -> None:
-        self._ranks = sorted(addresses)
-        self._caller = Caller(addresses)
-
-    def __enter__(self) -> tuple[Caller, list[int]]:
-        return self._caller, self._ranks
-
-    def __exit__(self, *_: object) -> None:
-        self._caller.__exit__()
-
-
-def _connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.linger = 0
-    _watch_peer(socket)
-    socket.connect(address)
-    return socket
-
-
-def _watch_peer(socket: zmq.Socket[bytes]) -> None:
-    # A frozen peer keeps its connection; only these find it out. MAXMSGSIZE is left alone on
-    # purpose: on a connecting socket one oversized message would make it deaf for good.
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1500)
-
-
-def _readable(payload: bytes) -> wire.Answer | None:
-    try:
-        return wire.read_answer(payload)
-    except wire.Unreadable:
-        return None
-
-
 def _liveness(directory: RunDir) -> Liveness:
     found = census.settle(directory)
     return Liveness(
@@ -332,4 +301,5 @@ def _liveness(directory: RunDir) -> Liveness:
         alive=frozenset(found.alive),
         cause=found.cause,
         cause_rank=found.cause_rank,
+        frozen_at=None if (since := freezer.frozen(directory)) is None else since.at_ns / 1e9,
     )

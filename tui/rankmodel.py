@@ -99,7 +99,9 @@ class RankModel:
     def state(self, now: float) -> str:
         """Return the rank's state, one of `frame.STATES`."""
         if self.member is not None and self.member.ended is not None:
-            return "finished" if self.member.ended.exit_code == 0 else "failed"
+            if self.member.ended.exit_code:
+                return "failed"
+            return "finished" if self.member.ended.stopped_by is None else "stopped"
         if self.alive is False:
             return "lost"
         if self.beat is None:

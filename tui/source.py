@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ddptop.agent.control import Refused, Unholdable
 from ddptop.tui.frame import Frame
 
-
-class Refused(Exception):
-    """An action that was not done; the text is the reason, one line for the user."""
+__all__ = ["Refused", "Source", "Unholdable"]
 
 
 class Source(Protocol):
@@ -31,6 +30,39 @@ class Source(Protocol):
 
         Raises:
             Refused: they are not held, and why.
+            Unholdable: there is no step at which they could be; `freeze` is what is left.
+        """
+        ...
+
+    def freeze(self) -> str:
+        """Stop all processes where they are, at the risk of their collective timeout. Blocks as `pause` does.
+
+        Raises:
+            Refused: they are not stopped, and why.
+        """
+        ...
+
+    def step(self, steps: int) -> str:
+        """From a pause, let all ranks do exactly so many more steps. Blocks; returns one line.
+
+        Raises:
+            Refused: they were not made, and why.
+        """
+        ...
+
+    def checkpoint(self) -> str:
+        """Have all ranks save a checkpoint at the same step. Blocks; returns one line saying where.
+
+        Raises:
+            Refused: there is none, and why.
+        """
+        ...
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End all scripts at the same step, after a checkpoint where there can be one. Blocks; returns one line.
+
+        Raises:
+            Refused: they do not end, and why.
         """
         ...
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddptop.agent import rundir
+from ddptop.agent import rundir, wire
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.link import Link
 from ddptop.tui.plain import phases, progress
-from ddptop.tui.units import DASH, duration, loss, size
+from ddptop.tui.units import DASH, clean, duration, loss, size
 
 PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""
@@ -72,6 +72,26 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "ranks": [_rank_json(rank) for rank in frame.ranks],
         "verdict": None if frame.verdict is None else _verdict_json(frame),
     }
+
+
+def event_json(event: wire.Event) -> dict[str, Any]:
+    """Return the documented form of an event; empty texts are null."""
+    return {
+        "at": event.at_ns / 1e9,
+        "level": event.level,
+        "rank": event.rank,
+        "action": clean(event.action, 40) or None,
+        "who": clean(event.who, 100) or None,
+        "text": clean(event.text, 400),
+    }
+
+
+def event_line(event: wire.Event) -> str:
+    """Return an event as a line of `events`."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at_ns / 1e9))
+    mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
+    named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
+    return f"{at} {mark} {'' if named else f'rank {event.rank}: '}{clean(event.text, 400)}"
 
 
 def _rank_json(rank: RankFrame) -> dict[str, Any]:

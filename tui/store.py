@@ -21,6 +21,8 @@ from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
 
 EVENTS = 500
+_ACTED = frozenset({"running", "pausing", "paused", "frozen"})
+"""States that a run is moved between by actions, each of which is an event of its own."""
 STANDS_OUT = 1.15
 """A rank is called the slowest where its own time is this many times the group's median."""
 
@@ -36,6 +38,8 @@ class Liveness:
     """Ranks whose process runs."""
     cause: str | None = None
     cause_rank: int | None = None
+    frozen_at: float | None = None
+    """When its processes were stopped where they stood, in seconds since the epoch; None where they are not."""
 
 
 class Store:
@@ -160,6 +164,8 @@ class Store:
             return self._group.state
         if self._liveness is not None and self._liveness.state in ENDED:
             return self._liveness.state
+        if self._liveness is not None and self._liveness.frozen_at is not None:
+            return "frozen"
         live = [state for state in ranks.values() if state not in ENDED]
         if not live:
             # All scripts have ended; how the run ended is for torchrun to say.
@@ -180,7 +186,9 @@ class Store:
             elif state in ("running", "starting") or state in ENDED:
                 self._held_since = None
             # What a supervisor sees it tells itself, with the reason.
-            told = self._run.launched and (state in ENDED or state == "killing")
+            told = (self._run.launched and (state in ENDED or state == "killing")) or _ACTED.issuperset(
+                {state, self._state}
+            )
             if self._state is not None and not told:
                 self._add(EventLine(now, self._telling(state), None, _level(state)))
             self._state = state
@@ -204,17 +212,10 @@ class Store:
         if state in ENDED:
             code = self._run.exit_code
             return f"run {state}" + (f", exit code {code}" if code is not None else "")
-        if state == "paused":
-            return f"paused: all ranks held at step {self._common_step()}"
         return state
 
     def _add(self, event: EventLine) -> None:
         self._events.append(event)
-
-    def _common_step(self) -> int | None:
-        """Return the step that every rank has completed."""
-        steps = [model.beat.step for model in self._ranks.values() if model.beat is not None]
-        return min(steps) if len(steps) == len(self._ranks) else None
 
     def _picture(self, now: float, state: str, ranks: tuple[RankFrame, ...]) -> Frame:
         run, live = self._run, self._liveness
@@ -240,7 +241,7 @@ class Store:
             note=_first(clean(beat.note, 200) for beat in beats if beat.note is not None),
             started_at=run.created_at_ns / 1e9,
             ended_at=None if run.ended_at_ns is None else run.ended_at_ns / 1e9,
-            held_since=self._held_since,
+            held_since=self._held(state, beats),
             step=step,
             total_steps=total,
             eta_s=(total - step) * step_ms / 1e3 if moving and total and step is not None and step_ms else None,
@@ -262,7 +263,19 @@ class Store:
             refused=self.refused
             + sum(rank.refused for rank in ranks)
             + (self._group.refused if self._group is not None else 0),
+            outstanding=sum(rank.outstanding for rank in ranks if rank.state not in ENDED),
+            checkpoints=any(beat.checkpoints for beat in beats),
+            timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
         )
+
+    def _held(self, state: str, beats: list[wire.Beat]) -> float | None:
+        """Return since when all are held: the ranks' own word, else since it was seen here."""
+        if state == "frozen":
+            return None if self._liveness is None else self._liveness.frozen_at
+        if state != "paused":
+            return None
+        told = [beat.held_at_ns for beat in beats if beat.held_at_ns is not None]
+        return max(told) / 1e9 if told else self._held_since
 
     def _cause(self) -> tuple[str | None, int | None]:
         if self._run.cause is not None:
@@ -279,6 +292,10 @@ def _in_context(rank: str, run: str, culprit: bool) -> str:
     """
     if rank == "lost" and run in ("killed", "killing", "failed"):
         return "failed" if culprit else "killed"
+    if rank == "finished" and run == "stopped":
+        return run
+    if run == "frozen" and rank not in ENDED:
+        return run
     if rank in ("starting", "running", "paused", "silent", "stalled") and run in ENDED:
         return run
     return rank

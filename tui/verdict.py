@@ -20,7 +20,7 @@ from ddptop.tui.suspicion import WINDOWS, Suspicion, first_step, more_work, phas
 from ddptop.tui.units import size
 
 CLEARLY: Final = 1.25
-"""What is blamed now is replaced by what costs so many times as much."""
+"""What is blamed now is replaced by what weighs so many times as much."""
 
 _IN_WORDS: Final = {
     "data": "data loading",
@@ -107,7 +107,7 @@ class Judge:
         other = worst(view, 1)
         if other is not None and (other.kind, other.rank) != (now.kind, now.rank):
             same = suspect(now.kind, now.rank, view[-WINDOWS:])
-            if same is None or other.cost > CLEARLY * same.cost:
+            if same is None or other.weight > CLEARLY * same.weight:
                 self._blame = _blame(other, view, 1)
 
     def _accuse(self, views: dict[int, Sequence[Block]]) -> None:

@@ -17,8 +17,8 @@ from ddptop.tui.link import Link
 from ddptop.tui.source import Refused
 
 
-def who() -> str:
-    """Say who acts, for the run's event list."""
+def who(place: str) -> str:
+    """Say who acts, for the run's event list: from the `dashboard` or the `shell`, which user, on which terminal."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -27,14 +27,14 @@ def who() -> str:
         terminal = os.ttyname(0).removeprefix("/dev/")
     except OSError:
         terminal = "no terminal"
-    return f"{user} on {terminal}"
+    return f"{place} of {user} on {terminal}"
 
 
 def show_dashboard(directory: RunDir) -> int:
     """Show the dashboard until it is left, then say how to come back."""
     from ddptop.tui.app import run_dashboard
 
-    link = Link(directory, who())
+    link = Link(directory, who("dashboard"))
     # Closes the link when it ends; the picture it had is still there.
     code = run_dashboard(link)
     frame = link.frame(time.time())
@@ -57,19 +57,21 @@ def exit_code(frame: Frame) -> int:
     if frame.state == "killed":
         return 128 + signal.SIGTERM
     if frame.exit_code is None:
-        return 0 if frame.state == "finished" else 1
+        return 0 if frame.state in ("finished", "stopped") else 1
     return frame.exit_code if frame.exit_code >= 0 else 128 - frame.exit_code
 
 
 def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link(directory, who())
+    link = Link(directory, who("shell"))
     view = plain.PlainView(link, sys.stdout, interval_s)
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:
         try:
             return exit_code(view.follow())
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, _Terminated) and directory.read().on_term:
+                return _preempted(link, view)
             return _interrupted(link, view, directory, launched_here)
     finally:
         if previous is not None:
@@ -77,8 +79,12 @@ def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool)
         link.close()
 
 
+class _Terminated(KeyboardInterrupt):
+    """A TERM has come: nobody can be asked."""
+
+
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise _Terminated
 
 
 def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_here: bool) -> int:
@@ -98,6 +104,21 @@ def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_
     view.follow()
     ending.join(timeout=5)
     return 130
+
+
+def _preempted(link: Link, view: plain.PlainView) -> int:
+    stopping = threading.Thread(target=_stop, args=(link,), daemon=True)
+    stopping.start()
+    frame = view.follow()
+    stopping.join(timeout=5)
+    return exit_code(frame)
+
+
+def _stop(link: Link) -> None:
+    try:
+        link.stop(checkpoint=True)
+    except Refused as refusal:
+        print(f"ddptop: {refusal}", file=sys.stderr)
 
 
 def _ask(name: str) -> str:

@@ -28,7 +28,7 @@ class Census:
     run: Run
     """The record; `state`, `exit_code` and cause below may know better."""
     state: str
-    """`starting`, `running`, `finished`, `failed`, `killed` or `lost`."""
+    """`starting`, `running`, `finished`, `stopped`, `failed`, `killed` or `lost`."""
     supervised: bool
     orphaned: bool
     """True when torchrun is gone and ranks live on."""

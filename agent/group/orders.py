@@ -32,9 +32,15 @@ Say = Callable[[str, str, "int | None"], None]
 
 
 class Orders:
-    """Takes `wire.Kill` and carries it out."""
+    """Takes `wire.Kill` and carries it out; passes on what a `wire.Note` tells."""
 
-    def __init__(self, context: zmq.Context[Any], directory: RunDir, say: Say) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        directory: RunDir,
+        say: Say,
+        tell: Callable[[wire.Event], None] = lambda event: None,
+    ) -> None:
         """Bind the command socket; raises `zmq.ZMQError` where that is impossible."""
         self.refused = 0
         """Messages that could not be read."""
@@ -46,6 +52,7 @@ class Orders:
         self._problem = "not carried out"
         self._directory = directory
         self._say = say
+        self._tell = tell
         self._ending: threading.Thread | None = None
         self._rank_endings: list[threading.Thread] = []
         self._waiting: list[tuple[bytes, int]] = []
@@ -97,6 +104,10 @@ class Orders:
 
     def _obey(self, sender: bytes, command: wire.Command, run: Run) -> str | None:
         """Set about a command, to be answered later, or return why not."""
+        if isinstance(command, wire.Note):
+            self._tell(command.event)
+            self._send(sender, wire.Reply(command.id, True, "told"))
+            return None
         if not isinstance(command, wire.Kill):
             return "the supervisor only ends runs; ask the ranks for everything else"
         if not (math.isfinite(command.grace_s) and 0 <= command.grace_s <= _LONGEST_GRACE_S):

@@ -74,12 +74,17 @@ class Supervisor:
         self._pub = context.socket(zmq.PUB)
         self._pub.linger = LINGER_MS
         self._pub.bind(directory.address("supervisor", "pub"))
-        self._orders = Orders(context, directory, self._say)
+        self._orders = Orders(context, directory, self._say, self._events.put)
         self._recorder = Recorder(context, directory.database, run.world, self._say)
 
     def leave(self, *_: object) -> None:
         """Stop looking after the run, without touching it."""
         self._leaving = True
+
+    def pass_on(self, number: int, _frame: object) -> None:
+        """Hand a signal on to torchrun, which hands it on to its ranks; they know what to do, and we stay to see it."""
+        if self._run.torchrun is not None:
+            processes.send(self._run.torchrun, number)
 
     def run(self) -> None:
         """Start torchrun and stay until the run is over."""
@@ -202,9 +207,9 @@ class Supervisor:
         judgement = self._judge(problem)
         if judgement.warning:
             self._say(judgement.warning, "warning")
-        # The cause of a kill begins with "killed by".
+        # The cause of a kill begins with "killed by", that of a stop with "stopped by".
         told = judgement.state if judgement.cause is None else f"{judgement.state}: {judgement.cause}"
-        told = judgement.cause if judgement.state == "killed" and judgement.cause else told
+        told = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else told
         self._say(f"run {told}", "error" if judgement.state == "failed" else "info")
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         self._publish_events()
@@ -302,7 +307,7 @@ def main() -> int:
         supervisor = Supervisor(directory, run, context)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, supervisor.leave)
+            signal.signal(number, supervisor.pass_on if run.on_term else supervisor.leave)
         supervisor.run()
     os.close(lock)
     return 0

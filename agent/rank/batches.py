@@ -23,6 +23,10 @@ class Batches:
     def sort(self, take: Take) -> None:
         """Move what evaluations took in this step to `other`, and leave their samples out."""
         draws = take.draws
+        if len(draws) == 1 and draws[0].trained:
+            # One batch, trained on: the usual step, at the price of a usual step.
+            self._training.add(draws[0].dataset)
+            return
         self._training |= {draw.dataset for draw in draws if draw.trained}
         evaluations = self._evaluations(draws)
         if not any(evaluations):

@@ -11,7 +11,6 @@ import functools
 import math
 import sys
 import threading
-import weakref
 from collections import deque
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from ddptop.agent.rank import fallback
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.lanes import Lanes
 from ddptop.agent.rank.tape import Call, Tape
+from ddptop.agent.rank.waits import Waits
 
 _OWN_HOOK: Final = 0xDD70
 """Our id among the hooks of a process group."""
@@ -47,18 +47,6 @@ _DDP: Final = "torch.nn.parallel.distributed"
 _IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", fallback.__name__})
 """Modules that call into C++ which issues collectives as asynchronous, and waits for them before it returns."""
 
-_UNTOLD: Final = (
-    "send",
-    "recv",
-    "recv_anysource",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "_reduce_scatter_base",
-)
-"""Methods of a process group whose works have no future on gloo."""
-
 
 class Collectives:
     """Sees collectives begin and end; writes calls to the tape."""
@@ -70,10 +58,6 @@ class Collectives:
         self._flying: dict[int, Call] = {}
         self._enqueued: deque[Call] = deque()
         """Calls on a device, oldest first: the host learns late that they are done."""
-        self._untold: Call | None = None
-        """The last call whose work has no future (send, recv, reduce_scatter of gloo)."""
-        self._works: dict[int, tuple[weakref.ref[Any], Call]] = {}
-        """Such works, until they are waited for or gone; held weakly, because they hold the tensors."""
         self._unwatched: list[Call] = []
         """Calls of this step that are not timed: taken for under way until the step ends."""
         self._step = 0
@@ -81,8 +65,7 @@ class Collectives:
         self._looked_at = tape.clock()
         self.timed_every = 1
         """One step of so many has its collectives timed."""
-        self._waits = False
-        """True once `Work.wait` tells how long the main thread waits."""
+        self._waits = Waits(tape, faults, self._flying, self.begin)
         self._ddp = False
         self.mechanism: str | None = None
         """What collectives are seen by, None where nothing is."""
@@ -104,10 +87,8 @@ class Collectives:
             self.mechanism = "process-group hooks"
         elif self.mechanism is None:
             self.mechanism = fallback.install(torch, self, self._faults)
-        if not self._waits:
-            # Last, so that it is the outermost around the methods that it wraps.
-            self._waits = True
-            self._watch_waits(torch)
+        # Last, so that it is the outermost around the methods that it wraps.
+        self._waits.watch(torch)
         self._tape.observed = self.mechanism not in (None, fallback.FUNCTIONS)
 
     def lower(self, mechanism: str) -> None:
@@ -118,6 +99,8 @@ class Collectives:
     def _hook(self, torch: Any, group: Any) -> None:
         entered: dict[int, Call] = {}
         """By thread: on one thread nothing else begins between the two hooks."""
+        names: dict[Any, str] = {}
+        """By torch's enumeration, which looks its own names up one by one."""
         lanes = Lanes(torch, group)
 
         def before(args: Any) -> None:
@@ -126,11 +109,14 @@ class Collectives:
             failed = entered.pop(ident, None)
             if failed is not None:
                 self.abandon(failed)
-            name = args.name.name
-            op = _NAMES.get(name, name.lower())
+            op = names.get(args.name)
+            if op is None:
+                name = args.name.name
+                op = names[args.name] = _NAMES.get(name, name.lower())
             tensors = args.input_tensors or args.output_tensors
-            origin = _caller(2) if args.async_op else ""
-            entered[ident] = self.begin(op, tensors, lanes, now, blocking=not args.async_op, origin=origin)
+            asynchronous = args.async_op
+            origin = _caller(2) if asynchronous else ""
+            entered[ident] = self.begin(op, tensors, lanes, now, blocking=not asynchronous, origin=origin)
 
         def after(args: Any) -> None:
             self.end(entered.pop(threading.get_ident()), args.work)
@@ -177,7 +163,7 @@ class Collectives:
             future = work.get_future()
         except RuntimeError:
             self.abandon(call)
-            self._untold = call
+            self._waits.untold = call
             return
         if call.device is not None:
             self._enqueued.append(call)
@@ -213,58 +199,6 @@ class Collectives:
             call.moments.append(call.device.record())
         else:
             call.done = self._tape.clock()
-            self._flying.pop(id(call), None)
-
-    def _watch_waits(self, torch: Any) -> None:
-        """Time `Work.wait`, and let it tell of works that have no future."""
-        distributed = torch.distributed
-        original, clock, ident = distributed.Work.wait, self._tape.clock, threading.get_ident
-
-        @functools.wraps(original)
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if ident() != self._main or torch.compiler.is_compiling():
-                return original(work, *args, **kwargs)
-            begin = clock()
-            try:
-                return original(work, *args, **kwargs)
-            finally:
-                self._waited(work, begin, clock())
-
-        distributed.Work.wait = wait
-        for name in _UNTOLD:
-            if hasattr(distributed.ProcessGroup, name):
-                self._keep_weakly(distributed.ProcessGroup, name)
-
-    def _keep_weakly(self, owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            self._untold = None
-            work = original(*args, **kwargs)
-            call, self._untold = self._untold, None
-            if call is not None and work is not None:
-                self._await(work, call)
-            return work
-
-        setattr(owner, name, method)
-
-    def _await(self, work: Any, call: Call) -> None:
-        key = id(work)
-
-        def gone(_: object) -> None:
-            self._works.pop(key, None)
-            self._flying.pop(id(call), None)
-
-        self._flying[id(call)] = call
-        self._works[key] = (weakref.ref(work, gone), call)
-
-    def _waited(self, work: Any, begin: int, end: int) -> None:
-        self._tape.waited(begin, end)
-        found = self._works.pop(id(work), None) if self._works else None
-        if found is not None:
-            call = found[1]
-            call.done, call.estimated = end, True
             self._flying.pop(id(call), None)
 
 

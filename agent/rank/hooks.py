@@ -112,6 +112,10 @@ def _data(session: Session, torch: Any) -> None:
 def _forward(session: Session, torch: Any) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
+    def split(result: Any) -> None:
+        if result is not None:
+            session.collectives.watch(result)
+
     def enter_init(*_: Any, **__: Any) -> None:
         session.starting("wrapping the model in DDP")
 
@@ -273,15 +277,26 @@ def _groups(session: Session, torch: Any) -> None:
         if isinstance(result, tuple) and result and isinstance(result[0], torch.distributed.ProcessGroup):
             session.collectives.watch(result[0])
 
-    def enter_init(*_: Any, **__: Any) -> None:
+    def split(result: Any) -> None:
+        if result is not None:
+            session.collectives.watch(result)
+
+    asked: list[Any] = []
+
+    def enter_init(_backend: Any = None, _method: Any = None, timeout: Any = None, *_: Any, **__: Any) -> None:
+        asked[:] = [timeout]
         session.starting("rendezvous")
 
     def leave_init(_: Any) -> None:
         session.backend = str(torch.distributed.get_backend())
+        timeout = asked[0] or c10d._get_default_timeout(c10d.Backend(session.backend))
+        session.timeout_s = timeout.total_seconds()
         session.starting("building the model")
 
     stamps = _Stamps(session, torch)
     stamps.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
+    if hasattr(torch.distributed.ProcessGroup, "split_group"):
+        stamps.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
     stamps.around(c10d, "init_process_group", enter_init, leave_init)
     torch.distributed.init_process_group = c10d.init_process_group
     atexit.register(session.faults.guard(_unhook), c10d)

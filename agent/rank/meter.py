@@ -28,7 +28,10 @@ def record(take: Take) -> Step:
     phases = [0, 0, 0, 0, 0]
     wait = 0
     for begin, end, phase in segments:
-        stolen = sum(max(0, min(end, until) - max(begin, since)) for since, until in blocked)
+        stolen = 0
+        for since, until in blocked:
+            if since < end and begin < until:
+                stolen += min(end, until) - max(begin, since)
         phases[phase] += end - begin - stolen
         wait += stolen
     values = [value for value in (pending.read() for pending in take.losses) if value is not None]

@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,13 @@ HEALTHY_STRETCHES = 4
 HEALTHY_S = 8.0
 INJECTED_S = 5.5
 BETWEEN_S = 3.0
+MARGINAL, MARGINAL_S = 0.15, 20.0
+"""What costs less than this share of the step is told only after it has lasted."""
 WITHIN_STEPS, WITHIN_S = 50, 5.0
 MATTERS = 0.10
+FELT = 0.5
+"""Where cores are shared, a rank that is delayed lends its core to the others: the step grows by less than the
+delay, or not at all. The group felt the delay where it grew by this part of it."""
 
 
 # --- the training, inside the job
@@ -79,7 +84,10 @@ def train(options: argparse.Namespace) -> None:
             step()
         # The first steps tell how many fill the segment's time; one rank's word, as all have to do the same.
         pace_s = (time.perf_counter() - begun) / PACED_STEPS
-        steps = torch.tensor(max(segment.pop("least_steps"), round(segment.pop("seconds") / pace_s)))
+        seconds, least_steps = segment.pop("seconds"), segment.pop("least_steps")
+        if 0 < segment["ms"] < 1e3 * MARGINAL * pace_s:
+            seconds = MARGINAL_S
+        steps = torch.tensor(max(least_steps, round(seconds / pace_s)))
         dist.broadcast(steps, src=0)
         for _ in range(int(steps) - PACED_STEPS):
             step()
@@ -224,12 +232,14 @@ def assess(model: str, world: int, segments: list[dict], records: list, rows: di
             continue
         guilty = segment["rank"]
         share = segment["ms"] / healthy_ms
-        row = rows.setdefault((model, world, segment["ms"], share >= MATTERS), Tally())
+        felt = wall_ms - healthy_ms >= FELT * segment["ms"]
+        row = rows.setdefault((model, world, segment["ms"], share >= MATTERS, felt), Tally())
         row.cases += 1
         named = next((c for c in inside if c[2] is not None and c[2][:2] == ("slow_rank", guilty)), None)
         accused = [c for c in inside if c[2] is not None and c[2][1] is not None]
         wrong = [c for c in accused if c[2] != ("slow_rank", guilty, segment["phase"])]
         what = f"{model} x{world} rank {guilty} {segment['phase']} {segment['ms']} of {healthy_ms:.0f} ms"
+        what += f" (step {wall_ms:.0f} ms)"
         if named is None:
             row.misses.append(f"{what}: not named; {[c[2] for c in inside]}")
             continue
@@ -246,30 +256,36 @@ def assess(model: str, world: int, segments: list[dict], records: list, rows: di
 
 def report(rows: dict, alarms: list[str], stretches: int) -> None:
     """Print the table."""
-    print("model     ranks  delay  of step   cases  rank  rank+phase  in time  steps p50/max  s p50/max")
-    every = Tally()
-    for (model, world, ms, matters), row in sorted(rows.items(), key=str):
+    print("model     ranks  delay  of step  felt  cases  rank  rank+phase  in time  steps p50/max  s p50/max")
+    for (model, world, ms, matters, felt), row in sorted(rows.items(), key=str):
         steps = f"{statistics.median(row.steps):.0f}/{max(row.steps)}" if row.steps else "–"
         seconds = f"{statistics.median(row.seconds):.1f}/{max(row.seconds):.1f}" if row.steps else "–"
         share = "≥ 10 %" if matters else "< 10 %"
         print(
-            f"{model:<9} {world:>5} {ms:>3} ms  {share:>7} {row.cases:>7} {row.rank_right / row.cases:>5.0%}"
-            f" {row.both_right / row.cases:>11.0%} {row.in_time / row.cases:>8.0%} {steps:>14} {seconds:>10}"
+            f"{model:<9} {world:>5} {ms:>3} ms  {share:>7} {'yes' if felt else 'no':>5} {row.cases:>6}"
+            f" {row.rank_right / row.cases:>5.0%} {row.both_right / row.cases:>11.0%} {row.in_time / row.cases:>8.0%}"
+            f" {steps:>14} {seconds:>10}"
         )
-        if matters:
-            every.cases += row.cases
-            every.rank_right += row.rank_right
-            every.both_right += row.both_right
-            every.in_time += row.in_time
-    if every.cases:
-        right, both, timely = (each / every.cases for each in (every.rank_right, every.both_right, every.in_time))
-        print(f"10 % and more: {every.cases} cases, rank {right:.1%}, rank and phase {both:.1%}, in time {timely:.1%}")
+    mattering = {key: row for key, row in rows.items() if key[3]}
+    _print_total("10 % and more", mattering.values())
+    _print_total("10 % and more, and felt by the group", [row for key, row in mattering.items() if key[4]])
     accusing = [alarm for alarm in alarms if "None, " not in alarm]
     print(
         f"healthy: {stretches} stretches; ranks accused {len(accusing)}, other verdicts {len(alarms) - len(accusing)}"
     )
     for text in [*alarms, *(miss for row in rows.values() for miss in row.misses)]:
         print("  " + text)
+
+
+def _print_total(name: str, rows: Iterable[Tally]) -> None:
+    rows = list(rows)
+    cases = sum(row.cases for row in rows)
+    if not cases:
+        return
+    right, both, timely = (
+        sum(getattr(row, count) for row in rows) / cases for count in ("rank_right", "both_right", "in_time")
+    )
+    print(f"{name}: {cases} cases, rank {right:.1%}, rank and phase {both:.1%}, in time {timely:.1%}")
 
 
 def main() -> None:

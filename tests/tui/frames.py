@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
-from ddptop.tui.source import Refused
+from ddptop.tui.source import Refused, Unholdable
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""
@@ -62,7 +62,13 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
     if state == "starting":
         full = RankFrame(rank, "starting", "imports", pid=4711 + rank, host="node-a", memory_bytes=210 * 2**20)
     if state in ENDED:
-        how = {"finished": "exit code 0", "failed": "exit code 1", "killed": "signal TERM", "lost": "not known"}
+        how = {
+            "finished": "exit code 0",
+            "stopped": "exit code 0",
+            "failed": "exit code 1",
+            "killed": "signal TERM",
+            "lost": "not known",
+        }
         full = replace(full, activity="", ended=how[state])
     return replace(full, **changes)
 
@@ -89,7 +95,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         note="synthetic data, not CIFAR-10",
         started_at=began,
         ended_at=NOW - 1 if state in ENDED else None,
-        held_since=NOW - 12.4 if state == "paused" else None,
+        held_since=NOW - 12.4 if state in ("paused", "frozen") else None,
         step=None if starting else 1284,
         total_steps=4000,
         eta_s=None if starting else 372.0,
@@ -99,7 +105,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         loss=None if starting else 0.8764,
         slowest=2 if state == "running" and world > 2 else None,
         torchrun_pid=4710,
-        exit_code={"finished": 0, "failed": 1, "killed": 143}.get(state),
+        exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),
         ranks=ranks,
         events=events[:1] if starting else events,
     )
@@ -127,6 +133,7 @@ class StillSource:
         self.picture = picture
         self.asked: list[str] = []
         self.refusal: str | None = None
+        self.unholdable = False
 
     def poll(self) -> None:
         """Nothing arrives."""
@@ -142,6 +149,22 @@ class StillSource:
     def resume(self) -> str:
         """Go on."""
         return self._do("resume", "4 ranks go on", "running")
+
+    def step(self, steps: int) -> str:
+        """Go on a little."""
+        return self._do(f"step {steps}", f"held at step {1284 + steps:,} after {steps} steps", "paused")
+
+    def freeze(self) -> str:
+        """Stop where it stands."""
+        return self._do("freeze", "4 ranks got SIGSTOP", "frozen")
+
+    def checkpoint(self) -> str:
+        """Save."""
+        return self._do("checkpoint", "step 1,284 saved in /data/c.pt (0.2 s)", self.picture.state)
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End in order."""
+        return self._do(f"stop {checkpoint}", "stopped at step 1,284", "stopped")
 
     def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
         """End, telling about it."""
@@ -159,7 +182,7 @@ class StillSource:
     def _do(self, what: str, said: str, state: str) -> str:
         self.asked.append(what)
         if self.refusal is not None:
-            raise Refused(self.refusal)
+            raise (Unholdable if self.unholdable else Refused)(self.refusal)
         self.picture = replace(self.picture, state=state)
         return said
 

@@ -19,8 +19,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Footer
 
@@ -110,6 +112,72 @@ async def test_space_pauses_and_resumes() -> None:
         assert "Pause" not in footer_keys(app)
         await pilot.press("space")
         await until(pilot, lambda: source.asked == ["pause", "resume"], "resumed")
+
+
+async def test_a_count_before_the_dot_makes_so_many_steps() -> None:
+    """`.` makes one step, `1` `0` `.` ten, and the header shows the count while it is typed."""
+    source = StillSource(frame("paused"))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("full_stop")
+        await until(pilot, lambda: source.asked == ["step 1"], "one step")
+        await pilot.press("1", "0")
+        assert "10 steps: type . to make exactly so many" in seen(pilot.app)
+        await pilot.press("full_stop")
+        await until(pilot, lambda: source.asked == ["step 1", "step 10"], "ten steps")
+        assert "10 steps: type" not in seen(pilot.app)
+
+
+async def test_a_digit_alone_is_the_key_that_it_is_elsewhere() -> None:
+    """What follows no `.` goes to the view that has the digit, at once where the run is not paused."""
+
+    class Numbered(RunScreen):
+        BINDINGS: ClassVar[list[BindingType]] = [Binding("2", "view", "View")]
+        views = 0
+
+        def action_view(self) -> None:
+            self.views += 1
+
+    for state in ("running", "paused"):
+        async with dashboard(StillSource(frame(state))).run_test(size=(80, 24), notifications=True) as pilot:
+            screen = Numbered(frame(state))
+            await pilot.app.push_screen(screen)
+            await pilot.press("2")
+            assert screen.views == (1 if state == "running" else 0)
+            await until(pilot, lambda: screen.views == 1, "the view")  # noqa: B023 - awaited within the turn
+
+
+async def test_a_stop_asks_how() -> None:
+    """Saving comes first where the script can, unsaved is a choice, and without either nothing is done."""
+    source = StillSource(frame(checkpoints=True))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("c")
+        await until(pilot, lambda: "saved in /data/c.pt" in seen(pilot.app), "where it was saved")
+        await pilot.press("x", "escape")
+        await pilot.press("x", "enter")
+        await until(pilot, lambda: source.asked == ["checkpoint", "stop True"], "saved and stopped")
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("x")
+        assert "no way to save a checkpoint" in seen(pilot.app)
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked == ["stop False"], "stopped")
+
+
+async def test_a_group_that_cannot_be_held_may_be_frozen() -> None:
+    """The reason and the price are told before, the countdown after, and space lets it go on."""
+    source = StillSource(frame(timeout_s=1800.0))
+    source.refusal, source.unholdable = "the ranks do not share a step count", True
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("space")
+        await until(pilot, lambda: "do not share a step count" in seen(pilot.app), "the reason")
+        assert "30:00, the run may fail" in seen(pilot.app)
+        source.refusal = None
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked == ["pause", "freeze"], "frozen")
+        source.picture = frame("frozen", timeout_s=1800.0)
+        await until(pilot, lambda: "a collective fails in 29:47" in seen(pilot.app), "the countdown")
+        await pilot.press("space")
+        await until(pilot, lambda: source.asked[-1] == "resume", "it goes on")
 
 
 async def test_a_refusal_shows_its_reason() -> None:

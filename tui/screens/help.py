@@ -16,6 +16,7 @@ from ddptop.tui.frame import STATES
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
@@ -27,6 +28,7 @@ _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("all ranks", PanelGrid),
     ("one rank", RankScreen),
     ("logs", LogScreen),
+    ("questions", Question),
     ("kill", KillDialog),
 )
 
@@ -35,10 +37,12 @@ _STATE_WORDS = {
     "running": "completes steps",
     "pausing": "runs up to the step where all are held",
     "paused": "held at a step; nothing is lost, no timeout fires",
+    "frozen": "its processes are stopped where they stood; timeouts go on",
     "stalled": "alive, but no step is completed",
     "silent": "no sign of life from its agent",
     "killing": "being ended",
     "finished": "ended by itself, exit code 0",
+    "stopped": "ended in order at a step, by request",
     "failed": "ended by an error",
     "killed": "ended by request",
     "lost": "ended with nobody watching",

@@ -5,13 +5,19 @@ What a key means for the run travels up as a message; the app alone knows the so
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input
 
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.widgets.header import Header
+
+COUNT_S: Final = 0.7
+"""A digit that is not followed within this by another or by `.` was meant for a view."""
 
 
 class Asked(Message):
@@ -24,6 +30,22 @@ class PauseAsked(Asked):
 
 class ResumeAsked(Asked):
     """Let them go on."""
+
+
+class StepAsked(Asked):
+    """From a pause, make so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+
+class CheckpointAsked(Asked):
+    """Save a checkpoint on all ranks."""
+
+
+class StopAsked(Asked):
+    """End the run at a step: ask how."""
 
 
 class HelpAsked(Asked):
@@ -52,6 +74,13 @@ class LiveScreen(Screen[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
         Binding("space", "resume", "Resume", id="run.resume", tooltip="Let all ranks go on"),
+        Binding(
+            "full_stop", "step", "Step", id="run.step", key_display=".", tooltip="From a pause: one more step; 10. ten"
+        ),
+        Binding(
+            "c", "checkpoint", "Save", id="run.checkpoint", tooltip="Save a checkpoint on all ranks at the same step"
+        ),
+        Binding("x", "stop", "Stop", id="run.stop", tooltip="End the run at a step, after a checkpoint: asks first"),
         Binding("k", "kill", "Kill", id="run.kill", tooltip="End the run, or the chosen rank: asks first"),
         Binding("g", "logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
@@ -62,6 +91,9 @@ class LiveScreen(Screen[int]):
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
+        self._typed = ""
+        """The count of steps typed so far."""
+        self._typing: Timer | None = None
         self._shows = False
         """True once the widgets are there; `is_mounted` comes before they are."""
 
@@ -90,7 +122,11 @@ class LiveScreen(Screen[int]):
         if action == "pause":
             return state in ("running", "stalled")
         if action == "resume":
+            return state in ("paused", "frozen")
+        if action == "step":
             return state == "paused"
+        if action in ("checkpoint", "stop"):
+            return state in ("running", "stalled", "paused")
         if action == "kill":
             return state not in ENDED
         return True
@@ -102,6 +138,49 @@ class LiveScreen(Screen[int]):
     def action_resume(self) -> None:
         """Ask to go on."""
         self.post_message(ResumeAsked())
+
+    @property
+    def counts(self) -> bool:
+        """True where digits are a number of steps: the run is paused, and nothing else is typed."""
+        return self.frame.state == "paused" and not isinstance(self.focused, Input)
+
+    def count(self, digit: int) -> None:
+        """Take a digit of the number of steps; alone it is the key that it is otherwise."""
+        self._typed = (self._typed + str(digit))[-6:]
+        self._show_typed()
+        if self._typing is not None:
+            self._typing.stop()
+        self._typing = self.set_timer(COUNT_S, self._forget_typed)
+
+    async def _forget_typed(self) -> None:
+        typed = self._take_typed()
+        if len(typed) == 1:
+            # The same way that the key would have gone without us; Textual has no public one.
+            await self.app._check_bindings(typed)
+
+    def _take_typed(self) -> str:
+        typed, self._typed = self._typed, ""
+        if self._typing is not None:
+            self._typing.stop()
+            self._typing = None
+        self._show_typed()
+        return typed
+
+    def _show_typed(self) -> None:
+        for header in self.query(Header):
+            header.count(self._typed)
+
+    def action_step(self) -> None:
+        """Ask for as many steps as were typed, or one."""
+        self.post_message(StepAsked(int(self._take_typed() or 1) or 1))
+
+    def action_checkpoint(self) -> None:
+        """Ask for a checkpoint."""
+        self.post_message(CheckpointAsked())
+
+    def action_stop(self) -> None:
+        """Ask to end at a step."""
+        self.post_message(StopAsked())
 
     def action_kill(self) -> None:
         """Ask to end."""

@@ -31,6 +31,13 @@ def add(verbs: Verbs) -> None:
     )  # fmt: skip
     launch.add_argument("--grace", type=seconds, default=5.0, metavar="S", help="seconds between TERM and KILL (5)")
     launch.add_argument(
+        "--on-term",
+        choices=("checkpoint",),
+        default="",
+        help="what a TERM from outside (a scheduler that needs the machine) leads to: all ranks save a checkpoint at "
+        "the same step, where the script has said how, and end there",
+    )
+    launch.add_argument(
         "--inject",
         action="append",
         default=[],
@@ -45,6 +52,7 @@ def add(verbs: Verbs) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ddptop.trainers import CATALOGUE
+    from ddptop.tui import view
     from ddptop.tui.launch import Request, RequestError, launch
 
     if (options.program is None) == (options.module is None):
@@ -61,6 +69,8 @@ def _run(options: argparse.Namespace) -> int:
         backend=options.backend,
         start=options.start,
         grace_s=options.grace,
+        on_term=options.on_term,
+        who=view.who("shell"),
         inject=tuple(options.inject),
     )
     try:

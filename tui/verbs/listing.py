@@ -1,4 +1,4 @@
-"""`ps`, `status` and `programs`: tell what there is, in one go."""
+"""`ps`, `status`, `events` and `programs`: tell what there is, in one go."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ def add(verbs: Verbs) -> None:
     status.add_argument("--json", action="store_true", help="as JSON: one object (see README)")
     status.set_defaults(carry=_status)
 
+    events = verbs.add_parser("events", help="print what happened in a run and who did what with it")
+    add_run(events)
+    events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see README)")
+    events.set_defaults(carry=_events)
+
     verbs.add_parser("programs", help="list the training programs that come with ddptop").set_defaults(carry=_programs)
 
 
 def _frames(directories: list[RunDir]) -> list[Frame]:
     from ddptop.tui import status, view
 
-    return status.frames(directories, view.who())
+    return status.frames(directories, view.who("shell"))
 
 
 def _ps(options: argparse.Namespace) -> int:
@@ -59,6 +64,19 @@ def _status(options: argparse.Namespace) -> int:
         print_json(status.as_json(pictures[0]))
     else:
         print("\n".join(status.card(pictures[0])))
+    return 0
+
+
+def _events(options: argparse.Namespace) -> int:
+    from ddptop.agent.group import journal
+    from ddptop.tui import status
+
+    happened = journal.events(chosen(options.run, ended=True).database)
+    if options.json:
+        print_json([status.event_json(event) for event in happened])
+    else:
+        for event in happened:
+            print(status.event_line(event))
     return 0
 
 

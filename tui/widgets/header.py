@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from rich.segment import Segment
@@ -19,12 +20,18 @@ class Header(Page, can_focus=False):
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(**options)
         self._frame = frame
+        self._typed = ""
+
+    def count(self, typed: str) -> None:
+        """Show the number of steps that is being typed."""
+        self._typed = typed
+        self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
         """Take a new picture."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
-        rows = header_rows(frame, width - 2, self.ink, roomy=self.app.size.height >= 30)
+        rows = header_rows(frame, width - 2, self.ink, self._typed, roomy=self.app.size.height >= 30)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -42,9 +49,9 @@ class Header(Page, can_focus=False):
             self.show(self._frame)
 
 
-def header_rows(frame: Frame, width: int, ink: Ink, *, roomy: bool) -> list[Row]:
+def header_rows(frame: Frame, width: int, ink: Ink, typed: str = "", *, roomy: bool) -> list[Row]:
     """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed."""
-    word, hue = message(frame)
+    word, hue = message(frame, typed)
     said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink), _progress(frame, width, ink)]
@@ -106,8 +113,12 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     return packed(pieces, width)
 
 
-def message(frame: Frame) -> tuple[str, str]:
-    """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well."""
+def message(frame: Frame, typed: str = "") -> tuple[str, str]:
+    """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well.
+
+    Args:
+        typed: the number of steps that is being typed, while the run is paused.
+    """
     if frame.state in ENDED:
         return _ending(frame), f"bold state-{frame.state}"
     if frame.orphaned:
@@ -117,8 +128,14 @@ def message(frame: Frame) -> tuple[str, str]:
     if frame.state == "pausing":
         return "every rank runs up to the same step and is held there", "state-pausing"
     if frame.state == "paused":
-        for_ = "" if frame.held_since is None else f" for {units.age(frame.at - frame.held_since).strip()}"
-        return f"held at step {units.count(frame.step)}{for_}: space resumes", "bold state-paused"
+        if typed:
+            steps = f"{int(typed):,} step{'' if int(typed) == 1 else 's'}"
+            return f"{steps}: type . to make exactly so many, from step {units.count(frame.step)}", "bold state-paused"
+        outstanding = f"{frame.outstanding or 'no'} collective{'' if frame.outstanding < 2 else 's'} outstanding"
+        hue = "bold level-warning" if frame.outstanding else "bold state-paused"
+        return f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}", hue
+    if frame.state == "frozen":
+        return _frozen(frame), "bold state-frozen"
     if frame.state == "silent":
         heard = [rank.heard_age_s for rank in frame.ranks if rank.heard_age_s is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
@@ -137,8 +154,25 @@ def message(frame: Frame) -> tuple[str, str]:
     return "", "label"
 
 
+def _since(frame: Frame) -> str:
+    if frame.held_since is None:
+        return ""
+    at = time.strftime("%H:%M:%S", time.localtime(frame.held_since))
+    return f" since {at} ({units.duration(max(0.0, frame.at - frame.held_since)).strip()})"
+
+
+def _frozen(frame: Frame) -> str:
+    """Say how long a collective under way may still wait: its timeout does not stand still."""
+    if frame.timeout_s is None or frame.held_since is None:
+        return f"frozen{_since(frame)}; a collective under way fails after its timeout: space lets it go on"
+    left = frame.held_since + frame.timeout_s - frame.at
+    if left <= 0:
+        return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: space lets it go on"
+    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: space lets it go on"
+
+
 def _ending(frame: Frame) -> str:
-    if frame.state == "killed" and frame.cause:
+    if frame.state in ("killed", "stopped") and frame.cause:
         return f"{frame.cause} · q leaves, g shows the logs"
     parts = [frame.state]
     if frame.state == "lost":

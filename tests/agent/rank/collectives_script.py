@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed import all_reduce as imported_by_name
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -98,6 +99,12 @@ watch("all_gather", lambda: dist.all_gather([torch.empty(1000), torch.empty(1000
 watch("reduce_scatter", lambda: dist.reduce_scatter_tensor(torch.empty(500), x))
 sub = dist.new_group([0, 1])
 watch("group", lambda: dist.all_reduce(x, group=sub))
+functional.all_reduce(x, "sum", dist.group.WORLD).wait()  # the first one imports for seconds
+watch("functional", nap(lambda: functional.all_reduce(x, "sum", dist.group.WORLD) + 1))
+watch("monitored barrier", nap(lambda: dist.monitored_barrier()))
+if hasattr(dist, "split_group"):
+    split = dist.split_group(split_ranks=[[0, 1]])
+    watch("split group", lambda: dist.all_reduce(x, group=split))
 mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("rows", "columns"))
 watch("mesh", lambda: dist.all_reduce(x, group=mesh.get_group("rows")))
 

@@ -50,10 +50,11 @@ def operations(seen: dict[str, Any], name: str) -> list[tuple[str, int]]:
 def test_every_collective_is_seen_with_its_size_and_its_group(seen):
     """However a function was imported and whoever calls it, Python or DDP's C++, exactly one call is noted."""
     assert seen["mechanism"] == {"hooks": "process-group hooks", "wrapper": "process-group wrapper"}[seen["by"]]
-    for name in ("all_reduce", "by name", "asynchronous", "mesh", "group"):
+    for name in ("all_reduce", "by name", "asynchronous", "mesh", "group", "split group"):
         assert operations(seen, name) == [("all_reduce", 4000)]
     assert operations(seen, "send and recv") == [("send", 4000)]
     assert operations(seen, "isend and irecv") == [("send", 4000), ("recv", 4000)]
+    assert operations(seen, "monitored barrier") == [("monitored_barrier", 0)]
     assert operations(seen, "all_gather") == [("all_gather", 4000)]
     assert operations(seen, "reduce_scatter") == [("reduce_scatter_tensor", 4000)]
     assert {op for op, _ in operations(seen, "forward")} == {"broadcast"}
@@ -78,7 +79,15 @@ def test_every_collective_is_timed(seen):
 
 def test_waiting_is_told_from_going_on(seen):
     """Rank 1 comes late: rank 0 is blocked in what it waits for, not in what it only starts."""
-    for name in ("all_reduce", "send and recv", "forward", "backward", "fsdp forward"):
+    for name in (
+        "all_reduce",
+        "send and recv",
+        "functional",
+        "monitored barrier",
+        "forward",
+        "backward",
+        "fsdp forward",
+    ):
         assert seen[name]["blocked"] > 0.6 * LATE_NS, name
     assert seen["asynchronous"]["blocked"] == 0
     assert seen["asynchronous"]["calls"][0]["duration"] > 0.6 * LATE_NS
@@ -86,6 +95,12 @@ def test_waiting_is_told_from_going_on(seen):
     assert (bucket["blocking"], bucket["deferred"]) == (False, True)
     assert all(call["blocking"] for call in seen["forward"]["calls"])
     assert not any(call["deferred"] for call in seen["fsdp backward"]["calls"])
+
+
+def test_functional_collectives_block_where_their_result_is_used(seen):
+    """Rank 1 comes late: rank 0 stands where it needs the sum. A wrapper in Python is not asked for their call."""
+    assert seen["functional"]["blocked"] > 0.6 * LATE_NS
+    assert operations(seen, "functional") == ([("all_reduce", 4000)] if seen["by"] == "hooks" else [])
 
 
 def test_a_comm_hook_of_the_script_keeps_working_and_is_timed(seen):
