@@ -60,6 +60,8 @@ def launch(request: Request) -> RunDir:
     _check_torch()
     if request.backend == "mpi":
         raise RequestError(NO_MPI)
+    if request.start == "spawn" and request.on_term:
+        raise RequestError("--on-term needs --start torchrun: a program that spawns its ranks ends them at a TERM")
     try:
         world = machine.check_world(machine.default_world() if request.world is None else request.world)
         placement = machine.choose(world, request.backend)
