@@ -131,6 +131,9 @@ class Training:
         )
         if place.first:
             checkpoint.make_current(path)
+        if self._loader.batches_in(progress.images) == len(self._loader):
+            # Saved right after the last step of an epoch, before that was counted.
+            progress = Progress(progress.epoch + 1, progress.step)
         return progress
 
     def _train_epoch(self) -> float:

@@ -12,12 +12,14 @@ import pytest
 import torch
 import torchvision
 
+from ddptop import agent
 from ddptop.trainers import CATALOGUE, checkpoint, options, resnet
 from ddptop.trainers.checkpoint import CURRENT, PREVIOUS, Checkpoint
 from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal
 from ddptop.trainers.task import Plan, warm_up_and_cosine
 
+from . import stopped
 from .conftest import Run, torchrun
 
 SHORT = ("--samples", "256", "--batch-size", "32")
@@ -68,6 +70,17 @@ def test_resume_equals_never_stopped(train: Run, tmp_path: Path) -> None:
     assert (stored(parts)["epoch"], stored(parts)["step"]) == (4, 32)
     assert same(stored(parts), stored(whole))
     assert not same(stored(parts)["model"], stored(other)["model"])
+
+
+def test_stopped_at_the_end_of_an_epoch(train: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped right after the last step of an epoch, a run goes on with the next one, to the same bits."""
+    monkeypatch.setattr(agent, "on_checkpoint", agent.on_checkpoint)  # put back what `stopped` sets
+    whole, parts = ((*SHORT, "--epochs", "2", "--checkpoint-dir", str(tmp_path / name)) for name in ("whole", "parts"))
+    assert train(*whole) == 0
+    with pytest.raises(SystemExit):
+        stopped.main(["ddptop.trainers.simplenet", "8", *parts])
+    assert train(*parts, "--resume") == 0
+    assert same(stored(tmp_path / "parts"), stored(tmp_path / "whole"))
 
 
 def test_resume_of_a_finished_run(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
