@@ -34,6 +34,27 @@ def _by_name(programs: Iterable[Program]) -> dict[str, Program]:
 CATALOGUE: Final[dict[str, Program]] = _by_name(
     (
         Program(
+            name="simplenet",
+            module="ddptop.trainers.simplenet",
+            technique="data parallel training at its smallest: one linear layer, one bucket, one all-reduce a step",
+            source="PyTorch tutorial, Getting Started with Distributed Data Parallel; LeCun et al. 1998 (MNIST)",
+            defaults="28*28 -> 10 linear on MNIST, SGD 0.01, batch 64, 5 epochs",
+        ),
+        Program(
+            name="convnet",
+            module="ddptop.trainers.convnet",
+            technique="data parallel training with batch normalization, whose statistics DDP broadcasts in each step",
+            source="Y. Yang 2019, Distributed data parallel training in PyTorch; Ioffe and Szegedy 2015",
+            defaults="two 5x5 convolutions on MNIST, SGD 0.0001, batch 100, 2 epochs; CPU: a third of the images",
+        ),
+        Program(
+            name="mymodel",
+            module="ddptop.trainers.mymodel",
+            technique="one process for all GPUs (nn.DataParallel) against a process for each (DDP), on the same data",
+            source="PyTorch tutorials, Training a Classifier and Getting Started with Distributed Data Parallel",
+            defaults="two 3x3 convolutions on CIFAR-10, Adam 0.001; GPU: batch 64, 5 epochs; CPU: 32, 3 short epochs",
+        ),
+        Program(
             name="resnet",
             module="ddptop.trainers.resnet",
             technique="data parallel training of a residual network: gradients averaged in buckets during backward",
@@ -41,11 +62,39 @@ CATALOGUE: Final[dict[str, Program]] = _by_name(
             defaults="ResNet-18 on CIFAR-10; a GPU: 32 px, batch 128, 10 epochs; CPU: 16 px, batch 6, 3 short epochs",
         ),
         Program(
-            name="simplenet",
-            module="ddptop.trainers.simplenet",
-            technique="data parallel training at its smallest: one linear layer, one bucket, one all-reduce a step",
-            source="PyTorch tutorial, Getting Started with Distributed Data Parallel; LeCun et al. 1998 (MNIST)",
-            defaults="28*28 -> 10 linear on MNIST, SGD 0.01, batch 64, 5 epochs",
+            name="resnet34",
+            module="ddptop.trainers.resnet34",
+            technique="what DDP does, taken apart: gradients averaged by hand after backward, at a root or in a ring",
+            source="He et al. 2015, Deep Residual Learning; Li et al. 2020, PyTorch Distributed, section 3",
+            defaults="ResNet-34 on CIFAR-10, AdamW 0.001; GPU: batch 128, 10 epochs; CPU: width 16, 3 short epochs",
+        ),
+        Program(
+            name="accumulate",
+            module="ddptop.trainers.accumulate",
+            technique="a large batch in small pieces: accumulation under no_sync, clipping, warm-up, mixed precision",
+            source="PyTorch, DistributedDataParallel.no_sync; Goyal et al. 2017; Micikevicius et al. 2018",
+            defaults="one convolution on MNIST, SGD 0.1, batch 128 in 4 pieces, 3 epochs of 20,000 images",
+        ),
+        Program(
+            name="toy",
+            module="ddptop.trainers.toy",
+            technique="an all-reduce of gradients to be checked in one's head: 4 and 2, in sum 6, so 2.0 becomes 1.4",
+            source="PyTorch tutorial, Writing Distributed Applications with PyTorch",
+            defaults="one parameter, inputs 0 and 1, learning rate 0.1, 20 steps",
+        ),
+        Program(
+            name="sendrecv",
+            module="ddptop.trainers.sendrecv",
+            technique="point to point: a tensor along a chain of ranks, blocking, and around a ring, not blocking",
+            source="PyTorch tutorial, Writing Distributed Applications with PyTorch",
+            defaults="one number; no training",
+        ),
+        Program(
+            name="collectives",
+            module="ddptop.trainers.collectives",
+            technique="collectives by hand from send and recv: at a root, over a tree, around a ring",
+            source="Thakur et al. 2005, Collective Communication Operations in MPICH; Patarasu and Yuan 2009 (ring)",
+            defaults="all-reduce of 1 KB to 64 MB, 5 times each; no training",
         ),
     )
 )

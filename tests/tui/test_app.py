@@ -451,7 +451,8 @@ async def test_random_keys_and_sizes_break_nothing() -> None:
     rng = random.Random(20)
     keys = [
         "space", "k", "g", "enter", "escape", "tab", "shift+tab", "left", "right", "up", "down", "home", "end",
-        "pageup", "pagedown", "question_mark", "t", "x", "escape", "escape", "1", "2", "3", "4", "m", "n", "minus", "plus",
+        "pageup", "pagedown", "question_mark", "t", "x", "escape", "escape", "1", "2", "3", "4", "m", "n",
+        "minus", "plus",
     ]  # fmt: skip
     source = MovingSource(5)
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:

@@ -24,7 +24,13 @@ def add(verbs: Verbs) -> None:
     launch.add_argument("-m", dest="module", metavar="MODULE", help="a module to run, instead of PROGRAM")
     launch.add_argument("--world", type=int, metavar="N", help="number of ranks (default: one for each GPU, else 2)")
     launch.add_argument("--name", help="name of the run (default: the program's, and four digits)")
-    launch.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl with a GPU for each rank, else gloo")
+    launch.add_argument(
+        "--backend", choices=("gloo", "nccl", "mpi"), help="default: nccl with a GPU for each rank, else gloo"
+    )
+    launch.add_argument(
+        "--start", choices=("torchrun", "spawn"), default="torchrun",
+        help="who starts the ranks: torchrun, or the program itself by torch.multiprocessing (default torchrun)",
+    )  # fmt: skip
     launch.add_argument("--grace", type=seconds, default=5.0, metavar="S", help="seconds between TERM and KILL (5)")
     launch.add_argument(
         "--on-term",
@@ -86,6 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         world=options.world,
         name=options.name,
         backend=options.backend,
+        start=options.start,
         grace_s=options.grace,
         on_term=options.on_term,
         who=view.who("shell"),
