@@ -108,6 +108,8 @@ class RankFrame:
     """The same, from then until they were done."""
     timed_every: int = 1
     """One step of so many has its collectives timed."""
+    coordinates: Mapping[str, int] | None = None
+    """Where it stands on a device mesh or in a pipeline, as its script says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step
@@ -165,6 +165,7 @@ class RankModel:
             health=None if beat is None or beat.health is None else clean(beat.health, 120),
             device_ms=summary.device_ms,
             ended=self._ended(),
+            coordinates=None if beat is None or beat.coordinates is None else _cleaned(beat.coordinates),
             torch_version=None if beat is None or beat.torch_version is None else clean(beat.torch_version, 40),
             python_version=None if hello is None else clean(hello.python_version, 40),
         )
@@ -181,6 +182,10 @@ class RankModel:
             return "its process is gone" if self.alive is False else None
         ended = self.member.ended
         return f"exit code {ended.exit_code}" + (f": {clean(ended.error, 300)}" if ended.error else "")
+
+
+def _cleaned(coordinates: Mapping[str, int]) -> dict[str, int]:
+    return {clean(name, 20): where for name, where in list(coordinates.items())[:8]}
 
 
 class _Summary:
