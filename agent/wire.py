@@ -161,6 +161,8 @@ class Beat(_Message, frozen=True, tag="beat"):
     """Timeout of collectives in the default process group. None: there is no group yet."""
     checkpoints: bool = False
     """True once the script has registered a function with `ddptop.agent.on_checkpoint`."""
+    coordinates: dict[str, int] | None = None
+    """Where the rank stands, as its script says: `{"data": 0, "tensor": 1}` on a device mesh."""
 
 
 class Steps(_Message, frozen=True, tag="steps"):

@@ -111,6 +111,8 @@ class RankFrame:
     """One step of so many has its collectives timed."""
     faults: int = 0
     """Errors inside the agent so far."""
+    coordinates: Mapping[str, int] | None = None
+    """Where it stands on a device mesh or in a pipeline, as its script says."""
 
 
 class Ranks(Sequence[RankFrame]):

@@ -258,6 +258,7 @@ class RankModel:
             health=None if beat is None or beat.health is None else clean(beat.health, 120),
             device_ms=means.device_ms,
             ended=self._ended(),
+            coordinates=None if beat is None or beat.coordinates is None else _cleaned(beat.coordinates),
             torch_version=None if beat is None or beat.torch_version is None else clean(beat.torch_version, 40),
             python_version=None if hello is None else clean(hello.python_version, 40),
         )
@@ -280,6 +281,10 @@ class RankModel:
             return "its process is gone" if self.alive is False else None
         ended = self.member.ended
         return f"exit code {ended.exit_code}" + (f": {clean(ended.error, 300)}" if ended.error else "")
+
+
+def _cleaned(coordinates: Mapping[str, int]) -> dict[str, int]:
+    return {clean(name, 20): where for name, where in list(coordinates.items())[:8]}
 
 
 @dataclass(frozen=True, slots=True)

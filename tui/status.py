@@ -116,6 +116,7 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
         "step_age_s": _number(rank.step_age_s),
         "health": rank.health,
         "metrics": {name: _number(value) for name, value in rank.metrics.items()},
+        "coordinates": rank.coordinates,
         "log": rank.log,
         "ended": rank.ended,
     }

@@ -58,6 +58,8 @@ def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]
         yield _fact("ended", rank.ended, width, ink, f"bold state-{rank.state}")
     else:
         yield _fact("doing", rank.activity or units.DASH, width, ink)
+    if rank.coordinates:
+        yield _fact("place", ", ".join(f"{name} {where}" for name, where in rank.coordinates.items()), width, ink)
     yield _fact("pid", units.DASH if rank.pid is None else str(rank.pid), width, ink)
     yield _fact("host", rank.host or units.DASH, width, ink)
     yield _fact("device", rank.device or units.DASH, width, ink, after=f"  {frame.backend or ''}")
