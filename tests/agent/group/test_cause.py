@@ -95,7 +95,7 @@ def test_a_rank_that_torchrun_took_along_is_not_the_cause() -> None:
 
 
 def test_before_a_restart_torchrun_tells_in_one_line() -> None:
-    """Without a summary, the line on the first failure gives the signal; that of an earlier generation has other pids."""
+    """Without a summary, the line on the first failure gives the signal; an earlier generation has other pids."""
     line = "failed (exitcode: -9) local_rank: 1 (pid: {}) of binary: python\n"
     group = members(member(0), member(1))
     told = cause.judge(2, group, 1, line.format(group[1].process.pid), {1: 4})
