@@ -10,9 +10,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ddptop.agent import startup
 from ddptop.agent.rundir import DIRECTORY_VARIABLE, MARKER, Process, Run, RunDir, identify, is_alive
+
+_RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""A store of its own for every generation: torch 2.15 keeps one for all, in which gloo then finds the addresses of
+ranks that are gone ("connectFullMesh failed … Connection refused")."""
 
 
 def command(program: str, arguments: Sequence[str], world: int, max_restarts: int = 0) -> tuple[str, ...]:
@@ -60,6 +65,7 @@ class Torchrun:
             OSError: it cannot be started.
         """
         environment = {
+            **(_RESTARTABLE if run.max_restarts else {}),
             **os.environ,
             **run.environment,
             MARKER: run.run_id,
