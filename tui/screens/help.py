@@ -17,14 +17,18 @@ from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.panels import PanelGrid
+from ddptop.tui.widgets.rankview import RankView
 
 _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("everywhere", LiveScreen),
-    ("all ranks", PanelGrid),
+    ("all ranks", RunScreen),
+    ("all ranks", RankView),
+    ("panels", PanelGrid),
     ("one rank", RankScreen),
     ("logs", LogScreen),
     ("kill", KillDialog),

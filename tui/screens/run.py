@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical
-from textual.widgets import Footer
+from textual.widgets import ContentSwitcher, Footer
 
 from ddptop.tui.frame import Frame
 from ddptop.tui.screens.live import Asked, LiveScreen
@@ -15,6 +18,7 @@ from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
+from ddptop.tui.widgets.rankview import RankView
 
 if TYPE_CHECKING:
     from ddptop.tui.widgets.plot import LossPlot
@@ -28,17 +32,47 @@ class RankAsked(Asked):
         self.rank = rank
 
 
+@dataclass(frozen=True)
+class View:
+    """One way to look at the ranks."""
+
+    id: str
+    key: str
+    tooltip: str
+    make: Callable[[Frame], RankView]
+    """Called when the view is first asked for, so that what it imports costs nothing until then."""
+
+
+VIEWS: Final = (View("panels", "1", "Show a panel for each rank", PanelGrid),)
+"""In the order of their keys; the first is shown at the start."""
+_GROUP: Final = Binding.Group("View", compact=True)
+
+
 class RunScreen(LiveScreen):
-    """Header, a panel for each rank, plot, events and the chosen rank's log."""
+    """Header, one of the views of the ranks, plot, events and the chosen rank's log."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            view.key,
+            f"view('{view.id}')",
+            view.id.capitalize(),
+            id=f"view.{view.id}",
+            tooltip=view.tooltip,
+            show=len(VIEWS) > 1,
+            group=_GROUP,
+        )
+        for view in VIEWS
+    ]
 
     def __init__(self, frame: Frame) -> None:
         super().__init__(frame, frame.ranks[0].rank if frame.ranks else 0)
         self._plot: LossPlot | None = None
 
     def compose(self) -> ComposeResult:
-        """Lay out the parts; the plot comes after the first paint."""
+        """Lay out the parts; the plot comes after the first paint, further views when they are asked for."""
         yield Header(self.frame)
-        yield PanelGrid(self.frame)
+        with ContentSwitcher(initial=VIEWS[0].id, id="views"):
+            yield self._made(VIEWS[0])
         with Horizontal(id="below"):
             yield Container(id="losses")
             with Vertical(id="side"):
@@ -46,10 +80,16 @@ class RunScreen(LiveScreen):
                 yield LogView()
         yield Footer(show_command_palette=False)
 
+    def _made(self, view: View) -> RankView:
+        made = view.make(self.frame)
+        made.id = view.id
+        made.set_reactive(RankView.chosen, self.rank)
+        return made
+
     def on_mount(self) -> None:
-        """Begin with the panels; load what is heavy once they are there."""
+        """Begin with the first view; load what is heavy once it is there."""
         super().on_mount()
-        self.query_one(PanelGrid).focus()
+        self.view.focus()
         self.call_after_refresh(self._add_plot)
 
     def _add_plot(self) -> None:
@@ -59,27 +99,47 @@ class RunScreen(LiveScreen):
         self.query_one("#losses").mount(self._plot)
         self.show(self.frame)
 
+    @property
+    def view(self) -> RankView:
+        """The view now shown; the others get no frames."""
+        switcher = self.query_one("#views", ContentSwitcher)
+        return switcher.get_child_by_id(switcher.current or VIEWS[0].id, RankView)
+
+    def action_view(self, name: str) -> None:
+        """Show the ranks another way, with the same one chosen."""
+        switcher = self.query_one("#views", ContentSwitcher)
+        if name == switcher.current:
+            return
+        if not switcher.query_children(f"#{name}"):
+            made = self._made(next(view for view in VIEWS if view.id == name))
+            made.display = False
+            switcher.mount(made)
+        switcher.current = name
+        self.view.chosen = self.rank
+        self.view.focus()
+        self.call_after_refresh(lambda: self.show(self.frame))
+
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
         self.query_one(Header).show(frame)
-        grid = self.query_one(PanelGrid)
-        grid.show(frame)
+        self.view.show(frame)
         self.query_one(EventList).show(frame)
-        chosen = next((rank for rank in frame.ranks if rank.rank == grid.chosen), None)
+        chosen = self.view.chosen_frame
         if chosen is not None:
             self.query_one(LogView).show(chosen)
         if self._plot is not None:
-            self._plot.show(frame.ranks, grid.chosen)
+            self._plot.show(frame.ranks, self.rank)
 
     def choose(self, rank: int) -> None:
         """Choose a rank, as the user may have done on another screen."""
-        self.query_one(PanelGrid).chosen = rank
+        self.view.chosen = rank
 
-    @on(PanelGrid.Chosen)
-    def _follow(self, message: PanelGrid.Chosen) -> None:
-        self.rank = message.rank
-        self.show(self.frame)
+    @on(RankView.Chosen)
+    def _follow(self, message: RankView.Chosen) -> None:
+        if message.rank != self.rank:
+            self.rank = message.rank
+            self.show(self.frame)
 
-    @on(PanelGrid.Opened)
-    def _open(self, message: PanelGrid.Opened) -> None:
+    @on(RankView.Opened)
+    def _open(self, message: RankView.Opened) -> None:
         self.post_message(RankAsked(message.rank))
