@@ -19,9 +19,11 @@ from ddptop.agent.group import census, processes, recorder
 from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError, is_alive
 from ddptop.tui import control
 from ddptop.tui.frame import Frame
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.source import Refused
 from ddptop.tui.store import Liveness, Store
 
+DEFAULT = Thresholds()
 DRAIN_S = 0.004
 """Longest stay in one `poll`, so that a flood of messages never holds up a key."""
 LOOK_S = 0.25
@@ -74,12 +76,12 @@ class Caller:
 class Link:
     """One run, as seen and controlled from outside it."""
 
-    def __init__(self, directory: RunDir, who: str) -> None:
+    def __init__(self, directory: RunDir, who: str, thresholds: Thresholds = DEFAULT) -> None:
         self.directory = directory
         self._who = who
         self._run = directory.read()
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
-        self.store = Store(self._run, logs)
+        self.store = Store(self._run, logs, thresholds)
         self._context = zmq.Context()
         self._sub: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
         self._sub.linger = 0

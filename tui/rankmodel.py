@@ -10,14 +10,12 @@ from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step
 from ddptop.tui.curve import POINTS, Curve
 from ddptop.tui.frame import RankFrame
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.units import clean
 
+DEFAULT = Thresholds()
 WINDOW_NS = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
-SILENT_S = 3.5
-"""Without a heartbeat for so long, three of them missed, a rank is silent."""
-STALLED_S = 10.0
-"""Without a step for so long, and for ten usual steps, a rank is stalled."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
 
@@ -25,8 +23,14 @@ PENDING = 20_000
 class RankModel:
     """One rank: its identity, its last beat, its records in order, what is missing of them."""
 
-    def __init__(self, rank: int, listener: Callable[[int, Step], None] = lambda rank, step: None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        listener: Callable[[int, Step], None] = lambda rank, step: None,
+        thresholds: Thresholds = DEFAULT,
+    ) -> None:
         self.rank = rank
+        self._thresholds = thresholds
         self._listener = listener
         """Told of every record, in order and once."""
         self.hello: Hello | None = None
@@ -104,7 +108,7 @@ class RankModel:
             return "lost"
         if self.beat is None:
             return "starting"
-        if self.heard_at is not None and now - self.heard_at > SILENT_S:
+        if self.heard_at is not None and now - self.heard_at > self._thresholds.silent_s:
             return "silent"
         if self.beat.state == "running" and self._is_stalled(now):
             return "stalled"
@@ -114,7 +118,9 @@ class RankModel:
         if self.beat is None or self.beat.step_at_ns is None or not self._recent:
             return False
         age = now - self.beat.step_at_ns / 1e9
-        return age > STALLED_S and age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
+        if age <= self._thresholds.stalled_s:
+            return False
+        return age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
 
     def frame(
         self, now: float, state: str, log: str | None = None, *, exchange: tuple[float, float] | None = None

@@ -16,13 +16,14 @@ from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
 from ddptop.tui.collectives import Alignment
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
-from ddptop.tui.rankmodel import RankModel
+from ddptop.tui.rankmodel import DEFAULT, RankModel
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
 
 EVENTS = 500
-STANDS_OUT = 1.15
-"""A rank is called the slowest where its own time is this many times the group's median."""
+KEPT = 0.7
+"""A verdict once told stays down to this part of the share from which it is told."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,16 @@ class Liveness:
 class Store:
     """Everything known of one run."""
 
-    def __init__(self, run: Run, logs: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self, run: Run, logs: Mapping[int, str] | None = None, thresholds: Thresholds = DEFAULT
+    ) -> None:
         self._run = run
+        self._thresholds = thresholds
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
         self._judge = Judge(run.world)
         self._alignment = Alignment(run.world)
-        self._ranks = {rank: RankModel(rank, self._record) for rank in range(run.world)}
+        self._ranks = {rank: RankModel(rank, self._record, thresholds) for rank in range(run.world)}
         self._events: deque[EventLine] = deque(maxlen=EVENTS)
         self._group: wire.RunState | None = None
         self._liveness: Liveness | None = None
@@ -97,7 +101,7 @@ class Store:
             self._add(EventLine(now, text, hello.rank, "warning"))
         if model.hello is not None and model.hello.started_at_ns != hello.started_at_ns:
             # A new process in the old one's place: its numbers begin anew.
-            self._ranks[hello.rank] = model = RankModel(hello.rank, self._record)
+            self._ranks[hello.rank] = model = RankModel(hello.rank, self._record, self._thresholds)
             self._judge.restart()
             self._alignment = Alignment(self._run.world)
         model.hello, model.heard_at = hello, now
@@ -193,12 +197,19 @@ class Store:
 
     def _note_verdict(self, now: float) -> None:
         """Tell of a change of verdict once; its numbers may go on changing."""
-        before, verdict = self._verdict, self._judge.verdict
+        before, verdict = self._verdict, self._worth_telling(self._judge.verdict)
         if verdict is not None and (before is None or _accused(before) != _accused(verdict)):
             self._add(EventLine(now, verdict.text, verdict.rank, "warning"))
         elif verdict is None and before is not None:
             self._add(EventLine(now, f"no longer: {before.text}", before.rank, "info"))
         self._verdict = verdict
+
+    def _worth_telling(self, verdict: Verdict | None) -> Verdict | None:
+        """Leave out what costs too little; what is told already stays for somewhat less, lest it comes and goes."""
+        if verdict is None or verdict.share is None:
+            return verdict
+        told = self._verdict is not None and _accused(self._verdict) == _accused(verdict)
+        return verdict if verdict.share >= self._thresholds.verdict_share * (KEPT if told else 1) else None
 
     def _telling(self, state: str) -> str:
         if state in ENDED:
@@ -248,7 +259,7 @@ class Store:
             phases_ms=_mean_phases(ranks),
             samples_per_s=_sum(rank.samples_per_s for rank in ranks) if moving else None,
             loss=sum(losses) / len(losses) if losses else None,
-            slowest=_slowest(ranks),
+            slowest=_slowest(ranks, self._thresholds.slowest_factor),
             torchrun_pid=run.torchrun.pid if run.torchrun is not None else None,
             supervised=live.supervised if live is not None else True,
             orphaned=live.orphaned if live is not None else False,
@@ -309,8 +320,8 @@ def _mean_phases(ranks: Iterable[RankFrame]) -> dict[str, float] | None:
     return {phase: statistics.fmean(phases[phase] for phases in known) for phase in common}
 
 
-def _slowest(ranks: Iterable[RankFrame]) -> int | None:
-    """Return the rank with the largest time of its own, without waiting, if it stands out."""
+def _slowest(ranks: Iterable[RankFrame], factor: float) -> int | None:
+    """Return the rank with the largest time of its own, without waiting, if it is `factor` times the median."""
     own = {
         rank.rank: rank.step_ms - rank.phases_ms["wait"]
         for rank in ranks
@@ -320,4 +331,4 @@ def _slowest(ranks: Iterable[RankFrame]) -> int | None:
         return None
     slowest = max(own, key=own.__getitem__)
     others = [value for rank, value in own.items() if rank != slowest]
-    return slowest if own[slowest] > STANDS_OUT * statistics.median(others) else None
+    return slowest if own[slowest] > factor * statistics.median(others) else None

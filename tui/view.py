@@ -8,12 +8,14 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 from ddptop.agent.rundir import RunDir
 from ddptop.tui import plain
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.link import Link
+from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused
 
 
@@ -30,17 +32,36 @@ def who() -> str:
     return f"{user} on {terminal}"
 
 
-def show_dashboard(directory: RunDir) -> int:
+def show_dashboard(directory: RunDir, settings: Settings) -> int:
     """Show the dashboard until it is left, then say how to come back."""
     from ddptop.tui.app import run_dashboard
 
-    link = Link(directory, who())
+    link = Link(directory, who(), settings.thresholds)
     # Closes the link when it ends; the picture it had is still there.
-    code = run_dashboard(link)
+    code = run_dashboard(link, settings=settings)
     frame = link.frame(time.time())
     for text in farewell(frame):
         print(text)
     return code or (exit_code(frame) if frame.state in ENDED else 0)
+
+
+def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
+    """Write a picture of the dashboard into a file; return the exit code."""
+    from ddptop.tui import picture
+
+    link = Link(directory, who(), settings.thresholds)
+    try:
+        file.write_text(picture.take(link, size, settings), encoding="utf-8")
+    except OSError as problem:
+        print(f"ddptop: {file}: {problem.strerror}", file=sys.stderr)
+        return 2
+    except Refused as problem:
+        print(f"ddptop: no picture: {problem}", file=sys.stderr)
+        return picture.FAILED
+    finally:
+        link.close()
+    print(file)
+    return 0
 
 
 def farewell(frame: Frame) -> list[str]:
@@ -61,10 +82,10 @@ def exit_code(frame: Frame) -> int:
     return frame.exit_code if frame.exit_code >= 0 else 128 - frame.exit_code
 
 
-def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool) -> int:
+def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link(directory, who())
-    view = plain.PlainView(link, sys.stdout, interval_s)
+    link = Link(directory, who(), settings.thresholds)
+    view = plain.PlainView(link, sys.stdout, settings.plain.interval_s)
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:
         try:

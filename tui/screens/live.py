@@ -79,6 +79,11 @@ class LiveScreen(Screen[int]):
         """Hand the picture to the widgets."""
         raise NotImplementedError
 
+    def choose(self, rank: int) -> None:
+        """Show another rank, or choose it among all."""
+        self.rank = rank
+        self.show(self.frame)
+
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
         self._shows = True

@@ -104,5 +104,4 @@ class LogScreen(LiveScreen):
         """Show another rank's log."""
         ranks = [rank.rank for rank in self.frame.ranks]
         if self.rank in ranks:
-            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
-            self.show(self.frame)
+            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ddptop.tui.verbs.options import Verbs, add_view, complain, seconds, show
+from ddptop.tui.verbs.options import Verbs, add_view, complain, configured, seconds, show
 
 if TYPE_CHECKING:
     from ddptop.agent.rundir import RunDir
@@ -46,6 +46,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.program in CATALOGUE and {"-h", "--help"} & set(options.arguments):
         # Its options are its own to tell, and need no group.
         os.execv(sys.executable, [sys.executable, "-m", CATALOGUE[options.program].module, "--help"])
+    # Before anything starts: what the dashboard could not work with is told now.
+    settings = configured(options)
     request = Request(
         program=options.module or options.program,
         as_module=options.module is not None,
@@ -62,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         return complain(problem, 2)
     if options.detach:
         return _detach(directory)
-    return show(options, directory)
+    return show(options, directory, settings)
 
 
 def _detach(directory: RunDir) -> int:

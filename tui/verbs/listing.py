@@ -27,9 +27,9 @@ def add(verbs: Verbs) -> None:
 
 
 def _frames(directories: list[RunDir]) -> list[Frame]:
-    from ddptop.tui import status, view
+    from ddptop.tui import settings, status, view
 
-    return status.frames(directories, view.who())
+    return status.frames(directories, view.who(), settings.load().thresholds)
 
 
 def _ps(options: argparse.Namespace) -> int:

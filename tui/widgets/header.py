@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.segment import Segment
@@ -24,7 +25,8 @@ class Header(Page, can_focus=False):
         """Take a new picture."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
-        rows = header_rows(frame, width - 2, self.ink, roomy=self.app.size.height >= 30)
+        keys: Mapping[str, str] = self.app.key_names  # type: ignore[attr-defined]  # of the one app there is
+        rows = header_rows(frame, width - 2, self.ink, keys, roomy=self.app.size.height >= 30)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -42,9 +44,12 @@ class Header(Page, can_focus=False):
             self.show(self._frame)
 
 
-def header_rows(frame: Frame, width: int, ink: Ink, *, roomy: bool) -> list[Row]:
-    """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed."""
-    word, hue = message(frame)
+def header_rows(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], *, roomy: bool) -> list[Row]:
+    """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
+
+    `keys` has, by the id of an action, the key that does it.
+    """
+    word, hue = message(frame, keys)
     said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink), _progress(frame, width, ink)]
@@ -106,19 +111,19 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     return packed(pieces, width)
 
 
-def message(frame: Frame) -> tuple[str, str]:
+def message(frame: Frame, keys: Mapping[str, str]) -> tuple[str, str]:
     """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well."""
     if frame.state in ENDED:
-        return _ending(frame), f"bold state-{frame.state}"
+        return _ending(frame, keys), f"bold state-{frame.state}"
     if frame.orphaned:
-        return "torchrun is gone and its ranks live on without it: k ends them", "bold level-error"
+        return f"torchrun is gone and its ranks live on without it: {keys['run.kill']} ends them", "bold level-error"
     if frame.state == "killing":
         return "being ended; what is left after the grace period gets KILL", "state-killing"
     if frame.state == "pausing":
         return "every rank runs up to the same step and is held there", "state-pausing"
     if frame.state == "paused":
         for_ = "" if frame.held_since is None else f" for {units.age(frame.at - frame.held_since).strip()}"
-        return f"held at step {units.count(frame.step)}{for_}: space resumes", "bold state-paused"
+        return f"held at step {units.count(frame.step)}{for_}: {keys['run.resume']} resumes", "bold state-paused"
     if frame.state == "silent":
         heard = [rank.heard_age_s for rank in frame.ranks if rank.heard_age_s is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
@@ -131,15 +136,16 @@ def message(frame: Frame) -> tuple[str, str]:
     if frame.state == "stalled":
         ages = [rank.step_age_s for rank in frame.ranks if rank.step_age_s is not None]
         for_ = f" for {units.age(min(ages)).strip()}" if ages else ""
-        return f"alive, but no step completed{for_}: enter shows what a rank does", "bold state-stalled"
+        return f"alive, but no step completed{for_}: {keys['ranks.open']} shows what a rank does", "bold state-stalled"
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return "", "label"
 
 
-def _ending(frame: Frame) -> str:
+def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
+    advice = f"{keys['app.leave']} leaves, {keys['rank.logs']} shows the logs"
     if frame.state == "killed" and frame.cause:
-        return f"{frame.cause} · q leaves, g shows the logs"
+        return f"{frame.cause} · {advice}"
     parts = [frame.state]
     if frame.state == "lost":
         parts = ["ended with nobody watching, so that how is not known"]
@@ -149,7 +155,7 @@ def _ending(frame: Frame) -> str:
     if frame.cause:
         said += f", {frame.cause}"
     # What to do comes first: the cause may be long, and it is in the events too.
-    return f"{said} · q leaves, g shows the logs" if len(said) < 60 else f"q leaves, g shows the logs · {said}"
+    return f"{said} · {advice}" if len(said) < 60 else f"{advice} · {said}"
 
 
 def _background(frame: Frame, width: int, ink: Ink) -> Row:
