@@ -76,8 +76,13 @@ class DdptopApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
         Binding(
-            "ctrl+p", "command_palette", "Palette", id="app.palette", tooltip="Find an action, or a rank by its number",
-            show=False, priority=True,
+            "ctrl+p",
+            "command_palette",
+            "Palette",
+            id="app.palette",
+            tooltip="Find an action, or a rank by its number",
+            show=False,
+            priority=True,
         ),
         Binding("S", "picture", "Picture", id="app.picture", tooltip="Write what is seen into an SVG file", show=False),
         Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),

@@ -80,7 +80,6 @@ def _run(options: argparse.Namespace) -> int:
         _parser().print_help()
         return 0
     from ddptop.agent.rundir import RunDirError
-
     from ddptop.tui.settings import SettingsError
 
     if sys.stdout.encoding.lower() != "utf-8":

@@ -16,7 +16,7 @@ from textual.app import App
 from textual.binding import Binding, BindingsMap, InvalidBinding
 from textual.dom import DOMNode
 from textual.keys import Keys, format_key
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import LiveScreen

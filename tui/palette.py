@@ -38,7 +38,8 @@ class RunCommands(Provider):
 
     def _actions(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         seen = set()
-        for active in self.screen.active_bindings.values():
+        # What the footer offers comes first.
+        for active in sorted(self.screen.active_bindings.values(), key=lambda active: not active.binding.show):
             binding = active.binding
             if active.enabled and binding.id is not None and binding.id != "app.palette" and binding.id not in seen:
                 seen.add(binding.id)

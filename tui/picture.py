@@ -9,7 +9,7 @@ from typing import Any, Final
 from textual.pilot import Pilot
 
 from ddptop.tui import status
-from ddptop.tui.app import FAILED, DdptopApp, report
+from ddptop.tui.app import DdptopApp, report
 from ddptop.tui.frame import Frame
 from ddptop.tui.link import Link
 from ddptop.tui.settings import Settings
@@ -51,7 +51,7 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
     app = DdptopApp(Still(link, frame), settings=settings, clock=lambda: frame.at)
     taken: list[str] = []
 
-    async def pilot(pilot: Pilot[None]) -> None:
+    async def pilot(pilot: Pilot[object]) -> None:
         taken.append(await _settled(pilot))
         app.exit()
 
@@ -61,7 +61,7 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
     return taken[0]
 
 
-async def _settled(pilot: Pilot[None]) -> str:
+async def _settled(pilot: Pilot[object]) -> str:
     """Wait until the picture no longer changes, and return it."""
     give_up = time.monotonic() + PATIENCE_S
     seen, since = "", time.monotonic()

@@ -139,7 +139,7 @@ def as_toml(settings: Settings, keys: Iterable[tuple[str, str, str, str]]) -> It
             yield _line(name, getattr(now, name), getattr(usual, name))
         yield ""
     yield "[keys]"
-    yield "# By action; several keys are separated by commas, as in pause = \"space,p\"."
+    yield '# By action; several keys are separated by commas, as in pause = "space,p".'
     for name, now_keys, default_keys, meaning in keys:
         yield f"# {meaning}."
         yield _line(name, now_keys, default_keys)

@@ -42,9 +42,7 @@ class Liveness:
 class Store:
     """Everything known of one run."""
 
-    def __init__(
-        self, run: Run, logs: Mapping[int, str] | None = None, thresholds: Thresholds = DEFAULT
-    ) -> None:
+    def __init__(self, run: Run, logs: Mapping[int, str] | None = None, thresholds: Thresholds = DEFAULT) -> None:
         self._run = run
         self._thresholds = thresholds
         self._logs = logs or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from ddptop.agent.rundir import RunDir
-from ddptop.tui import plain
+from ddptop.tui import plain, status
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.link import Link
 from ddptop.tui.settings import Settings
@@ -45,9 +46,37 @@ def show_dashboard(directory: RunDir, settings: Settings) -> int:
     return code or (exit_code(frame) if frame.state in ENDED else 0)
 
 
+def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int:
+    """Write a frame a line until the run has ended, or `count` of them; return the exit code.
+
+    The first is written once the live ranks have been heard, the last when the run is over.
+    """
+    link = Link(directory, who(), settings.thresholds)
+    try:
+        frame = status.heard([link])[0]
+        due = time.monotonic()
+        while True:
+            if frame.state in ENDED:
+                frame = plain.drained(link)
+            if time.monotonic() >= due or frame.state in ENDED:
+                print(json.dumps(status.as_json(frame), ensure_ascii=False), flush=True)
+                due += settings.plain.interval_s
+                count = None if count is None else count - 1
+            if frame.state in ENDED:
+                return exit_code(frame)
+            if count == 0:
+                return 0
+            time.sleep(plain.POLL_S)
+            link.poll()
+            frame = link.frame(time.time())
+    finally:
+        link.close()
+
+
 def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
     """Write a picture of the dashboard into a file; return the exit code."""
     from ddptop.tui import picture
+    from ddptop.tui.app import FAILED
 
     link = Link(directory, who(), settings.thresholds)
     try:
@@ -57,7 +86,7 @@ def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings
         return 2
     except Refused as problem:
         print(f"ddptop: no picture: {problem}", file=sys.stderr)
-        return picture.FAILED
+        return FAILED
     finally:
         link.close()
     print(file)

@@ -1,4 +1,4 @@
-"""`attach` and `logs`: look at a run."""
+"""`attach`, `watch` and `logs`: look at a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from ddptop.tui.verbs.options import Verbs, add_run, add_view, chosen, complain, configured, show
+from ddptop.tui.verbs.options import (
+    Verbs,
+    add_interval,
+    add_run,
+    add_view,
+    chosen,
+    complain,
+    configured,
+    show,
+)
 
 VIEWS: Final = ("panels", "table", "heatmap", "timeline")
 
@@ -20,6 +29,13 @@ def add(verbs: Verbs) -> None:
     attach.add_argument("--screenshot", type=Path, metavar="FILE", help="write a picture (SVG) and return at once")
     attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the picture (120x40)")
     attach.set_defaults(carry=_attach)
+
+    watch = verbs.add_parser("watch", help="write a run as lines, for scripts and pipes")
+    add_run(watch)
+    watch.add_argument("--json", action="store_true", help="a JSON object a line, as that of `status --json`")
+    watch.add_argument("--count", type=_count, metavar="N", help="end after so many lines (with --json)")
+    add_interval(watch)
+    watch.set_defaults(carry=_watch, plain=True)
 
     logs = verbs.add_parser("logs", help="print what the ranks wrote")
     add_run(logs)
@@ -36,6 +52,26 @@ def _attach(options: argparse.Namespace) -> int:
     from ddptop.tui import view
 
     return view.write_picture(directory, options.screenshot, options.size, settings)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from ddptop.tui import view
+
+    settings = configured(options)
+    directory = chosen(options.run, ended=True)
+    if options.json:
+        return view.stream_json(directory, settings, options.count)
+    if options.count is not None:
+        return complain("watch: --count goes with --json", 2)
+    return show(options, directory, settings)
+
+
+def _count(text: str) -> int:
+    """Read a number of lines, as a type of argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
 
 
 def _size(text: str) -> tuple[int, int]:
