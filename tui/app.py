@@ -24,7 +24,7 @@ from rich.color import ColorSystem
 from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.events import DeliveryComplete, DeliveryFailed
+from textual.events import AppBlur, DeliveryComplete, DeliveryFailed
 from textual.filter import LineFilter, NoColor
 from textual.message import Message
 from textual.reactive import var
@@ -43,6 +43,7 @@ from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RankAsked, RunScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused, Source
+from ddptop.tui.source import read_only as only_to_look
 from ddptop.tui.theme import DARK, LIGHT, THEMES
 
 POLL_HZ: Final = 20
@@ -106,9 +107,13 @@ class DdptopApp(App[None]):
         grace_s: float = 5.0,
         clock: Callable[[], float] = time.time,
         settings: Settings = DEFAULT,
+        *,
+        read_only: bool = False,
     ) -> None:
         super().__init__()
-        self.source = source
+        self.source = only_to_look(source) if read_only else source
+        self.read_only = read_only
+        """The run can be looked at only; no key that acts on it is offered."""
         self.settings = settings
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
@@ -170,6 +175,10 @@ class DdptopApp(App[None]):
         for number in (signal.SIGTERM, signal.SIGHUP):
             with contextlib.suppress(ValueError, RuntimeError):
                 asyncio.get_running_loop().remove_signal_handler(number)
+
+    def on_app_blur(self, event: AppBlur) -> None:
+        """Go on as before while another window has the keyboard: the footer would lose its keys, in a browser at once."""
+        event.prevent_default()
 
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
@@ -283,7 +292,9 @@ class DdptopApp(App[None]):
         self._exit_renderables.clear()
 
 
-def run_dashboard(source: Source, grace_s: float = 5.0, settings: Settings = DEFAULT) -> int:
+def run_dashboard(
+    source: Source, grace_s: float = 5.0, settings: Settings = DEFAULT, *, read_only: bool = False
+) -> int:
     """Show the dashboard until the user leaves it.
 
     Returns:
@@ -292,7 +303,7 @@ def run_dashboard(source: Source, grace_s: float = 5.0, settings: Settings = DEF
     if settings.look.glyphs == "auto" and not locale_is_unicode():
         look = msgspec.structs.replace(settings.look, glyphs="ascii")
         settings = msgspec.structs.replace(settings, look=look)
-    app = DdptopApp(source, grace_s, settings=settings)
+    app = DdptopApp(source, grace_s, settings=settings, read_only=read_only)
     try:
         app.run()
     finally:

@@ -5,13 +5,17 @@ What a key means for the run travels up as a message; the app alone knows the so
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
 
 from ddptop.tui.frame import ENDED, Frame
+
+
+ACTS: Final = "run."
+"""How the ids of bindings begin that change the run."""
 
 
 class Asked(Message):
@@ -62,6 +66,7 @@ class LiveScreen(Screen[int]):
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
+        self._acting = {b.action.partition("(")[0] for _, b in self._bindings if (b.id or "").startswith(ACTS)}
         self._shows = False
         """True once the widgets are there; `is_mounted` comes before they are."""
 
@@ -90,7 +95,9 @@ class LiveScreen(Screen[int]):
         self.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer only the keys that work in the run's state."""
+        """Offer only the keys that work in the run's state, and none that acts on a run that is only looked at."""
+        if action in self._acting and self.app.read_only:  # type: ignore[attr-defined]  # of the one app there is
+            return False
         state = self.frame.state
         if action == "pause":
             return state in ("running", "stalled")
