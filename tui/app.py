@@ -25,7 +25,7 @@ from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.events import AppBlur, DeliveryComplete, DeliveryFailed
-from textual.filter import LineFilter, NoColor
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.message import Message
 from textual.reactive import var
 from textual.worker import WorkerFailed
@@ -137,8 +137,9 @@ class DdptopApp(App[None]):
         self.set_class(self._colorless, "-colorless")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Take away what the terminal must not get; shades of gray are colors too."""
-        filters = list(super().get_line_filters())
+        """Take away what the terminal must not get."""
+        # Textual's own way without color leaves grays, and fails on cells without a style.
+        filters = [each for each in super().get_line_filters() if not isinstance(each, Monochrome)]
         if self._colorless:
             filters.append(NoColor())
         if self.ascii_only:

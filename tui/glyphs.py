@@ -12,7 +12,7 @@ import sys
 import unicodedata
 from typing import Final
 
-from rich.cells import get_character_cell_size
+from rich.cells import cell_len, get_character_cell_size, set_cell_size
 
 _PAIRS: Final = (
     # Borders, axes.
@@ -62,7 +62,10 @@ TABLE: Final[dict[int, str]] = _Table({ord(char): plain for chars, plain in _PAI
 
 def ascii_of(text: str) -> str:
     """Return `text` in ASCII, in as many cells."""
-    return text if text.isascii() else text.translate(TABLE)
+    if text.isascii():
+        return text
+    # Some signs take another width together than one by one.
+    return set_cell_size(text.translate(TABLE), cell_len(text))
 
 
 def locale_is_unicode() -> bool:

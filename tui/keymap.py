@@ -23,7 +23,7 @@ from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.settings import SettingsError
+from ddptop.tui.settings import SettingsError, path
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.rankview import RankView
 
@@ -121,14 +121,14 @@ def check(app: type[App[Any]], remapped: Remapped) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]}?" if close else "`ddptop config` lists the actions"
-            raise SettingsError(f"keys.{name}: no such action; {hint}")
+            raise _refused(f"keys.{name}: no such action; {hint}")
         try:
             singles = _keys(keys)
         except InvalidBinding:
-            raise SettingsError(f"keys.{name}: no key; leave the line out to keep the default") from None
+            raise _refused(f"keys.{name}: no key; leave the line out to keep the default") from None
         for key in singles:
             if not _is_key(key):
-                raise SettingsError(f"keys.{name}: no key is called {key!r}; it is a character, or as f5 or ctrl+x")
+                raise _refused(f"keys.{name}: no key is called {key!r}; it is a character, or as f5 or ctrl+x")
     for _, owner in PLACES:
         _check_place(list(_together(owner, app, remapped)))
 
@@ -139,7 +139,7 @@ def _check_place(together: list[Action]) -> None:
         shared = set(one.keys) & set(other.keys)
         if shared and one.id != other.id and not set(one.default) & set(other.default):
             name = _short(min(shared))
-            raise SettingsError(f"keys: {one.id} and {other.id} are both on {name}; give one of them another key")
+            raise _refused(f"keys: {one.id} and {other.id} are both on {name}; give one of them another key")
 
 
 def _together(owner: type[DOMNode], app: type[App[Any]], remapped: Remapped) -> Iterator[Action]:
@@ -162,6 +162,10 @@ def _of(owner: type[DOMNode], remapped: Remapped) -> Iterator[Action]:
         default = tuple(key for key, _ in BindingsMap([binding]))
         keys = tuple(_keys(remapped[binding.id])) if binding.id in remapped else default
         yield Action(binding.id, keys, default, binding.tooltip)
+
+
+def _refused(what: str) -> SettingsError:
+    return SettingsError(f"{path()}: {what}")
 
 
 def _keys(written: str) -> list[str]:

@@ -21,8 +21,6 @@ import psutil
 import pytest
 from harness import ddptop, until
 
-from ddptop.agent import rundir
-
 aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
 pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
 
@@ -32,23 +30,6 @@ from ddptop.tui import serve  # noqa: E402
 
 TOKEN = "a-token"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@pytest.fixture
-def run() -> Iterator[str]:
-    """A run that is alive as far as anybody can tell: a process that sleeps stands for its torchrun."""
-    sleeper = subprocess.Popen(["sleep", "600"])
-    process = rundir.identify(sleeper.pid)
-    name = f"served-{sleeper.pid}"
-    directory = rundir.create(
-        rundir.Run(
-            name, name, "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, supervisor=process, torchrun=process
-        )
-    )
-    yield name
-    shutil.rmtree(directory.path)
-    sleeper.kill()
-    sleeper.wait()
 
 
 @asynccontextmanager
@@ -125,15 +106,17 @@ class Tab:
 
 def children() -> list[psutil.Process]:
     """Return the processes behind tabs."""
-    return [each for each in psutil.Process().children(recursive=True) if "ddptop.tui.browser" in " ".join(each.cmdline())]
+    return [
+        each for each in psutil.Process().children(recursive=True) if "ddptop.tui.browser" in " ".join(each.cmdline())
+    ]
 
 
-async def test_a_tab_shows_the_run_and_cannot_touch_it(run: str) -> None:
+async def test_a_tab_shows_the_run_and_cannot_touch_it(quiet_run: str) -> None:
     """Kill and pause do nothing and are not offered; help says nothing of a dialog; closing leaves no process."""
-    async with site(run) as made, aiohttp.ClientSession() as client:
+    async with site(quiet_run) as made, aiohttp.ClientSession() as client:
         async with Tab(made, client) as tab:
             await tab.read_until("Leave")
-            assert run in tab.seen
+            assert quiet_run in tab.seen
             assert "Logs" in tab.seen
             await tab.press("k g")
             await tab.read_until("log of rank 0")
@@ -141,9 +124,9 @@ async def test_a_tab_shows_the_run_and_cannot_touch_it(run: str) -> None:
         await asyncio.to_thread(until, lambda: not children(), "the tab's process has gone", 10)
 
 
-async def test_with_the_token_a_tab_can_end_the_run(run: str) -> None:
+async def test_with_the_token_a_tab_can_end_the_run(quiet_run: str) -> None:
     """The same key asks, as on a terminal; leaving closes the tab."""
-    async with site(run, TOKEN) as made, aiohttp.ClientSession() as client:
+    async with site(quiet_run, TOKEN) as made, aiohttp.ClientSession() as client:
         async with Tab(made, client) as tab:
             await tab.read_until("Kill")
             await tab.press("k")
@@ -154,24 +137,24 @@ async def test_with_the_token_a_tab_can_end_the_run(run: str) -> None:
 
 
 @pytest.fixture
-def served(run: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(quiet_run: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The verb itself, and the address that it prints."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "ddptop.tui.cli", "serve", run, "--port", "0"],
+        [sys.executable, "-m", "ddptop.tui.cli", "serve", quiet_run, "--port", "0"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line.startswith(f"{run} at http://127.0.0.1:"), line
+    assert line.startswith(f"{quiet_run} at http://127.0.0.1:"), line
     yield process, line.split()[-1]
     process.kill()
     process.communicate()
 
 
-def test_bad_calls_get_one_line(run: str) -> None:
+def test_bad_calls_get_one_line(quiet_run: str) -> None:
     """A port that is taken, and the extra that is missing: what it is and what to do, exit code 2."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = ddptop("serve", run, "--port", str(taken.getsockname()[1]))
+        done = ddptop("serve", quiet_run, "--port", str(taken.getsockname()[1]))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "--port" in done.stderr
     code = (
