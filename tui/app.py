@@ -306,9 +306,12 @@ def run_dashboard(
         settings = msgspec.structs.replace(settings, look=look)
     app = DdptopApp(source, grace_s, settings=settings, read_only=read_only)
     try:
-        app.run()
-    finally:
-        source.close()
+        try:
+            app.run()
+        finally:
+            source.close()
+    except Exception as error:  # The last wall: what comes here, Textual has not caught.
+        app.failure = app.failure or error
     if app.failure is not None:
         print(f"ddptop: the dashboard failed; the run goes on. {report(app.failure)}", file=sys.stderr)
         return FAILED

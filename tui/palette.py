@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.screen import Screen
+from textual.style import Style
 
 from ddptop.tui.screens.live import LiveScreen
 
@@ -19,16 +21,21 @@ MOST_RANKS: Final = 12
 class RunCommands(Provider):
     """What the screen below the palette can do."""
 
+    def __init__(self, screen: Screen[Any], match_style: Style | None = None) -> None:
+        super().__init__(screen, match_style)
+        # Now, because an error while it searches would leave the palette empty without a word.
+        self._found = list(self._actions())
+
     async def discover(self) -> Hits:
         """Offer all actions, and some ranks."""
-        for name, run in (*self._actions(), *self._ranks("", FIRST_RANKS)):
+        for name, run in (*self._found, *self._ranks("", FIRST_RANKS)):
             yield DiscoveryHit(Content(name), run, text=name)
 
     async def search(self, query: str) -> Hits:
         """Offer what matches; a number is a rank's."""
         matcher = self.matcher(query)
         number = "".join(char for char in query if char.isdigit())
-        for name, run in self._actions():
+        for name, run in self._found:
             score = matcher.match(name)
             if score > 0:
                 yield Hit(score, matcher.highlight(name), run, text=name)
