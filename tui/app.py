@@ -178,7 +178,7 @@ class DdptopApp(App[None]):
                 asyncio.get_running_loop().remove_signal_handler(number)
 
     def on_app_blur(self, event: AppBlur) -> None:
-        """Go on as before while another window has the keyboard: the footer would lose its keys, in a browser at once."""
+        """Go on while another window has the keyboard: the footer would lose its keys, in a browser from the start."""
         event.prevent_default()
 
     def _end_by(self, number: int) -> None:

@@ -17,9 +17,11 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import STATES, EventLine, Verdict
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
+from ddptop.tui.screens.live import PauseAsked
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import VIEWS, RunScreen
+from ddptop.tui.source import Refused
 from ddptop.tui.units import clean
 
 from .frames import EVIL, NOW, StillSource, frame
@@ -28,6 +30,8 @@ from .test_app import seen, until
 FOREIGN = f"n[/foo] [bold 温度{EVIL}"
 """As a program, a host or a metric may call itself; the store cleans it of what is no text."""
 STEPS = 60
+SCREENS = ((), ("enter",), ("escape", "g"), ("escape", "question_mark"), ("escape", "ctrl+p"))
+"""Keys that show one screen after the other."""
 
 
 def hostile(log: Path) -> StillSource:
@@ -100,3 +104,26 @@ async def test_random_keys_and_sizes_break_nothing(
         assert app.is_running, f"seed {number}"
     if seed is not None:
         assert visited >= {RunScreen, RankScreen, LogScreen, KillDialog, HelpScreen, CommandPalette}
+
+
+async def test_a_run_to_be_looked_at_cannot_be_touched() -> None:
+    """No screen offers an action on the run; sent past the screens it is refused, whatever it is called."""
+    source = StillSource(frame())
+    app = DdptopApp(source, clock=lambda: NOW, read_only=True)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        for keys in SCREENS:
+            await pilot.press(*keys)
+            offered = {active.binding.id or "" for active in app.screen.active_bindings.values() if active.enabled}
+            assert offered
+            assert not {name for name in offered if name.startswith("run.")}
+            assert "End the run" not in seen(app) or isinstance(app.screen, HelpScreen)
+            for _, action in keymap.actions(DdptopApp):
+                if action.id.startswith("run.") and not isinstance(app.screen, CommandPalette):
+                    await pilot.press(*action.keys)
+        await pilot.press("escape")
+        app.screen.post_message(PauseAsked())
+        await until(pilot, lambda: "read-only" in seen(app), "the refusal")
+    for name in ("kill", "resume", "anything_added_later"):
+        with pytest.raises(Refused, match="read-only"):
+            getattr(app.source, name)(5.0)
+    assert [each for each in source.asked if each != "close"] == []

@@ -13,7 +13,6 @@ from textual.screen import Screen
 
 from ddptop.tui.frame import ENDED, Frame
 
-
 ACTS: Final = "run."
 """How the ids of bindings begin that change the run."""
 
