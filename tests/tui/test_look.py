@@ -24,7 +24,7 @@ from ddptop.tui.frame import STATES
 from ddptop.tui.settings import Look, Settings
 from ddptop.tui.theme import LETTERS, MARKS, THEMES, ink
 
-from .frames import EVIL, NOW, StillSource, frame, verdict_frame
+from .frames import EVIL, NOW, StillSource, verdict_frame
 from .test_app import seen
 
 TUI = Path(ddptop.tui.theme.__file__).parent
@@ -178,11 +178,21 @@ async def test_without_color_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
         ("none", r"\x1b\[[0-9;]*(3[0-8]|4[0-8]|9[0-7])[;m]"),
     ],
 )
-async def test_as_many_colors_as_are_wanted(settings: str, forbidden: str) -> None:
-    """No sequence goes out that the terminal was not said to have."""
-    app = DdptopApp(StillSource(frame()), clock=lambda: NOW, settings=Settings(look=Look(color=settings)))  # type: ignore[arg-type]
+def test_as_many_colors_as_are_wanted(settings: str, forbidden: str) -> None:
+    """No sequence goes out that the terminal was not said to have. In a fresh process: Rich keeps what it wrote once."""
+    code = f"""
+import asyncio, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from frames import StillSource, frame
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.settings import Look, Settings
+async def main():
+    app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(color={settings!r})))
     async with app.run_test(size=(80, 24)):
-        written = "".join(strip.render(app.console) for strip in app.screen._compositor.render_strips())
+        print("".join(strip.render(app.console) for strip in app.screen._compositor.render_strips()))
+asyncio.run(main())
+"""
+    written = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "RUNNING" in written
     assert "\x1b[" in written
     assert not re.search(forbidden, written)
