@@ -179,7 +179,7 @@ async def test_without_color_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_as_many_colors_as_are_wanted(settings: str, forbidden: str) -> None:
-    """No sequence goes out that the terminal was not said to have. In a fresh process: Rich keeps what it wrote once."""
+    """No sequence goes out that the terminal was not said to have. Rich keeps what it wrote: hence a fresh process."""
     code = f"""
 import asyncio, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
