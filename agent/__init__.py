@@ -6,9 +6,13 @@ needs none of this.  Importing it loads neither torch nor textual.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["log", "start"]
+__all__ = ["log", "on_checkpoint", "start"]
+
+CheckpointFunction = Callable[[int], "str | os.PathLike[str] | None"]
 
 
 class Listener(Protocol):
@@ -19,6 +23,9 @@ class Listener(Protocol):
 
     def log(self, metrics: dict[str, float]) -> None:
         """Take in values for the step now in work."""
+
+    def register(self, save: CheckpointFunction) -> None:
+        """Take in how to save a checkpoint."""
 
 
 _listener: Listener | None = None
@@ -43,3 +50,20 @@ def log(**metrics: float) -> None:
     """
     if _listener is not None:
         _listener.log(metrics)
+
+
+def on_checkpoint(save: CheckpointFunction) -> CheckpointFunction:
+    """Tell how to save a checkpoint, so that `c`, `ddptop checkpoint` and `ddptop stop` can ask for one.
+
+    Returns `save` itself, so that it works as a decorator; a later call replaces it.
+
+    Args:
+        save: Called as `save(step)` on every rank at the end of the same optimizer step, on the thread that
+            trains, so that it may use collectives. `step` counts the optimizer steps of this process, as the
+            dashboard shows them. It is called inside of `optimizer.step()`, when that has done its work: a
+            counter or schedule that the script moves afterwards is still one behind. It returns where it saved,
+            or None on ranks that save nothing. What it raises is reported with the rank; the training goes on.
+    """
+    if _listener is not None:
+        _listener.register(save)
+    return save

@@ -7,6 +7,7 @@ runs without it.
 
 from __future__ import annotations
 
+import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -14,12 +15,13 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from ddptop.agent import injection
-from ddptop.agent.rank import enrolment, hooks
+from ddptop.agent.rank import enrolment, hooks, preemption
 from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.rundir import MARKER, RunDir, RunDirError
 
@@ -44,6 +46,7 @@ def main() -> None:
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
     if session is not None:
         hooks.install_with_torch(session)
+        preemption.install(session, session.directory)
     _run(program, arguments, as_module, session)
 
 
@@ -100,11 +103,26 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
             stream.flush()
         if session is not None:
             session.close(code, error, trace)
+            if session.stopped and code == 0:
+                _leave()
     if code == 130:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     if code:
         raise SystemExit(code)
+
+
+def _leave() -> None:
+    """End the process as the interpreter would, up to the point where it takes itself apart.
+
+    A script that is stopped in the middle leaves models and process groups behind, and torch now and
+    then aborts the interpreter that clears those away, after all that matters is done.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does first
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def _without_runner(trace: TracebackType | None) -> TracebackType | None:

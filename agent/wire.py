@@ -152,6 +152,12 @@ class Beat(_Message, frozen=True, tag="beat"):
     """What is wrong with this rank's numbers: `loss is nan since step 123`."""
     timed_every: int = 1
     """One step of so many has its collectives timed; more than 1 where they are too dense to time them all."""
+    held_at_ns: int | None = None
+    """Since when the rank is held at the end of `step`. None: it is not."""
+    timeout_s: float | None = None
+    """Timeout of collectives in the default process group. None: there is no group yet."""
+    checkpoints: bool = False
+    """True once the script has registered a function with `ddptop.agent.on_checkpoint`."""
 
 
 class Steps(_Message, frozen=True, tag="steps"):
@@ -159,6 +165,8 @@ class Steps(_Message, frozen=True, tag="steps"):
 
     rank: int
     steps: tuple[Step, ...]
+    generation: int = 0
+    """Of the rank's process; the numbers of the records begin anew with each."""
 
 
 class Event(_Message, frozen=True, tag="event"):
@@ -169,6 +177,10 @@ class Event(_Message, frozen=True, tag="event"):
     rank: int | None = None
     level: str = "info"
     """`info`, `warning` or `error`."""
+    action: str = ""
+    """What somebody did: `pause`, `step`, `kill`. Empty for what happened by itself."""
+    who: str = ""
+    """Who did it: `dashboard of ada on pts/3`."""
 
 
 class RunState(_Message, frozen=True, tag="run"):
@@ -176,13 +188,15 @@ class RunState(_Message, frozen=True, tag="run"):
 
     at_ns: int
     state: str
-    """`starting`, `running`, `killing`, `finished`, `failed` or `killed`."""
+    """`starting`, `running`, `killing`, `finished`, `stopped`, `failed` or `killed`."""
     torchrun_pid: int | None = None
     exit_code: int | None = None
     cause: str | None = None
     """Why it failed: the first cause, one line."""
     refused: int = 0
     """Messages that the supervisor could not read."""
+    ending: str = ""
+    """While something is being ended: who is left, and when the next rung of the ladder comes."""
 
 
 Telemetry = Hello | Beat | Steps | Event | RunState
@@ -200,17 +214,23 @@ class Hold(_Message, frozen=True, tag="hold"):
 
 
 class Commit(_Message, frozen=True, tag="commit"):
-    """Phase two: stay at the boundary after `step` until `Resume`. Refused once the promise has lapsed."""
+    """Phase two: stay at the boundary after `step`. Refused once the promise has lapsed.
+
+    With a lease the promise is only moved to `step`, and renewed: the group is held as long as
+    the controller lives. Without one it is kept until `Resume`.
+    """
 
     id: int
     token: str
     step: int
+    lease_ms: int = 0
 
 
 class Resume(_Message, frozen=True, tag="resume"):
     """Let go, whoever committed the pause."""
 
     id: int
+    serial: int = 0
 
 
 class Fill(_Message, frozen=True, tag="fill"):
@@ -228,17 +248,76 @@ class Query(_Message, frozen=True, tag="query"):
     id: int
 
 
+# What all ranks must do or none is decided once, in the run directory (see `decisions`), and sent to
+# each of them only so that it acts at once. `serial` is the number of the decision; 0 was not decided.
+
+
+class Keep(_Message, frozen=True, tag="keep"):
+    """Decision: the hold under this lease lasts until `Resume`."""
+
+    id: int
+    token: str
+    step: int
+    serial: int = 0
+
+
+class Advance(_Message, frozen=True, tag="advance"):
+    """Decision: from a kept hold go on to the end of `step`, and stay there."""
+
+    id: int
+    step: int
+    serial: int = 0
+
+
+class End(_Message, frozen=True, tag="end"):
+    """Decision: the script of every rank ends where it is held, in good order and with exit code 0."""
+
+    id: int
+    who: str
+    serial: int = 0
+
+
+class Lapse(_Message, frozen=True, tag="lapse"):
+    """Decision, made by the first rank whose lease runs out: the hold under this lease is over."""
+
+    id: int
+    token: str
+
+
+class Save(_Message, frozen=True, tag="save"):
+    """Call the script's checkpoint function where the rank is held; renews the lease.
+
+    Asked again with the same `token` until the `Reply` is no longer `pending`; the function is called once.
+    """
+
+    id: int
+    token: str
+
+
+class Note(_Message, frozen=True, tag="note"):
+    """Publish an event: what somebody did with the run and what came of it."""
+
+    id: int
+    event: Event
+
+
 class Kill(_Message, frozen=True, tag="kill"):
-    """To the supervisor: end the run, or one rank of it."""
+    """To the supervisor: end the run, one rank or one process of it; or send it a signal and no more."""
 
     id: int
     grace_s: float
     rank: int | None = None
     who: str = ""
     """Who asks, for the event list: `dashboard of ada on pts/3`."""
+    pid: int | None = None
+    """One process instead, refused where it is none of the run's."""
+    started: float | None = None
+    """When that process began, in the terms of `agent.identity`, so that no other of its number is meant."""
+    signal: int | None = None
+    """This signal and no other, instead of TERM, a grace period and KILL."""
 
 
-Command = Hold | Commit | Resume | Fill | Query | Kill
+Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note
 
 
 class Reply(_Message, frozen=True, tag="reply"):
@@ -249,6 +328,16 @@ class Reply(_Message, frozen=True, tag="reply"):
     text: str = ""
     """What was done, or the reason for the refusal."""
     step: int | None = None
+    pending: bool = False
+    """`Save`: under way; ask again."""
+    took_ns: int | None = None
+    """`Save`: how long the script's function took."""
+    kept: bool = False
+    """`Query`: held until `Resume`, under nobody's lease."""
+    checkpoints: bool = False
+    """`Query`: the script has registered a checkpoint function."""
+    timeout_s: float | None = None
+    """`Query`: timeout of collectives in the default process group."""
 
 
 Answer = Steps | Reply

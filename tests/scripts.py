@@ -34,6 +34,12 @@ sys.stdout.flush()
 dist.destroy_process_group()
 '''
 
+FLAKY = """
+        if done == 6 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+            raise RuntimeError("once")
+"""
+"""What makes rank 1 of `TRAIN` fail after its sixth step, the first time only."""
+
 FAIL = '''
 """Rank 1 fails at once; the others wait for it in a collective."""
 import os, torch, torch.distributed as dist
@@ -53,4 +59,41 @@ for _ in range(3):
     model(torch.randn(8, 4)).sum().backward()
     optimizer.step()
 print("trained", flush=True)
+'''
+
+OBEDIENT = '''
+"""Trains until it is stopped; counts its own steps in a file, saves on request, and tells that it left in order."""
+import atexit, datetime, os, pathlib, sys, time
+import torch, torch.distributed as dist
+import ddptop.agent as agent
+
+folder = pathlib.Path(sys.argv[1])
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
+rank = dist.get_rank()
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+done = 0
+
+@agent.on_checkpoint
+def save(step):
+    steps = torch.tensor([step])
+    dist.all_reduce(steps)  # a function may use collectives: all ranks are in it
+    assert steps.item() == step * dist.get_world_size()
+    if (folder / "fail").exists() and rank == 1:
+        raise OSError("the disk is full")
+    path = folder / f"checkpoint-{rank}"
+    path.write_text(f"{step} {done}")
+    return path if rank == 0 else None
+
+atexit.register(lambda: (folder / f"atexit-{rank}").touch())
+try:
+    while True:
+        done += 1  # counted before it is made: the rank is held inside of it
+        (folder / f"count-{rank}").write_text(str(done))
+        ddp(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        time.sleep(0.005)
+finally:
+    dist.barrier()  # all ranks leave at the same step
+    (folder / f"finally-{rank}").touch()
 '''

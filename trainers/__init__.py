@@ -23,6 +23,8 @@ class Program:
     """The paper or course that it follows."""
     defaults: str
     """What it trains when nothing is asked for, one line."""
+    resumes: bool = True
+    """True where it takes `--resume`, to go on from its last checkpoint."""
 
 
 def _by_name(programs: Iterable[Program]) -> dict[str, Program]:

@@ -91,7 +91,8 @@ def joined() -> Iterator[Place]:
         dist.init_process_group(place.backend, store=store, rank=0, world_size=1)
     try:
         yield place
-    except Refusal:
+    except (Refusal, SystemExit):
+        # All ranks refuse together, or are stopped at the same step.
         _leave()
         raise
     else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,6 +67,20 @@ def train(name: str, task: Task, asked: Options, place: Place) -> Outcome:
         + (f", goes on from epoch {first_epoch}, step {step}" if asked.resume else "")
     )
     agent.start(total_steps=max(plan.steps - step, 0), note=data.title if data.synthetic else None)
+
+    folder = asked.checkpoint_dir
+    epoch = first_epoch
+
+    def save(_: int) -> Path | None:
+        # Called inside of `optimizer.step()`: the step that has just been made is not counted yet.
+        assert folder is not None
+        if not place.first:
+            return None
+        checkpoint.save(folder, Checkpoint(task.title, epoch, step + 1, model.state_dict(), optimizer.state_dict()))
+        return folder / checkpoint.CURRENT
+
+    if folder is not None:
+        agent.on_checkpoint(save)
 
     losses = []
     evaluation = None

@@ -27,6 +27,7 @@ from textual.binding import Binding, BindingType
 from textual.events import AppBlur, DeliveryComplete, DeliveryFailed
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
@@ -34,15 +35,29 @@ from ddptop.tui import keymap
 from ddptop.tui.filters import AsciiFilter
 from ddptop.tui.frame import Frame
 from ddptop.tui.glyphs import locale_is_unicode
+from ddptop.tui.killing import Killing
 from ddptop.tui.palette import RunCommands
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.live import HelpAsked, KillAsked, LiveScreen, LogsAsked, PauseAsked, ResumeAsked
+from ddptop.tui.screens.live import (
+    CheckpointAsked,
+    HelpAsked,
+    KillAsked,
+    LiveScreen,
+    LogsAsked,
+    PauseAsked,
+    RestartAsked,
+    ResumeAsked,
+    StepAsked,
+    StopAsked,
+)
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.question import FREEZE, SAVE_AND_STOP, STOP, about_freeze, about_stop
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RankAsked, RunScreen
 from ddptop.tui.settings import Settings
-from ddptop.tui.source import Refused, Source
+from ddptop.tui.source import Refused, Source, Unholdable
 from ddptop.tui.source import read_only as only_to_look
 from ddptop.tui.theme import DARK, LIGHT, THEMES
 
@@ -58,12 +73,14 @@ FAILED: Final = 70
 
 
 class Acted(Message):
-    """A pause or resume is over."""
+    """An action is over."""
 
-    def __init__(self, text: str, *, done: bool) -> None:
+    def __init__(self, text: str, *, done: bool, unholdable: bool = False) -> None:
         super().__init__()
         self.text = text
         self.done = done
+        self.unholdable = unholdable
+        """True where the group has no common step, so that freezing it is all that is left."""
 
 
 class DdptopApp(App[None]):
@@ -96,6 +113,19 @@ class DdptopApp(App[None]):
             show=False,
             priority=True,
         ),
+        *(
+            Binding(
+                str(digit),
+                f"count({digit})",
+                "Count",
+                id=f"run.count_{digit}",
+                tooltip="While paused, before . : how many steps",
+                show=False,
+                # Before the views that have digits, too; `check_action` keeps it to where there is a count.
+                priority=True,
+            )
+            for digit in range(10)
+        ),
     ]
 
     frame: var[Frame | None] = var(None)
@@ -120,6 +150,8 @@ class DdptopApp(App[None]):
         self._grace_s = grace_s
         self._clock = clock
         self._acting: str | None = None
+        self._killing: Killing | None = None
+        """A kill that is under way; its dialog may be closed."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEME_NAMES[settings.look.theme]
@@ -185,7 +217,11 @@ class DdptopApp(App[None]):
         self.exit(return_code=128 + number)
 
     def _paint(self) -> None:
+        if not self.is_running:
+            # The clocks tick on while the screens are being taken down.
+            return
         self.frame = self.source.frame(self._clock())
+        self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -197,6 +233,17 @@ class DdptopApp(App[None]):
             if not screen.is_modal:
                 break
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Take digits only where they count steps."""
+        # While the app ends there is no screen any more.
+        top = self.screen_stack[-1] if self.screen_stack else None
+        return action != "count" or (isinstance(top, LiveScreen) and top.counts)
+
+    def action_count(self, digit: int) -> None:
+        """Hand on a digit of the number of steps."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.count(digit)
+
     # What is asked
 
     @on(PauseAsked)
@@ -206,6 +253,26 @@ class DdptopApp(App[None]):
     @on(ResumeAsked)
     def _resume(self) -> None:
         self._act("resume", self.source.resume)
+
+    @on(StepAsked)
+    def _step(self, message: StepAsked) -> None:
+        self._act("step", partial(self.source.step, message.steps))
+
+    @on(CheckpointAsked)
+    def _checkpoint(self) -> None:
+        self._act("checkpoint", self.source.checkpoint)
+
+    @on(StopAsked)
+    def _ask_stop(self) -> None:
+        self.push_screen(about_stop(self.source.frame(self._clock())), self._stop)
+
+    def _stop(self, answer: str | None) -> None:
+        if answer in (STOP, SAVE_AND_STOP):
+            self._act("stop", partial(self.source.stop, checkpoint=answer == SAVE_AND_STOP))
+
+    def _freeze(self, answer: str | None) -> None:
+        if answer == FREEZE:
+            self._act("freeze", self.source.freeze)
 
     def _act(self, name: str, work: Callable[[], str]) -> None:
         if self._acting is not None:
@@ -218,7 +285,7 @@ class DdptopApp(App[None]):
         try:
             text = work()
         except Refused as reason:
-            self.post_message(Acted(str(reason), done=False))
+            self.post_message(Acted(str(reason), done=False, unholdable=isinstance(reason, Unholdable)))
         else:
             self.post_message(Acted(text, done=True))
 
@@ -227,6 +294,8 @@ class DdptopApp(App[None]):
         name, self._acting = self._acting, None
         if message.done:
             self.notify(message.text, markup=False)
+        elif message.unholdable:
+            self.push_screen(about_freeze(self.source.frame(self._clock()), message.text), self._freeze)
         else:
             self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
         self._paint()
@@ -234,7 +303,28 @@ class DdptopApp(App[None]):
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
         frame = self.source.frame(self._clock())
-        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s))
+        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s, self._killing))
+
+    @on(KillDialog.Begun)
+    def _kill_begun(self, message: KillDialog.Begun) -> None:
+        self._killing = message.killing
+
+    def _look_after_kill(self) -> None:
+        """Tell the end of a kill whose dialog was closed, once."""
+        if self._killing is None or not self._killing.over:
+            return
+        if not isinstance(self.screen, KillDialog):
+            severity: SeverityLevel = "information" if self._killing.done else "error"
+            self.notify(self._killing.lines[-1], severity=severity, markup=False)
+        self._killing = None
+
+    @on(RestartAsked)
+    def _ask_restart(self) -> None:
+        self.push_screen(RestartDialog(self.source.frame(self._clock()).run, self.source.resumable()), self._restart)
+
+    def _restart(self, resume: bool | None) -> None:
+        if resume is not None:
+            self._act("restart", lambda: self.source.restart(resume=resume))
 
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from ddptop.tui.verbs import config, control, launch, listing, serving, watching
+from ddptop.tui.verbs import config, control, kill, launch, listing, serving, watching
 from ddptop.tui.verbs.options import complain
 
 EPILOG = """\
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser)
-    for family in (launch, watching, listing, control, serving, config):
+    for family in (launch, watching, listing, control, kill, serving, config):
         family.add(verbs)
     return parser
 

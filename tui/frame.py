@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 STATES: Final = (
-    "starting", "running", "pausing", "paused", "stalled", "silent", "killing", "finished", "failed", "killed", "lost",
+    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",
+    "finished", "stopped", "failed", "killed", "lost",
 )  # fmt: skip
-"""Every state of a run or a rank. `stalled`: alive without progress; `silent`: no sign of life;
+"""Every state of a run or a rank. `frozen`: its processes are stopped where they stood;
+`stalled`: alive without progress; `silent`: no sign of life;
 `lost`: ended with nobody watching."""
 
-ENDED: Final = frozenset({"finished", "failed", "killed", "lost"})
+ENDED: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class RankFrame:
     losses: tuple[float | None, ...] = ()
     """Recent losses, oldest first, at most 240."""
     curve: tuple[tuple[int, float], ...] = ()
-    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages."""
+    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages. After a restart
+    the steps count on from where the generation before had come."""
     step_ms: float | None = None
     """Mean over the recent window (about 2 s, at least one step)."""
     phases_ms: Mapping[str, float] | None = None
@@ -109,6 +112,18 @@ class RankFrame:
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    """All ranks were started anew."""
+
+    generation: int
+    """Which start this was, the first being 0."""
+    at: float
+    """Seconds since the epoch."""
+    step: int
+    """The last step on the `curve` before it; the steps of the new generation follow."""
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One run at one moment. Ranks are in order; a rank not heard of yet is there as `starting`."""
 
@@ -129,7 +144,7 @@ class Frame:
     started_at: float | None = None
     ended_at: float | None = None
     held_since: float | None = None
-    """When the last rank came to hold, for a paused run."""
+    """When the last rank came to hold, for a paused run; when its processes were stopped, for a frozen one."""
     step: int | None = None
     """The step that every rank has completed."""
     total_steps: int | None = None
@@ -159,3 +174,17 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    outstanding: int = 0
+    """Collectives that live ranks have entered and not finished, all ranks together."""
+    checkpoints: bool = False
+    """True where its script has told how to save a checkpoint."""
+    timeout_s: float | None = None
+    """Timeout of collectives in the default process group, the shortest of all ranks; None where it is not known."""
+    user: str = ""
+    """Whose run it is, where it is somebody else's."""
+    ending: str = ""
+    """While something is being ended: who is left, and when the next rung of the ladder comes."""
+    restarts: tuple[Restart, ...] = ()
+    """Oldest first."""
+    max_restarts: int = 0
+    """How often torchrun may start the group anew."""

@@ -21,8 +21,12 @@ from textual.screen import Screen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.processes import ProcessMenu
+from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.settings import SettingsError, path
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.rankview import RankView
@@ -34,7 +38,11 @@ PLACES: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("panels", PanelGrid),
     ("one rank", RankScreen),
     ("logs", LogScreen),
+    ("questions", Question),
     ("kill", KillDialog),
+    ("signals", SignalMenu),
+    ("processes", ProcessMenu),
+    ("restart", RestartDialog),
 )
 """Who has bindings, in the order of the help; the app's own are added to the first."""
 

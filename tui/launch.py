@@ -10,15 +10,27 @@ import difflib
 import importlib.util
 import os
 import secrets
+import shlex
+import shutil
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from ddptop.agent import injection, rundir
-from ddptop.agent.group import engine, machine, supervisor
+from ddptop.agent import injection, rundir, wire
+from ddptop.agent.group import engine, journal, machine, succession, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
+
+RESUME: Final = "--resume"
+"""What the catalogue's programs call going on from a checkpoint."""
+_CHECKPOINTS: Final = "--checkpoint-dir"
+_SETTINGS: Final = (
+    "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
+    "on_term",
+)  # fmt: skip
+"""Fields of a run that its repetition takes over as they are."""
 
 
 class RequestError(Exception):
@@ -37,8 +49,14 @@ class Request:
     name: str | None = None
     backend: str | None = None
     grace_s: float = 5.0
+    on_term: str = ""
+    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     inject: tuple[str, ...] = ()
     """Faults to put into the ranks, as `agent.injection` reads them."""
+    who: str = "somebody"
+    """Who asks, for the run's event list."""
+    max_restarts: int = 0
+    """How often torchrun starts all ranks anew when one has failed."""
 
 
 def launch(request: Request) -> RunDir:
@@ -56,7 +74,7 @@ def launch(request: Request) -> RunDir:
         injections = injection.parse_all(request.inject or injection.listed(os.environ), world)
     except ValueError as problem:
         raise RequestError(str(problem)) from problem
-    rundir.prune()
+    succession.tidy()
     name = request.name or rundir.suggest_name(
         request.program.rpartition(".")[2] if request.as_module else request.program
     )
@@ -71,19 +89,100 @@ def launch(request: Request) -> RunDir:
         created_at_ns=time.time_ns(),
         launched=True,
         cwd=os.getcwd(),
-        command=engine.command(target, request.arguments, world),
-        environment={**placement.environment, **_injected(request)},
+        command=engine.command(target, request.arguments, world, request.max_restarts),
+        environment={**placement.environment, **_injected(request), **_on_term(request)},
         placement=placement.text,
         injected=injection.describe(injections),
         grace_s=request.grace_s,
+        on_term=request.on_term,
+        max_restarts=request.max_restarts,
+        owner=os.getuid(),
     )
+    return _start(run, request.who)
+
+
+def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> RunDir:
+    """Start a run again with the settings of one that has ended; the old one and its history stay.
+
+    The new run is called as the old one with a number behind it, counting up.
+
+    Args:
+        ended: the run to repeat.
+        who: who asks, for the run's event list.
+        resume: let the program go on from its checkpoint, where it is one of the catalogue's that can.
+
+    Raises:
+        RequestError: it has not ended, or cannot be repeated.
+        rundir.RunDirError: there is no place for the run.
+    """
+    if not succession.meet(ended).ended:
+        raise RequestError(f"run {ended.name} has not ended; `ddptop kill {ended.name}` ends it")
+    old = ended.read()
+    if not old.launched:
+        raise RequestError(f"run {old.run} was started by hand, so that only whoever did can start it again")
+    if not os.path.isdir(old.cwd):
+        raise RequestError(f"run {old.run} was started in {old.cwd}, which is gone")
+    more = (RESUME,) if resume and RESUME not in old.arguments else ()
+    if resume and not (old.program in CATALOGUE and CATALOGUE[old.program].resumes):
+        raise RequestError(
+            f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
+        )
+    _check_torch()
+    succession.tidy()
+    fields = {name: getattr(old, name) for name in _SETTINGS}
+    run = Run(
+        **fields,
+        run=_next_name(old.run),
+        run_id=secrets.token_hex(16),
+        arguments=(*old.arguments, *more),
+        command=(*old.command, *more),
+        created_at_ns=time.time_ns(),
+        launched=True,
+        owner=os.getuid(),
+    )
+    return _start(run, who)
+
+
+def refuse_to_resume(run: Run) -> str | None:
+    """Return why a run cannot be restarted from a checkpoint, None where it can."""
+    if run.program not in CATALOGUE or not CATALOGUE[run.program].resumes:
+        return f"{run.program} is no program of the catalogue that takes {RESUME}"
+    if not any(argument.partition("=")[0] == _CHECKPOINTS for argument in run.arguments):
+        return f"run {run.run} kept no checkpoint ({_CHECKPOINTS} was not given)"
+    return None
+
+
+def _start(run: Run, who: str) -> RunDir:
     directory = rundir.create(run)
-    supervisor.start(directory)
+    text = f"launched by {who}: {shlex.join((run.program, *run.arguments))}, world {run.world}"
+    journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
+    try:
+        supervisor.start(directory)
+    except OSError as problem:
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise RequestError(f"the supervisor could not be started: {problem}") from problem
     return directory
+
+
+def _next_name(name: str) -> str:
+    """Return `resnet-7f3a.2` for `resnet-7f3a`, and `.3` for that, skipping what is taken."""
+    stem, _, number = name.rpartition(".")
+    if not stem or not number.isdecimal():
+        stem, number = name, "1"
+    taken = {run.name for run in rundir.runs()}
+    for count in range(int(number) + 1, int(number) + 2 + len(taken)):
+        ending = f".{count}"
+        if (found := stem[: rundir.LONGEST_NAME - len(ending)] + ending) not in taken:
+            return found
+    raise AssertionError("more names than runs")
 
 
 def _injected(request: Request) -> dict[str, str]:
     return {injection.VARIABLE: ";".join(request.inject)} if request.inject else {}
+
+
+def _on_term(request: Request) -> dict[str, str]:
+    return {"DDPTOP_ON_TERM": request.on_term} if request.on_term else {}
 
 
 def _target(request: Request) -> str:

@@ -7,20 +7,25 @@ runs in a thread and a ZeroMQ socket belongs to one.
 
 from __future__ import annotations
 
+import os
+import pwd
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import zmq
 
-from ddptop.agent import wire
-from ddptop.agent.group import census, processes, recorder
-from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError, is_alive
-from ddptop.tui import control
+from ddptop.agent import control, wire
+from ddptop.agent.caller import LiveGroup, connect, readable, watchful
+from ddptop.agent.control import Controller
+from ddptop.agent.group import census, freezer, journal, recording, succession
+from ddptop.agent.private import check_socket
+from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.tui import launch
+from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.source import Refused
+from ddptop.tui.source import Aim, ProcessLine, Refused
 from ddptop.tui.store import Liveness, Store
 
 DEFAULT = Thresholds()
@@ -30,72 +35,48 @@ LOOK_S = 0.25
 SURVEY_S = 1.0
 FILL_S = 5.0
 """A gap that is not filled within this is given up and counted."""
-KILL_REPLY_S = 30.0
-"""Beyond the grace period: KILL, and processes that are slow to die."""
-
-Peer = TypeVar("Peer", bound=Hashable)
-
-
-class Caller:
-    """Commands to several peers at once; for use from one thread."""
-
-    def __init__(self, addresses: Mapping[Peer, str]) -> None:
-        self._context = zmq.Context()
-        self._sockets: dict[Hashable, zmq.Socket[bytes]] = {}
-        for peer, address in addresses.items():
-            self._sockets[peer] = _connect(self._context, zmq.DEALER, address)
-
-    def __enter__(self) -> Caller:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._context.destroy(linger=0)
-
-    def ask(self, commands: Mapping[Peer, wire.Command], timeout_s: float) -> dict[Peer, wire.Reply]:
-        """Send each peer its command and return the replies that came in time."""
-        poller = zmq.Poller()
-        waiting: dict[zmq.Socket[bytes], tuple[Peer, int]] = {}
-        for peer, command in commands.items():
-            socket = self._sockets[peer]
-            socket.send(wire.encode(command))
-            waiting[socket] = (peer, command.id)
-            poller.register(socket, zmq.POLLIN)
-        replies: dict[Peer, wire.Reply] = {}
-        deadline = time.monotonic() + timeout_s
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            for socket, _ in poller.poll(int(left * 1000) + 1):
-                peer, number = waiting[socket]
-                answer = _readable(socket.recv())
-                if isinstance(answer, wire.Reply) and answer.id == number:
-                    replies[peer] = answer
-                    del waiting[socket]
-                    poller.unregister(socket)
-        return replies
+ENDING_S = 15.0
+"""From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
 
 
 class Link:
     """One run, as seen and controlled from outside it."""
 
-    def __init__(self, directory: RunDir, who: str, thresholds: Thresholds = DEFAULT) -> None:
-        self.directory = directory
+    def __init__(
+        self, directory: RunDir, who: str, thresholds: Thresholds = DEFAULT, *, onlooker: bool = False
+    ) -> None:
+        """Open a run; an `onlooker` changes nothing about it, not even the record of an end that nobody saw."""
+        self._thresholds = thresholds
         self._who = who
+        self._onlooker = onlooker
+        self._user = "" if directory.owner == os.getuid() else _name_of(directory.owner)
+        self._meet = census.survey if onlooker else succession.meet
+        self._next: RunDir | None = None
+        """A run to be shown from the next `poll` on."""
+        self._open(directory)
+
+    def _open(self, directory: RunDir) -> None:
+        self.directory = directory
         self._run = directory.read()
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
-        self.store = Store(self._run, logs, thresholds)
+        self.store = Store(self._run, logs, self._thresholds)
+        self._endings = Endings(directory, self._who)
         self._context = zmq.Context()
-        self._sub: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
-        self._sub.linger = 0
+        self._sub = watchful(self._context, zmq.SUB)
         self._sub.subscribe(b"")
-        _watch_peer(self._sub)
         self._connected: dict[int, tuple[str, int]] = {}
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
+        self._generation = 0
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
         self._replay: Iterator[wire.Telemetry] | None = None
         if self._run.launched:
-            self._sub.connect(directory.address("supervisor", "pub"))
-        self._replay = recorder.read_history(directory.database) if self._run.launched else None
+            self._listen(directory.address("supervisor", "pub"))
+        # Of a job started by hand there is a record only of what was done with it. Reading a database may write
+        # beside it, so that an onlooker leaves it alone.
+        if not self._onlooker and directory.database.exists():
+            self._replay = recording.read_history(directory.database)
 
     @property
     def settled(self) -> bool:
@@ -104,6 +85,10 @@ class Link:
 
     def poll(self) -> None:
         """Take in what has arrived; bounded in time, never blocks."""
+        if self._next is not None:
+            self._context.destroy(linger=0)
+            self._open(self._next)
+            self._next = None
         now = time.monotonic()
         if now >= self._look_due:
             self._look()
@@ -112,7 +97,9 @@ class Link:
             self._survey()
             self._survey_due = now + SURVEY_S
         deadline = now + DRAIN_S
-        self._drain(deadline)
+        if self._replay is None or not self._generation:
+            self._drain(deadline)
+        # After a restart the past comes first; what is missed of the present meanwhile, a fill brings.
         self._take_replay(deadline)
         self._take_fills()
         self._ask_for_gaps()
@@ -134,12 +121,16 @@ class Link:
             return
         over = self._run.state in ENDED_STATES
         for message in self._replay:
-            # Of a live run the ranks themselves know better; what happened is known to the record alone.
-            if over or isinstance(message, wire.Event):
+            # Of a live run the ranks themselves know better; what happened, and what was before a restart,
+            # is known to the record alone.
+            if over or isinstance(message, wire.Event) or self._is_of_the_past(message):
                 self.store.apply(message, message.at_ns / 1e9 if isinstance(message, wire.Beat) else time.time())
             if time.monotonic() > deadline:
                 return
         self._replay = None
+
+    def _is_of_the_past(self, message: wire.Telemetry) -> bool:
+        return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
 
     def _look(self) -> None:
         """Read again what has changed in the run directory."""
@@ -155,16 +146,25 @@ class Link:
         members = self.directory.members()
         self.store.know_run(self._run)
         self.store.know_members(members)
+        self._generation = max((member.generation for member in members.values()), default=0)
         for rank, member in members.items():
             key = (member.pub, member.process.pid)
             if member.ended is None and self._connected.get(rank) != key:
                 if rank not in self._connected:
-                    self._sub.connect(member.pub)
+                    self._listen(member.pub)
                 self._connected[rank] = key
+
+    def _listen(self, address: str) -> None:
+        try:
+            check_socket(address, self.directory.owner)
+        except RunDirError as problem:
+            self.store.apply(wire.Event(time.time_ns(), f"not listened to: {problem}", None, "error"), time.time())
+        else:
+            self._sub.connect(address)
 
     def _survey(self) -> None:
         try:
-            self.store.know_liveness(_liveness(self.directory))
+            self.store.know_liveness(_liveness(self.directory, self._meet(self.directory)))
         except RunDirError:
             return
 
@@ -174,7 +174,10 @@ class Link:
         for rank, first in self.store.gaps().items():
             if rank in self._fills or rank not in self._connected:
                 continue
-            socket = _connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
+            try:
+                socket = connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
+            except Refused:
+                continue
             socket.send(wire.encode(wire.Fill(1, first)))
             self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
 
@@ -183,7 +186,7 @@ class Link:
             done = time.monotonic() > give_up
             while not done:
                 try:
-                    answer = _readable(socket.recv(zmq.NOBLOCK))
+                    answer = readable(socket.recv(zmq.NOBLOCK))
                 except zmq.Again:
                     break
                 if isinstance(answer, wire.Steps):
@@ -196,137 +199,118 @@ class Link:
 
     def frame(self, now: float) -> Frame:
         """Return the picture of this moment."""
-        return self.store.frame(now)
+        picture = self.store.frame(now)
+        return replace(picture, user=self._user) if self._user else picture
 
     def pause(self) -> str:
-        """Hold all ranks at the same step; see `control.pause`."""
-        with self._ranks() as (caller, ranks):
-            return control.pause(caller, ranks)
+        """Hold all ranks at the same step; see `Controller.pause`."""
+        return self._act("pause", lambda controller: controller.pause())
+
+    def step(self, steps: int) -> str:
+        """Let a paused group do so many steps; see `Controller.advance`."""
+        return self._act(f"step {steps}", lambda controller: controller.advance(steps))
+
+    def checkpoint(self) -> str:
+        """Have all ranks save at the same step; see `Controller.checkpoint`."""
+        return self._act("checkpoint", lambda controller: controller.checkpoint())
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End all scripts at the same step; see `Controller.stop`."""
+        return self._act("stop", lambda controller: self._stop(controller, checkpoint))
+
+    def _stop(self, controller: Controller, checkpoint: bool) -> str:
+        done = controller.stop(checkpoint=checkpoint)
+        # The scripts have ended; their processes and torchrun take another moment.
+        deadline = time.monotonic() + ENDING_S
+        while self._meet(self.directory).state not in ENDED_STATES and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return done
 
     def resume(self) -> str:
-        """Let all ranks go on; see `control.resume`."""
-        with self._ranks() as (caller, ranks):
-            return control.resume(caller, ranks)
+        """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
+        if not freezer.has_stopped(self.directory):
+            return self._act("resume", lambda controller: controller.resume())
+        return self._noted("resume", lambda: freezer.thaw(self.directory))
 
-    def _ranks(self) -> _Ranks:
-        run = self.directory.read()
-        if run.state in ENDED_STATES:
-            raise Refused(f"run {run.run} is over ({run.state})")
-        members = self.directory.members()
-        missing = [rank for rank in range(run.world) if rank not in members]
-        if missing:
-            raise Refused(f"still starting: rank {missing[0]} has not reported yet; try again in a moment")
-        alive = {r: m.cmd for r, m in members.items() if m.ended is None and is_alive(m.process)}
-        if not alive:
-            raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")
-        return _Ranks(alive)
+    def freeze(self) -> str:
+        """Stop all processes where they are; see `freezer.freeze`."""
+        return self._noted("freeze", self._freeze)
 
-    def victims(self, rank: int | None) -> str:
-        """Say what `kill` would end, in one line for each thing there is to know."""
-        run, members = self.directory.read(), self.directory.members()
-        if rank is not None:
-            others = run.world - 1
-            effect = "the others fail at their next collective, and torchrun ends them" if others else "the run ends"
-            pid = f" (pid {members[rank].process.pid})" if rank in members else ""
-            return f"rank {rank}{pid} and its helpers: {effect}"
-        counts = Counter(target.role for target in processes.find(run, members))
-        torchrun = f"torchrun {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
-        ranks = f"{counts['rank']} rank{'' if counts['rank'] == 1 else 's'}"
-        return f"{torchrun}{ranks}, {counts['helper']} helper{'' if counts['helper'] == 1 else 's'}"
+    def _freeze(self) -> str:
+        with LiveGroup(self.directory) as group:
+            replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, control.ANSWER_S)
+        known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
+        return freezer.freeze(self.directory, self._who, min(known, default=None))
 
-    def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
-        """End the run, or one rank of it, and say what was ended.
+    def _act(self, action: str, work: Callable[[Controller], str]) -> str:
+        def act() -> str:
+            if freezer.has_stopped(self.directory):
+                raise Refused("its processes are frozen; resume it first")
+            with LiveGroup(self.directory) as group:
+                return work(Controller(group, self._who))
+
+        return self._noted(action, act)
+
+    def _noted(self, action: str, work: Callable[[], str]) -> str:
+        """Act, and keep with the run who did it and what came of it."""
+        try:
+            outcome = work()
+        except Refused as refusal:
+            self._note(action, f"refused: {refusal}", "warning")
+            raise
+        self._note(action, outcome, "info")
+        return outcome
+
+    def _note(self, action: str, outcome: str, level: str) -> None:
+        text = f"{action} by {self._who}: {outcome}"
+        journal.note(self.directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
+
+    def victims(self, aim: Aim) -> str:
+        """Say what `kill` would end; see `Endings.victims`."""
+        return self._endings.victims(aim)
+
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run."""
+        return self._endings.processes()
+
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
+        """End the run, or one rank or process of it; see `Endings.kill`."""
+        return self._endings.kill(grace_s, aim, progress, self.store.count_down)
+
+    def signal(self, number: int, aim: Aim) -> str:
+        """Send a signal; see `Endings.signal`."""
+        return self._endings.signal(number, aim)
+
+    def resumable(self) -> bool:
+        """Say whether the run could be restarted from a checkpoint."""
+        return launch.refuse_to_resume(self._run) is None
+
+    def restart(self, *, resume: bool) -> str:
+        """Start the ended run again, and show the new one from the next `poll` on.
 
         Raises:
-            Refused: there is nothing to end, or something would not die.
+            Refused: nothing was started.
         """
-        state = census.settle(self.directory)
-        if state.state in ENDED_STATES:
-            raise Refused(f"run {self.directory.name} is over already ({state.state})")
-        if state.supervised:
-            reply = self._ask_supervisor(wire.Kill(1, grace_s, rank, self._who), grace_s, progress)
-            if reply is not None:
-                if not reply.done:
-                    raise Refused(reply.text)
-                return reply.text
-            progress("the supervisor does not answer; ending the run without it")
         try:
-            return census.kill(self.directory, grace_s, self._who, rank=rank, progress=progress)
-        except ValueError as refusal:
-            raise Refused(str(refusal)) from refusal
-
-    def _ask_supervisor(self, command: wire.Kill, grace_s: float, progress: Callable[[str], None]) -> wire.Reply | None:
-        """Send a command, pass on what the supervisor tells meanwhile, and return its answer."""
-        with zmq.Context() as context:
-            events = _connect(context, zmq.SUB, self.directory.address("supervisor", "pub"))
-            events.subscribe(wire.TOPIC_EVENT)
-            asking = _connect(context, zmq.DEALER, self.directory.address("supervisor", "cmd"))
-            try:
-                asking.send(wire.encode(command))
-                poller = zmq.Poller()
-                poller.register(events, zmq.POLLIN)
-                poller.register(asking, zmq.POLLIN)
-                deadline = time.monotonic() + grace_s + KILL_REPLY_S
-                while time.monotonic() < deadline:
-                    ready = dict(poller.poll(500))
-                    if events in ready:
-                        message = wire.read_telemetry(events.recv_multipart()[-1])
-                        if isinstance(message, wire.Event):
-                            progress(message.text)
-                    if asking in ready:
-                        answer = _readable(asking.recv())
-                        if isinstance(answer, wire.Reply):
-                            return answer
-                    if not ready and not census.survey(self.directory).supervised:
-                        return None
-                return None
-            finally:
-                events.close(linger=0)
-                asking.close(linger=0)
+            started = launch.restart(self.directory, resume=resume, who=self._who)
+        except (launch.RequestError, RunDirError) as problem:
+            raise Refused(str(problem)) from problem
+        self._next = started
+        return f"started again as {started.name}"
 
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
         self._context.destroy(linger=0)
 
 
-class _Ranks:
-    """A `Caller` to the live ranks, for one action."""
-
-    def __init__(self, addresses: dict[int, str]) -> None:
-        self._ranks = sorted(addresses)
-        self._caller = Caller(addresses)
-
-    def __enter__(self) -> tuple[Caller, list[int]]:
-        return self._caller, self._ranks
-
-    def __exit__(self, *_: object) -> None:
-        self._caller.__exit__()
-
-
-def _connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.linger = 0
-    _watch_peer(socket)
-    socket.connect(address)
-    return socket
-
-
-def _watch_peer(socket: zmq.Socket[bytes]) -> None:
-    # A frozen peer keeps its connection; only these find it out. MAXMSGSIZE is left alone on
-    # purpose: on a connecting socket one oversized message would make it deaf for good.
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1500)
-
-
-def _readable(payload: bytes) -> wire.Answer | None:
+def _name_of(uid: int) -> str:
     try:
-        return wire.read_answer(payload)
-    except wire.Unreadable:
-        return None
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
-def _liveness(directory: RunDir) -> Liveness:
-    found = census.settle(directory)
+def _liveness(directory: RunDir, found: census.Census) -> Liveness:
     return Liveness(
         state=found.state,
         supervised=found.supervised,
@@ -334,4 +318,5 @@ def _liveness(directory: RunDir) -> Liveness:
         alive=frozenset(found.alive),
         cause=found.cause,
         cause_rank=found.cause_rank,
+        frozen_at=None if (since := freezer.frozen(directory)) is None else since.at_ns / 1e9,
     )

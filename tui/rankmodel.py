@@ -48,7 +48,21 @@ class RankModel:
         self._losses: deque[float | None] = deque(maxlen=POINTS)
         self._latencies: deque[int] = deque(maxlen=512)
         self._curve = Curve()
+        self._past_steps = 0
+        """Steps of the generations before, which the curve counts on from."""
         self._summary: _Summary | None = None
+
+    def successor(self, past_steps: int) -> RankModel:
+        """Return the model of the process that has taken this one's place; the loss curve goes on."""
+        model = RankModel(self.rank, self._listener)
+        model.member, model.alive = self.member, self.alive
+        model._curve, model._past_steps = self._curve, past_steps
+        return model
+
+    @property
+    def last_step(self) -> int:
+        """The last step on the curve."""
+        return self._past_steps + (self._recent[-1].step if self._recent else 0)
 
     def take(self, steps: Iterable[Step]) -> None:
         """Take in records as they come; what follows a gap waits until it is filled."""
@@ -84,7 +98,7 @@ class RankModel:
         self._losses.append(step.loss)
         if step.loss is not None:
             self.loss = step.loss
-            self._curve.add(step.step, step.loss)
+            self._curve.add(self._past_steps + step.step, step.loss)
         self._latencies.extend(
             call.duration_ns
             for call in step.collectives
@@ -103,7 +117,9 @@ class RankModel:
     def state(self, now: float) -> str:
         """Return the rank's state, one of `frame.STATES`."""
         if self.member is not None and self.member.ended is not None:
-            return "finished" if self.member.ended.exit_code == 0 else "failed"
+            if self.member.ended.exit_code:
+                return "failed"
+            return "finished" if self.member.ended.stopped_by is None else "stopped"
         if self.alive is False:
             return "lost"
         if self.beat is None:

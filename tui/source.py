@@ -7,13 +7,34 @@ recording and a fake in a test look the same to it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
+from ddptop.agent.control import Refused, Unholdable
+from ddptop.agent.identity import Process
 from ddptop.tui.frame import Frame
 
+__all__ = ["Aim", "ProcessLine", "Refused", "Source", "Unholdable"]
 
-class Refused(Exception):
-    """An action that was not done; the text is the reason, one line for the user."""
+Aim = int | Process | None
+"""What a kill or a signal is meant for: a rank by its number, one process by its identity, or the whole run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLine:
+    """One process of the run, for the list that one is chosen from. Text in here is clean."""
+
+    process: Process
+    role: str
+    """`torchrun`, `rank`, `data worker` or `helper`."""
+    rank: int | None
+    """The rank that it is or works for."""
+    status: str
+    age_s: float | None
+    cpu_percent: float | None
+    """Since it began; 100 is one core."""
+    memory_bytes: int | None
+    command: str
 
 
 class Source(Protocol):
@@ -31,6 +52,39 @@ class Source(Protocol):
 
         Raises:
             Refused: they are not held, and why.
+            Unholdable: there is no step at which they could be; `freeze` is what is left.
+        """
+        ...
+
+    def freeze(self) -> str:
+        """Stop all processes where they are, at the risk of their collective timeout. Blocks as `pause` does.
+
+        Raises:
+            Refused: they are not stopped, and why.
+        """
+        ...
+
+    def step(self, steps: int) -> str:
+        """From a pause, let all ranks do exactly so many more steps. Blocks; returns one line.
+
+        Raises:
+            Refused: they were not made, and why.
+        """
+        ...
+
+    def checkpoint(self) -> str:
+        """Have all ranks save a checkpoint at the same step. Blocks; returns one line saying where.
+
+        Raises:
+            Refused: there is none, and why.
+        """
+        ...
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End all scripts at the same step, after a checkpoint where there can be one. Blocks; returns one line.
+
+        Raises:
+            Refused: they do not end, and why.
         """
         ...
 
@@ -42,8 +96,8 @@ class Source(Protocol):
         """
         ...
 
-    def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
-        """End the run, or one rank of it. Blocks; returns one line saying what was ended.
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
+        """End the run, or one rank or process of it. Blocks; returns one line saying what was ended.
 
         `progress` takes lines for the user and may be called from any thread.
 
@@ -52,8 +106,32 @@ class Source(Protocol):
         """
         ...
 
-    def victims(self, rank: int | None) -> str:
+    def signal(self, number: int, aim: Aim) -> str:
+        """Send a signal. Blocks for a moment; returns one line saying who got it.
+
+        Raises:
+            Refused: nobody got it, and why.
+        """
+        ...
+
+    def resumable(self) -> bool:
+        """Say whether the run, once ended, can be restarted from a checkpoint."""
+        ...
+
+    def restart(self, *, resume: bool) -> str:
+        """Start the ended run again, and show the new run from then on. Blocks; returns one line.
+
+        Raises:
+            Refused: nothing was started, and why.
+        """
+        ...
+
+    def victims(self, aim: Aim) -> str:
         """Describe in one or two lines what `kill` would end. May take a moment."""
+        ...
+
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run, torchrun first, then each rank with its helpers. Takes a moment."""
         ...
 
     def close(self) -> None:

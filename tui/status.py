@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddptop.agent import rundir
+from ddptop.agent import rundir, wire
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.link import Link
 from ddptop.tui.plain import phases, progress
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.units import DASH, duration, loss, size
+from ddptop.tui.units import DASH, clean, duration, loss, size
 
 PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""
@@ -24,7 +25,7 @@ def frames(directories: Sequence[rundir.RunDir], who: str, thresholds: Threshold
     links = []
     for directory in directories:
         try:
-            links.append(Link(directory, who, thresholds))
+            links.append(Link(directory, who, thresholds, onlooker=directory.owner != os.getuid()))
         except rundir.RunDirError:
             # Removed, or damaged, since it was listed.
             continue
@@ -81,6 +82,26 @@ def as_json(frame: Frame) -> dict[str, Any]:
     }
 
 
+def event_json(event: wire.Event) -> dict[str, Any]:
+    """Return the documented form of an event; empty texts are null."""
+    return {
+        "at": event.at_ns / 1e9,
+        "level": event.level,
+        "rank": event.rank,
+        "action": clean(event.action, 40) or None,
+        "who": clean(event.who, 100) or None,
+        "text": clean(event.text, 400),
+    }
+
+
+def event_line(event: wire.Event) -> str:
+    """Return an event as a line of `events`."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at_ns / 1e9))
+    mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
+    named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
+    return f"{at} {mark} {'' if named else f'rank {event.rank}: '}{clean(event.text, 400)}"
+
+
 def _rank_json(rank: RankFrame) -> dict[str, Any]:
     known: Mapping[str, float] = rank.phases_ms or {}
     return {
@@ -123,7 +144,13 @@ def run_json(frame: Frame) -> dict[str, Any]:
     """Return the documented form of one run in `ps --json`."""
     names = ("run", "state", "program", "world", "backend", "device", "step", "exit_code", "cause")
     row = {name: getattr(frame, name) for name in names}
-    return {**row, "pid": frame.torchrun_pid, "started_at": frame.started_at, "ended_at": frame.ended_at}
+    return {
+        **row,
+        "user": frame.user or None,
+        "pid": frame.torchrun_pid,
+        "started_at": frame.started_at,
+        "ended_at": frame.ended_at,
+    }
 
 
 def table(pictures: Sequence[Frame], now: float) -> list[str]:
@@ -133,7 +160,7 @@ def table(pictures: Sequence[Frame], now: float) -> list[str]:
         end = now if frame.ended_at is None else frame.ended_at
         rows.append(
             (
-                frame.run,
+                f"{frame.user}/{frame.run}" if frame.user else frame.run,
                 frame.state,
                 str(frame.world),
                 DASH if frame.step is None else f"{frame.step:,}",

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
 from ddptop.tui.collectives import Alignment
-from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
+from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Restart, Verdict
 from ddptop.tui.rankmodel import DEFAULT, RankModel
 from ddptop.tui.settings import Thresholds
 from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
 
 EVENTS = 500
+_ACTED = frozenset({"running", "pausing", "paused", "frozen"})
+"""States that a run is moved between by actions, each of which is an event of its own."""
 KEPT = 0.7
 """A verdict once told stays down to this part of the share from which it is told."""
 
@@ -37,6 +39,8 @@ class Liveness:
     """Ranks whose process runs."""
     cause: str | None = None
     cause_rank: int | None = None
+    frozen_at: float | None = None
+    """When its processes were stopped where they stood, in seconds since the epoch; None where they are not."""
 
 
 class Store:
@@ -57,6 +61,9 @@ class Store:
         self._rank_states: dict[int, str] = {}
         self._held_since: float | None = None
         self._verdict: Verdict | None = None
+        self._generation = 0
+        self._restarts: tuple[Restart, ...] = ()
+        self._countdown = ""
         self.refused = 0
         """Messages that could not be read here."""
         if run.injected:
@@ -75,13 +82,15 @@ class Store:
                     return
                 model.beat, model.heard_at = message, now
                 self._judge.beat(message)
-            case wire.Steps(rank, steps):
+            case wire.Steps(rank, steps, generation):
+                self._follow(generation, now)
                 model = self._ranks.get(rank)
                 if model is None:
                     self.refused += 1
                     return
-                model.take(steps)
-                model.heard_at = now
+                if generation == self._generation:
+                    model.take(steps)
+                    model.heard_at = now
             case wire.Event(at_ns, text, rank, level):
                 self._add(EventLine(at_ns / 1e9, clean(text, 400), rank, level))
             case wire.RunState():
@@ -92,6 +101,10 @@ class Store:
         if model is None or hello.run_id != self._run.run_id:
             self.refused += 1
             return
+        self._follow(hello.generation, hello.started_at_ns / 1e9)
+        if hello.generation != self._generation:
+            return
+        model = self._ranks[hello.rank]
         if hello.protocol != wire.PROTOCOL and model.hello is None:
             text = (
                 f"rank {hello.rank} speaks protocol {hello.protocol}, this dashboard {wire.PROTOCOL}: update the older"
@@ -99,10 +112,28 @@ class Store:
             self._add(EventLine(now, text, hello.rank, "warning"))
         if model.hello is not None and model.hello.started_at_ns != hello.started_at_ns:
             # A new process in the old one's place: its numbers begin anew.
-            self._ranks[hello.rank] = model = RankModel(hello.rank, self._record, self._thresholds)
-            self._judge.restart()
-            self._alignment = Alignment(self._run.world)
+            self._ranks[hello.rank] = model = model.successor(0)
+            self._begin_anew()
         model.hello, model.heard_at = hello, now
+
+    def _follow(self, generation: int, now: float) -> None:
+        """Begin with the ranks of a new generation, where this is one: torchrun has started all of them anew."""
+        if generation <= self._generation:
+            return
+        # Every rank's curve goes on from the same step, however far each had come.
+        last = max(model.last_step for model in self._ranks.values())
+        self._ranks = {rank: model.successor(last) for rank, model in self._ranks.items()}
+        self._generation = generation
+        self._restarts += (Restart(generation, now, last),)
+        self._rank_states = {}
+        self._begin_anew()
+        if not self._run.launched:
+            # No supervisor tells of it.
+            self._add(EventLine(now, f"restart {generation}: all ranks were started anew", None, "warning"))
+
+    def _begin_anew(self) -> None:
+        self._judge.restart()
+        self._alignment = Alignment(self._run.world)
 
     def _record(self, rank: int, step: wire.Step) -> None:
         self._judge.take(rank, step)
@@ -117,6 +148,13 @@ class Store:
         for rank, member in members.items():
             if rank in self._ranks:
                 self._ranks[rank].member = member
+                if member.generation > self._generation:
+                    # What its predecessor said last tells nothing of it.
+                    self._ranks[rank].beat = None
+
+    def count_down(self, line: str) -> None:
+        """Take in who is left of an ending that goes on here, without a supervisor; from any thread."""
+        self._countdown = line
 
     def know_liveness(self, liveness: Liveness) -> None:
         """Take in what the process table says."""
@@ -162,6 +200,8 @@ class Store:
             return self._group.state
         if self._liveness is not None and self._liveness.state in ENDED:
             return self._liveness.state
+        if self._liveness is not None and self._liveness.frozen_at is not None:
+            return "frozen"
         live = [state for state in ranks.values() if state not in ENDED]
         if not live:
             # All scripts have ended; how the run ended is for torchrun to say.
@@ -182,7 +222,9 @@ class Store:
             elif state in ("running", "starting") or state in ENDED:
                 self._held_since = None
             # What a supervisor sees it tells itself, with the reason.
-            told = self._run.launched and (state in ENDED or state == "killing")
+            told = (self._run.launched and (state in ENDED or state == "killing")) or _ACTED.issuperset(
+                {state, self._state}
+            )
             if self._state is not None and not told:
                 self._add(EventLine(now, self._telling(state), None, _level(state)))
             self._state = state
@@ -213,17 +255,10 @@ class Store:
         if state in ENDED:
             code = self._run.exit_code
             return f"run {state}" + (f", exit code {code}" if code is not None else "")
-        if state == "paused":
-            return f"paused: all ranks held at step {self._common_step()}"
         return state
 
     def _add(self, event: EventLine) -> None:
         self._events.append(event)
-
-    def _common_step(self) -> int | None:
-        """Return the step that every rank has completed."""
-        steps = [model.beat.step for model in self._ranks.values() if model.beat is not None]
-        return min(steps) if len(steps) == len(self._ranks) else None
 
     def _picture(self, now: float, state: str, ranks: tuple[RankFrame, ...]) -> Frame:
         run, live = self._run, self._liveness
@@ -249,7 +284,7 @@ class Store:
             note=_first(clean(beat.note, 200) for beat in beats if beat.note is not None),
             started_at=run.created_at_ns / 1e9,
             ended_at=None if run.ended_at_ns is None else run.ended_at_ns / 1e9,
-            held_since=self._held_since,
+            held_since=self._held(state, beats),
             step=step,
             total_steps=total,
             eta_s=(total - step) * step_ms / 1e3 if moving and total and step is not None and step_ms else None,
@@ -271,7 +306,22 @@ class Store:
             refused=self.refused
             + sum(rank.refused for rank in ranks)
             + (self._group.refused if self._group is not None else 0),
+            outstanding=sum(rank.outstanding for rank in ranks if rank.state not in ENDED),
+            checkpoints=any(beat.checkpoints for beat in beats),
+            timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
+            ending=self._countdown or (clean(self._group.ending, 200) if self._group is not None else ""),
+            restarts=self._restarts,
+            max_restarts=run.max_restarts,
         )
+
+    def _held(self, state: str, beats: list[wire.Beat]) -> float | None:
+        """Return since when all are held: the ranks' own word, else since it was seen here."""
+        if state == "frozen":
+            return None if self._liveness is None else self._liveness.frozen_at
+        if state != "paused":
+            return None
+        told = [beat.held_at_ns for beat in beats if beat.held_at_ns is not None]
+        return max(told) / 1e9 if told else self._held_since
 
     def _cause(self) -> tuple[str | None, int | None]:
         if self._run.cause is not None:
@@ -288,6 +338,10 @@ def _in_context(rank: str, run: str, culprit: bool) -> str:
     """
     if rank == "lost" and run in ("killed", "killing", "failed"):
         return "failed" if culprit else "killed"
+    if rank == "finished" and run == "stopped":
+        return run
+    if run == "frozen" and rank not in ENDED:
+        return run
     if rank in ("starting", "running", "paused", "silent", "stalled") and run in ENDED:
         return run
     return rank

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import signal
 import sys
 import threading
@@ -14,30 +12,18 @@ from types import FrameType
 
 from ddptop.agent.rundir import RunDir
 from ddptop.tui import plain, status
+from ddptop.tui.actor import who as who
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.link import Link
 from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused
 
 
-def who() -> str:
-    """Say who acts, for the run's event list."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"user {os.getuid()}"
-    try:
-        terminal = os.ttyname(0).removeprefix("/dev/")
-    except OSError:
-        terminal = "no terminal"
-    return f"{user} on {terminal}"
-
-
 def show_dashboard(directory: RunDir, settings: Settings) -> int:
     """Show the dashboard until it is left, then say how to come back."""
     from ddptop.tui.app import run_dashboard
 
-    link = Link(directory, who(), settings.thresholds)
+    link = Link(directory, who("dashboard"), settings.thresholds)
     # Closes the link when it ends; the picture it had is still there.
     code = run_dashboard(link, settings=settings)
     frame = link.frame(time.time())
@@ -51,7 +37,7 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
 
     The first is written once the live ranks have been heard, the last when the run is over.
     """
-    link = Link(directory, who(), settings.thresholds)
+    link = Link(directory, who("shell"), settings.thresholds)
     try:
         frame = status.heard([link])[0]
         due = time.monotonic()
@@ -78,7 +64,7 @@ def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings
     from ddptop.tui import picture
     from ddptop.tui.app import FAILED
 
-    link = Link(directory, who(), settings.thresholds)
+    link = Link(directory, who("shell"), settings.thresholds)
     try:
         file.write_text(picture.take(link, size, settings), encoding="utf-8")
     except OSError as problem:
@@ -107,19 +93,21 @@ def exit_code(frame: Frame) -> int:
     if frame.state == "killed":
         return 128 + signal.SIGTERM
     if frame.exit_code is None:
-        return 0 if frame.state == "finished" else 1
+        return 0 if frame.state in ("finished", "stopped") else 1
     return frame.exit_code if frame.exit_code >= 0 else 128 - frame.exit_code
 
 
 def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link(directory, who(), settings.thresholds)
+    link = Link(directory, who("shell"), settings.thresholds)
     view = plain.PlainView(link, sys.stdout, settings.plain.interval_s)
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:
         try:
             return exit_code(view.follow())
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, _Terminated) and directory.read().on_term:
+                return _preempted(link, view)
             return _interrupted(link, view, directory, launched_here)
     finally:
         if previous is not None:
@@ -127,8 +115,12 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
         link.close()
 
 
+class _Terminated(KeyboardInterrupt):
+    """A TERM has come: nobody can be asked."""
+
+
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise _Terminated
 
 
 def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_here: bool) -> int:
@@ -148,6 +140,21 @@ def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_
     view.follow()
     ending.join(timeout=5)
     return 130
+
+
+def _preempted(link: Link, view: plain.PlainView) -> int:
+    stopping = threading.Thread(target=_stop, args=(link,), daemon=True)
+    stopping.start()
+    frame = view.follow()
+    stopping.join(timeout=5)
+    return exit_code(frame)
+
+
+def _stop(link: Link) -> None:
+    try:
+        link.stop(checkpoint=True)
+    except Refused as refusal:
+        print(f"ddptop: {refusal}", file=sys.stderr)
 
 
 def _ask(name: str) -> str:

@@ -46,7 +46,7 @@ class Judgement:
     """How a run ended."""
 
     state: str
-    """`finished`, `failed` or `lost`."""
+    """`finished`, `stopped`, `failed` or `lost`."""
     exit_code: int | None
     cause: str | None = None
     rank: int | None = None
@@ -83,9 +83,13 @@ def judge(
     """
     codes = _summary(torchrun_log, members)
     code = None if exit_code is None else _positive(exit_code)
+    whole = len(members) >= world and all(member.ended and member.ended.exit_code == 0 for member in members.values())
+    stoppers = [member.ended.stopped_by for member in members.values() if member.ended and member.ended.stopped_by]
+    if stoppers and (exit_code == 0 or whole):
+        return Judgement("stopped", 0, f"stopped by {clean(stoppers[0], 100)}", warning=_late_trouble(codes, exit_code))
     if exit_code == 0:
         return Judgement("finished", 0)
-    if len(members) >= world and all(member.ended and member.ended.exit_code == 0 for member in members.values()):
+    if whole:
         return Judgement("finished", 0, warning=_late_trouble(codes, exit_code))
     told = _TOLD.findall(torchrun_log)
     if told and not codes:
@@ -129,7 +133,7 @@ def describe_end(member: Member) -> tuple[str, str]:
     if ended is None:
         return f"rank {member.rank} is gone, without a word", "warning"
     if ended.exit_code == 0:
-        return f"rank {member.rank} finished", "info"
+        return f"rank {member.rank} {'stopped' if ended.stopped_by else 'finished'}", "info"
     reason = f": {clean(ended.error)}" if ended.error else ""
     return f"rank {member.rank} ended with exit code {ended.exit_code}{reason}", "error"
 
@@ -178,7 +182,7 @@ def _positive(code: int) -> int:
 
 
 def _late_trouble(codes: Mapping[int, int], exit_code: int | None) -> str | None:
-    if exit_code is None:
+    if not exit_code:
         return None
     if not codes:
         who = f"torchrun {_silent(exit_code)}" if exit_code < 0 else f"torchrun ended with exit code {exit_code}"

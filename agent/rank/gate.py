@@ -1,8 +1,9 @@
 """The step boundary: where a rank can be held without leaving a collective half done.
 
 Pausing has two phases, because ranks are up to a step apart.  Each rank first promises not
-to pass the step now in work and tells its number; the controller commits the largest.  A
-promise that is not committed lapses by itself, a committed one lasts until `resume`.
+to pass the step now in work and tells its number; the controller commits the largest.  Until
+the hold is kept it is a lease: it lapses unless its controller renews it, so that the
+training goes on when the controller dies.  A kept hold lasts until `resume`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
 class GateError(Exception):
     """Why a command was refused, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What came of a call of the script's checkpoint function."""
+
+    done: bool
+    text: str
+    """Where it saved, empty where it did not say; or what it raised."""
+    took_ns: int
 
 
 class Gate:
@@ -21,14 +33,25 @@ class Gate:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._changed = threading.Condition()
+        self.lock = threading.RLock()
+        """Held while the gate changes; the same thread may take it again."""
+        self._changed = threading.Condition(self.lock)
         self._limit: int | None = None
         self._expires: float | None = None
+        self._lease_s = 0.0
         self._token: str | None = None
+        self._work: Callable[[], Saved] | None = None
+        self._working = False
+        self._saved: Saved | None = None
+        self._save_token: str | None = None
+        self.expired: Callable[[str], None] = lambda token: None
+        """Called, under the lock, when the lease of that token runs out: may still keep the hold."""
         self.completed = 0
         """Steps completed."""
-        self.held = False
-        """True while the training thread stands in `boundary`."""
+        self.held_at_ns: int | None = None
+        """Since when the training thread stands in `boundary`; wall clock."""
+        self.ended_by: str | None = None
+        """Who asked for the end of the script; it is to end at this boundary."""
 
     def boundary(self) -> bool:
         """Count a step, and stay here while the gate is closed; return whether it was.
@@ -36,19 +59,36 @@ class Gate:
         Called by the training thread after every optimizer step. A signal handler of the
         script runs as ever while it waits.
         """
-        with self._changed:
+        with self.lock:
             self.completed += 1
-            self._lapse()
             if self._limit is None:
                 return False
-            try:
-                while self._limit is not None and self.completed >= self._limit:
-                    self.held = True
-                    self._changed.wait(self._patience())
-                    self._lapse()
-            finally:
-                waited, self.held = self.held, False
-            return waited
+        waited = False
+        try:
+            while (work := self._next_work()) is not None:
+                waited = True
+                saved = work()
+                with self.lock:
+                    self._saved, self._working = saved, False
+                    self._renew()
+        finally:
+            with self.lock:
+                waited = waited or self.held_at_ns is not None
+                self.held_at_ns, self._working = None, False
+        return waited
+
+    def _next_work(self) -> Callable[[], Saved] | None:
+        """Wait here while the gate is closed; return what is to be done meanwhile, None once it is open."""
+        with self.lock:
+            self._lapse()
+            while self._limit is not None and self.completed >= self._limit and self.ended_by is None:
+                self.held_at_ns = self.held_at_ns or time.time_ns()
+                if self._work is not None:
+                    work, self._work, self._working = self._work, None, True
+                    return work
+                self._changed.wait(self._patience())
+                self._lapse()
+            return None
 
     def promise(self, token: str, lease_s: float) -> int:
         """Promise not to pass the step now in work; return its number.
@@ -56,48 +96,132 @@ class Gate:
         Raises:
             GateError: the rank is paused already, or somebody else is pausing it.
         """
-        with self._changed:
+        with self.lock:
             self._lapse()
-            if self._limit is not None and self._expires is None:
-                raise GateError(f"already paused at step {self._limit}")
-            if self._limit is not None and token != self._token:
-                raise GateError("another pause is under way")
+            self._check_open_to(token)
             self._limit = self._limit or self.completed + 1
-            self._token, self._expires = token, self._clock() + lease_s
+            self._token, self._lease_s = token, lease_s
+            self._renew()
             return self._limit
 
-    def commit(self, token: str, step: int) -> None:
-        """Let the rank run up to `step` and stay there.
+    def _check_open_to(self, token: str) -> None:
+        if self.ended_by is not None:
+            raise GateError(f"it is being ended by {self.ended_by}")
+        if self._limit is not None and self._token is None:
+            raise GateError(f"already paused at step {self._limit}")
+        if self._limit is not None and token != self._token:
+            raise GateError("another pause is under way")
+
+    def commit(self, token: str, step: int, lease_s: float = 0.0) -> None:
+        """Let the rank run up to `step` and stay there, under a lease or, without one, until `resume`.
 
         Raises:
             GateError: the promise has lapsed, or `step` is behind it.
         """
-        with self._changed:
+        with self.lock:
             self._lapse()
             if self._limit is None or token != self._token:
                 raise GateError("the promise has lapsed")
             if step < self._limit:
                 raise GateError(f"step {step} is before the promised step {self._limit}")
-            self._limit, self._expires = step, None
-            self._changed.notify_all()
+            self._limit = step
+            if lease_s:
+                self._lease_s = lease_s
+                self._renew()
+                self._changed.notify_all()
+            else:
+                self.keep(token, step)
+
+    def keep(self, token: str, step: int) -> None:
+        """Make a hold under this lease last until `resume`."""
+        with self.lock:
+            if self._token == token:
+                self._limit, self._token, self._expires = step, None, None
+                self._changed.notify_all()
+
+    def advance(self, step: int) -> None:
+        """Go on from a kept hold to the end of `step`, and stay there; one that is behind changes nothing."""
+        with self.lock:
+            if self._limit is not None and self._token is None and step > self._limit:
+                self._limit = step
+                self._changed.notify_all()
 
     def resume(self) -> None:
         """Open the gate."""
-        with self._changed:
+        with self.lock:
             self._open()
+
+    def lapse(self, token: str) -> None:
+        """Open the gate if it is held under this lease."""
+        with self.lock:
+            if self._token == token:
+                self._open()
+
+    def end(self, who: str) -> None:
+        """Let the script end at this boundary, or at the next that it comes to."""
+        with self.lock:
+            self.ended_by = who
+            self._limit = self._limit or self.completed
+            self._token = self._expires = None
+            self._changed.notify_all()
+
+    def save(self, token: str, work: Callable[[], Saved]) -> Saved | None:
+        """Have the held training thread do `work`, once for a token; return what came of it, None meanwhile.
+
+        Raises:
+            GateError: the rank is not held, or by somebody else.
+        """
+        with self.lock:
+            self._lapse()
+            if token == self._save_token and self._saved is not None:
+                self._renew()
+                return self._saved
+            if self._token not in (None, token):
+                raise GateError("another pause is under way")
+            if not self.held:
+                raise GateError("not held; the run goes on")
+            self._renew()
+            if token != self._save_token:
+                if self._work is not None or self._working:
+                    raise GateError("a checkpoint is being saved already")
+                self._save_token, self._saved, self._work = token, None, work
+                self._changed.notify_all()
+            return None
 
     @property
     def limit(self) -> int | None:
         """The step at which the rank is or will be held, None when the gate is open."""
         return self._limit
 
+    @property
+    def held(self) -> bool:
+        """True while the training thread stands at the step where it is to stand."""
+        return self.held_at_ns is not None and self._limit is not None and self.completed >= self._limit
+
+    @property
+    def kept(self) -> bool:
+        """True where the hold is under nobody's lease."""
+        return self._limit is not None and self._token is None
+
+    @property
+    def working(self) -> bool:
+        """True while the script's function saves a checkpoint."""
+        return self._working
+
+    def _renew(self) -> None:
+        if self._token is not None:
+            self._expires = self._clock() + self._lease_s
+
     def _patience(self) -> float | None:
         return None if self._expires is None else max(0.0, self._expires - self._clock())
 
     def _lapse(self) -> None:
-        if self._expires is not None and self._clock() >= self._expires:
-            self._open()
+        if self._token is None or self._expires is None or self._working or self._clock() < self._expires:
+            return
+        token = self._token
+        self.expired(token)
+        self.lapse(token)
 
     def _open(self) -> None:
-        self._limit = self._expires = self._token = None
+        self._limit = self._expires = self._token = self._work = None
         self._changed.notify_all()

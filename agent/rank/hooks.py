@@ -281,11 +281,16 @@ def _groups(session: Session, torch: Any) -> None:
         if result is not None:
             session.collectives.watch(result)
 
-    def enter_init(*_: Any, **__: Any) -> None:
+    asked: list[Any] = []
+
+    def enter_init(_backend: Any = None, _method: Any = None, timeout: Any = None, *_: Any, **__: Any) -> None:
+        asked[:] = [timeout]
         session.starting("rendezvous")
 
     def leave_init(_: Any) -> None:
         session.backend = str(torch.distributed.get_backend())
+        timeout = asked[0] or c10d._get_default_timeout(c10d.Backend(session.backend))
+        session.timeout_s = timeout.total_seconds()
         session.starting("building the model")
 
     stamps = _Stamps(session, torch)

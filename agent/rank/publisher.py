@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.private import seal
 from ddptop.agent.rank import device_time, history, meter
 from ddptop.agent.rank.batches import Batches
 from ddptop.agent.rank.gate import GateError
@@ -36,7 +37,7 @@ class Publisher:
 
     def __init__(self, session: Session, pub: str, cmd: str) -> None:
         self._session = session
-        self._history = history.History(session.rank)
+        self._history = history.History(session.rank, generation=session.hello.generation)
         self._batches = Batches()
         self._starvation = Starvation()
         self._context = zmq.Context()
@@ -48,6 +49,7 @@ class Publisher:
             bound.linger = 200
             bound.setsockopt(zmq.MAXMSGSIZE, wire.MAX_COMMAND_BYTES)
             bound.bind(address)
+            seal(address)
         self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddptop-agent", daemon=True)
@@ -81,6 +83,8 @@ class Publisher:
                 if self._pub in ready:
                     self._greet()
                 if time.monotonic() >= due:
+                    if self._session.gate.limit is not None:
+                        self._session.follower.catch_up()
                     self._publish()
                     due = time.monotonic() + PERIOD_S
             except Exception as error:
@@ -108,7 +112,7 @@ class Publisher:
             for step in steps:
                 self._history.add(step)
             self._seq = steps[-1].seq
-            self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps))
+            self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps, self._session.hello.generation))
         if self._situation() != self._told or time.monotonic() >= self._beat_due:
             self._send_beat()
 
@@ -190,23 +194,49 @@ class Publisher:
         self._cmd.send_multipart([peer, wire.encode(reply)])
 
     def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply:
-        gate = self._session.gate
+        session = self._session
+        gate, follower = session.gate, session.follower
         match command:
             case wire.Hold(id, token, lease_ms):
+                follower.start_afresh()
                 step = gate.promise(token, min(lease_ms, 60_000) / 1000)
                 return wire.Reply(id, True, f"will not pass step {step}", step)
-            case wire.Commit(id, token, step):
-                gate.commit(token, step)
+            case wire.Commit(id, token, step, lease_ms):
+                gate.commit(token, step, min(lease_ms, 60_000) / 1000)
                 return wire.Reply(id, True, f"will hold at step {step}", step)
-            case wire.Resume(id):
+            case wire.Resume(id, serial):
+                follower.catch_up()
                 was = gate.limit
-                gate.resume()
-                return wire.Reply(id, True, "goes on" if was is not None else "was not paused", gate.completed)
+                if not serial:
+                    gate.resume()
+                # Of what was decided, the rank may have read on its own before it was told.
+                return wire.Reply(
+                    id, True, "goes on" if serial or was is not None else "was not paused", gate.completed
+                )
+            case wire.Keep(id) | wire.Advance(id) | wire.End(id) | wire.Lapse(id):
+                follower.catch_up()
+                return wire.Reply(id, True, "does what was decided", gate.completed)
+            case wire.Save(id, token):
+                saved = session.save(token)
+                if saved is None:
+                    return wire.Reply(id, False, "saving", gate.completed, pending=True)
+                return wire.Reply(id, saved.done, saved.text, gate.completed, took_ns=saved.took_ns)
             case wire.Query(id):
-                return wire.Reply(id, gate.held, self._session.state, gate.completed)
+                return wire.Reply(
+                    id,
+                    gate.held,
+                    session.state,
+                    gate.completed,
+                    kept=gate.kept,
+                    checkpoints=session.checkpoints,
+                    timeout_s=session.timeout_s,
+                )
             case wire.Fill(id, first_seq, limit):
                 for payload in self._history.since(first_seq, limit):
                     self._cmd.send_multipart([peer, payload])
                 return wire.Reply(id, True, "", gate.completed)
+            case wire.Note(id, event):
+                self._send(wire.TOPIC_EVENT, wire.encode(event))
+                return wire.Reply(id, True, "told", gate.completed)
             case wire.Kill(id):
                 return wire.Reply(id, False, "a rank does not end itself; ask the supervisor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import socket
@@ -11,10 +12,12 @@ from typing import Any
 import msgspec
 
 from ddptop import agent
+from ddptop.agent.decisions import Decisions
 from ddptop.agent.rank.comms import Collectives
 from ddptop.agent.rank.device import Gauges
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.gate import Gate
+from ddptop.agent.rank.follower import Follower
+from ddptop.agent.rank.gate import Gate, GateError, Saved
 from ddptop.agent.rank.health import Health
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.tape import Tape
@@ -35,6 +38,7 @@ class Session:
         self.faults = Faults()
         self.tape = Tape()
         self.gate = Gate()
+        self.follower = Follower(self.gate, Decisions(directory.path), self.faults)
         self.health = Health()
         self.collectives = Collectives(self.tape, self.faults)
         self.sees_forward = False
@@ -44,7 +48,11 @@ class Session:
         self.device: str | None = None
         self.backend: str | None = None
         self.torch_version: str | None = None
-        self._directory = directory
+        self.timeout_s: float | None = None
+        """Timeout of collectives in the default process group."""
+        self._checkpoint: agent.CheckpointFunction | None = None
+        self._stopped = False
+        self.directory = directory
         self._gauges = Gauges()
         self._start_phase = "imports"
         self._ended = False
@@ -81,7 +89,7 @@ class Session:
     def open(self) -> None:
         """Begin to listen and to publish, and say so in the run directory."""
         self._publisher.start()
-        self._directory.write_member(self._member)
+        self.directory.write_member(self._member)
         agent._listener = self
         # A forked child (a data worker) has neither our thread nor our sockets.
         os.register_at_fork(after_in_child=self._forget)
@@ -89,9 +97,10 @@ class Session:
     def close(self, exit_code: int, error: str | None, traceback: str | None) -> None:
         """Say how the script ended, publish what is left, and take the sockets away."""
         self._ended = True
-        ended = Ended(time.time_ns(), exit_code, error, traceback)
+        stopped_by = self.gate.ended_by if self._stopped and exit_code == 0 else None
+        ended = Ended(time.time_ns(), exit_code, error, traceback, stopped_by)
         try:
-            self._directory.write_member(msgspec.structs.replace(self._member, ended=ended))
+            self.directory.write_member(msgspec.structs.replace(self._member, ended=ended))
         except OSError as problem:
             self.faults.note("saying how the rank ended", problem)
         self._publisher.stop()
@@ -109,9 +118,16 @@ class Session:
         self.tape.cut(self.gate.completed + 1)
 
     def hold(self) -> None:
-        """Count the step, and stay at its boundary while the group is paused."""
+        """Count the step, and stay at its boundary while the group is paused.
+
+        Raises:
+            SystemExit: the run is being stopped; the script unwinds as if it had called `sys.exit(0)`.
+        """
         if self.gate.boundary():
             self.tape.resume()
+        if self.gate.ended_by is not None:
+            self._stopped = True
+            raise SystemExit(0)
 
     def announce(self, total_steps: int | None, note: str | None) -> None:
         """See `ddptop.agent.start`."""
@@ -125,6 +141,40 @@ class Session:
                 self.tape.metric(name, float(value))
             else:
                 self.faults.note("log", TypeError(f"{name} is {type(value).__name__}, not a number"))
+
+    def register(self, save: agent.CheckpointFunction) -> None:
+        """See `ddptop.agent.on_checkpoint`."""
+        self._checkpoint = save
+
+    @property
+    def checkpoints(self) -> bool:
+        """True where the script has said how to save a checkpoint."""
+        return self._checkpoint is not None
+
+    @property
+    def stopped(self) -> bool:
+        """True once the script was made to end at a step boundary."""
+        return self._stopped
+
+    def save(self, token: str) -> Saved | None:
+        """Have the held training thread save a checkpoint; return what came of it, None meanwhile.
+
+        Raises:
+            GateError: nothing can be saved now.
+        """
+        save = self._checkpoint
+        if save is None:
+            raise GateError("its script has registered no checkpoint function (ddptop.agent.on_checkpoint)")
+        return self.gate.save(token, functools.partial(self._call, save))
+
+    def _call(self, save: agent.CheckpointFunction) -> Saved:
+        began = time.monotonic_ns()
+        try:
+            where = save(self.gate.completed)
+        except Exception as error:  # the script's own, told to whoever asked
+            trouble = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            return Saved(False, trouble, time.monotonic_ns() - began)
+        return Saved(True, "" if where is None else os.fspath(where)[:1000], time.monotonic_ns() - began)
 
     @property
     def state(self) -> str:
@@ -140,7 +190,7 @@ class Session:
         state = self.state
         activity = {
             "starting": self._start_phase,
-            "paused": f"held at step {self.gate.completed}",
+            "paused": "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed}",
             "ended": "its script has ended",
         }
         reading = self._gauges.read(self.device)
@@ -169,6 +219,9 @@ class Session:
             faults=self.faults.count,
             fault=self.faults.last,
             health=self.health.trouble,
+            held_at_ns=self.gate.held_at_ns if state == "paused" else None,
+            timeout_s=self.timeout_s,
+            checkpoints=self.checkpoints,
         )
 
 

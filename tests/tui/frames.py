@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ddptop.agent.identity import Process
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
-from ddptop.tui.source import Refused
+from ddptop.tui.source import Aim, ProcessLine, Refused, Unholdable
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""
@@ -62,7 +63,13 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
     if state == "starting":
         full = RankFrame(rank, "starting", "imports", pid=4711 + rank, host="node-a", memory_bytes=210 * 2**20)
     if state in ENDED:
-        how = {"finished": "exit code 0", "failed": "exit code 1", "killed": "signal TERM", "lost": "not known"}
+        how = {
+            "finished": "exit code 0",
+            "stopped": "exit code 0",
+            "failed": "exit code 1",
+            "killed": "signal TERM",
+            "lost": "not known",
+        }
         full = replace(full, activity="", ended=how[state])
     return replace(full, **changes)
 
@@ -89,7 +96,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         note="synthetic data, not CIFAR-10",
         started_at=began,
         ended_at=NOW - 1 if state in ENDED else None,
-        held_since=NOW - 12.4 if state == "paused" else None,
+        held_since=NOW - 12.4 if state in ("paused", "frozen") else None,
         step=None if starting else 1284,
         total_steps=4000,
         eta_s=None if starting else 372.0,
@@ -99,7 +106,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         loss=None if starting else 0.8764,
         slowest=2 if state == "running" and world > 2 else None,
         torchrun_pid=4710,
-        exit_code={"finished": 0, "failed": 1, "killed": 143}.get(state),
+        exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),
         ranks=ranks,
         events=events[:1] if starting else events,
     )
@@ -127,6 +134,7 @@ class StillSource:
         self.picture = picture
         self.asked: list[str] = []
         self.refusal: str | None = None
+        self.unholdable = False
 
     def poll(self) -> None:
         """Nothing arrives."""
@@ -143,14 +151,60 @@ class StillSource:
         """Go on."""
         return self._do("resume", "4 ranks go on", "running")
 
-    def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
+    def step(self, steps: int) -> str:
+        """Go on a little."""
+        return self._do(f"step {steps}", f"held at step {1284 + steps:,} after {steps} steps", "paused")
+
+    def freeze(self) -> str:
+        """Stop where it stands."""
+        return self._do("freeze", "4 ranks got SIGSTOP", "frozen")
+
+    def checkpoint(self) -> str:
+        """Save."""
+        return self._do("checkpoint", "step 1,284 saved in /data/c.pt (0.2 s)", self.picture.state)
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End in order."""
+        return self._do(f"stop {checkpoint}", "stopped at step 1,284", "stopped")
+
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
         """End, telling about it."""
         progress("TERM to torchrun 4710")
-        return self._do(f"kill {rank} {grace_s:g}", "4 ranks and 8 helpers ended, 0 left", "killed")
+        whom = aim.pid if isinstance(aim, Process) else aim
+        return self._do(f"kill {whom} {grace_s:g}", "4 ranks and 8 helpers ended, 0 left", "killed")
 
-    def victims(self, rank: int | None) -> str:
+    def signal(self, number: int, aim: Aim) -> str:
+        """Send."""
+        whom = aim.pid if isinstance(aim, Process) else aim
+        return self._do(f"signal {number} {whom}", f"signal {number} sent", self.picture.state)
+
+    def victims(self, aim: Aim) -> str:
         """Describe."""
-        return "torchrun 4710, 4 ranks, 8 helpers" if rank is None else f"rank {rank} (pid {4711 + rank})"
+        if isinstance(aim, Process):
+            return f"process (pid {aim.pid}) alone"
+        return "torchrun 4710, 4 ranks, 8 helpers" if aim is None else f"rank {aim} (pid {4711 + aim})"
+
+    def processes(self) -> list[ProcessLine]:
+        """Return torchrun, and each rank with two data workers."""
+        lines = [ProcessLine(Process(4710, 1.0), "torchrun", None, "sleeping", 104.0, 1.2, 180 << 20, "torchrun")]
+        for rank in range(self.picture.world):
+            ours = (
+                ("rank", 4711 + rank, 96.4, 812 << 20),
+                *(("data worker", 4800 + 2 * rank + n, 9.0, 300 << 20) for n in (0, 1)),
+            )
+            lines += [
+                ProcessLine(Process(pid, 1.0), role, rank, "running", 100.0, cpu, memory, "python -m ddptop.agent")
+                for role, pid, cpu, memory in ours
+            ]
+        return lines
+
+    def resumable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def restart(self, *, resume: bool) -> str:
+        """Start again."""
+        return self._do(f"restart {resume}", "started again as resnet-7f3a.2", "starting")
 
     def close(self) -> None:
         """Note it."""
@@ -159,7 +213,7 @@ class StillSource:
     def _do(self, what: str, said: str, state: str) -> str:
         self.asked.append(what)
         if self.refusal is not None:
-            raise Refused(self.refusal)
+            raise (Unholdable if self.unholdable else Refused)(self.refusal)
         self.picture = replace(self.picture, state=state)
         return said
 

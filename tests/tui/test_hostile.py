@@ -87,7 +87,11 @@ async def test_random_keys_and_sizes_break_nothing(
     print(f"seed {number}")
     rng = random.Random(number)
     keys = [key for _, action in keymap.actions(DdptopApp) for key in action.keys if key != "ctrl+c"]
-    keys += ["escape"] * 8 + ["pageup", "pagedown", "1", "7", "x", "slash", "backspace", "full_stop"]
+    keys += (
+        ["escape"] * 8
+        + ["ctrl+p", "enter", "g", "k"] * 2
+        + ["pageup", "pagedown", "1", "7", "x", "slash", "backspace", "full_stop"]
+    )
     source, visited = StillSource(frame(world=5)), set()
     app = DdptopApp(source)
     async with app.run_test(size=(80, 24), notifications=True) as pilot:

@@ -113,7 +113,7 @@ async def test_keys_follow_the_settings() -> None:
         await pilot.press("p")
         await until(pilot, lambda: source.asked == ["pause"], "the new key")
         await until(pilot, lambda: "Resume" in footer_keys(app), "paused")
-        assert "space resumes" in seen(app)
+        assert "space Resume" in seen(app)
         await pilot.press("space")
         await until(pilot, lambda: source.asked == ["pause", "resume"], "the key that was left to resume")
         await pilot.press("f5")

@@ -10,8 +10,14 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input
 
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.widgets.header import Header
+
+COUNT_S: Final = 0.7
+"""A digit that is not followed within this by another or by `.` was meant for a view."""
 
 ACTS: Final = "run."
 """How the ids of bindings begin that change the run."""
@@ -29,6 +35,22 @@ class ResumeAsked(Asked):
     """Let them go on."""
 
 
+class StepAsked(Asked):
+    """From a pause, make so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+
+class CheckpointAsked(Asked):
+    """Save a checkpoint on all ranks."""
+
+
+class StopAsked(Asked):
+    """End the run at a step: ask how."""
+
+
 class HelpAsked(Asked):
     """Show the keys."""
 
@@ -39,6 +61,10 @@ class KillAsked(Asked):
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.rank = rank
+
+
+class RestartAsked(Asked):
+    """Start an ended run again: ask how."""
 
 
 class LogsAsked(Asked):
@@ -55,7 +81,17 @@ class LiveScreen(Screen[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
         Binding("space", "resume", "Resume", id="run.resume", tooltip="Let all ranks go on"),
+        Binding(
+            "full_stop", "step", "Step", id="run.step", key_display=".", tooltip="From a pause: one more step; 10. ten"
+        ),
+        Binding(
+            "c", "checkpoint", "Save", id="run.checkpoint", tooltip="Save a checkpoint on all ranks at the same step"
+        ),
+        Binding("x", "stop", "Stop", id="run.stop", tooltip="End the run at a step, after a checkpoint: asks first"),
         Binding("k", "kill", "Kill", id="run.kill", tooltip="End the run, or the chosen rank: asks first"),
+        Binding(
+            "R", "restart", "Restart", id="run.restart", tooltip="Start the ended run again, with the same settings"
+        ),
         Binding("g", "logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
@@ -66,6 +102,9 @@ class LiveScreen(Screen[int]):
         self.rank = rank
         """The rank that keys act on."""
         self._acting = {b.action.partition("(")[0] for _, b in self._bindings if (b.id or "").startswith(ACTS)}
+        self._typed = ""
+        """The count of steps typed so far."""
+        self._typing: Timer | None = None
         self._shows = False
         """True once the widgets are there; `is_mounted` comes before they are."""
 
@@ -101,9 +140,15 @@ class LiveScreen(Screen[int]):
         if action == "pause":
             return state in ("running", "stalled")
         if action == "resume":
+            return state in ("paused", "frozen")
+        if action == "step":
             return state == "paused"
+        if action in ("checkpoint", "stop"):
+            return state in ("running", "stalled", "paused")
         if action == "kill":
             return state not in ENDED
+        if action == "restart":
+            return state in ENDED and self.frame.launched
         return True
 
     def action_pause(self) -> None:
@@ -114,9 +159,56 @@ class LiveScreen(Screen[int]):
         """Ask to go on."""
         self.post_message(ResumeAsked())
 
+    @property
+    def counts(self) -> bool:
+        """True where digits are a number of steps: the run is paused, and nothing else is typed."""
+        return self.frame.state == "paused" and not isinstance(self.focused, Input)
+
+    def count(self, digit: int) -> None:
+        """Take a digit of the number of steps; alone it is the key that it is otherwise."""
+        self._typed = (self._typed + str(digit))[-6:]
+        self._show_typed()
+        if self._typing is not None:
+            self._typing.stop()
+        self._typing = self.set_timer(COUNT_S, self._forget_typed)
+
+    async def _forget_typed(self) -> None:
+        typed = self._take_typed()
+        if len(typed) == 1:
+            # The same way that the key would have gone without us; Textual has no public one.
+            await self.app._check_bindings(typed)
+
+    def _take_typed(self) -> str:
+        typed, self._typed = self._typed, ""
+        if self._typing is not None:
+            self._typing.stop()
+            self._typing = None
+        self._show_typed()
+        return typed
+
+    def _show_typed(self) -> None:
+        for header in self.query(Header):
+            header.count(self._typed)
+
+    def action_step(self) -> None:
+        """Ask for as many steps as were typed, or one."""
+        self.post_message(StepAsked(int(self._take_typed() or 1) or 1))
+
+    def action_checkpoint(self) -> None:
+        """Ask for a checkpoint."""
+        self.post_message(CheckpointAsked())
+
+    def action_stop(self) -> None:
+        """Ask to end at a step."""
+        self.post_message(StopAsked())
+
     def action_kill(self) -> None:
         """Ask to end."""
         self.post_message(KillAsked(self.rank))
+
+    def action_restart(self) -> None:
+        """Ask to start again."""
+        self.post_message(RestartAsked())
 
     def action_logs(self) -> None:
         """Ask for the log."""

@@ -68,8 +68,12 @@ class RankScreen(LiveScreen):
     def _add_plot(self) -> None:
         from ddptop.tui.widgets.plot import LossPlot
 
+        places = self.query("#losses")
+        if not places:
+            # It was left while the library was being loaded.
+            return
         self._plot = LossPlot()
-        self.query_one("#losses").mount(self._plot)
+        places.first().mount(self._plot)
         self.show(self.frame)
 
     def on_resize(self) -> None:

@@ -1,47 +1,73 @@
-"""`pause`, `resume` and `kill`: act on a run, by the same functions as the keys."""
+"""`pause`, `step`, `resume`, `checkpoint`, `stop`: act on a run, by the same functions as the keys."""
 
 from __future__ import annotations
 
 import argparse
-import sys
+from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, seconds
+from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain
+
+if TYPE_CHECKING:
+    from ddptop.tui.link import Link
+
+MOST_STEPS: Final = 1_000_000
 
 
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
     pause = verbs.add_parser("pause", help="hold all ranks at the same step, for as long as you like")
+    pause.add_argument(
+        "--freeze",
+        action="store_true",
+        help="stop the processes where they are instead (SIGSTOP), for a group without a common step: a collective "
+        "under way goes on to count its timeout, and a freeze that is longer ends the run",
+    )
+    step = verbs.add_parser("step", help="from a pause, let all ranks do exactly K more steps")
     resume = verbs.add_parser("resume", help="let a paused run go on")
-    for verb in (pause, resume):
+    checkpoint = verbs.add_parser("checkpoint", help="have all ranks save a checkpoint at the same step")
+    stop = verbs.add_parser("stop", help="end a run at a step, after a checkpoint where its script has said how")
+    stop.add_argument("--no-checkpoint", action="store_true", help="end it without one")
+    for verb in (pause, step, resume, checkpoint, stop):
         add_run(verb)
         verb.set_defaults(carry=_control)
+    step.add_argument("steps", metavar="K", nargs="?", type=_steps, default=1, help="number of steps (1)")
 
-    kill = verbs.add_parser("kill", help="end a run and everything that belongs to it")
-    kill.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
-    kill.add_argument(
-        "--rank", type=int, metavar="N", help="end this rank only; the others fail at their next collective"
-    )
-    kill.add_argument("--grace", type=seconds, default=None, metavar="S", help="seconds between TERM and KILL (5)")
-    kill.set_defaults(carry=_control)
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number of steps is 1 to {MOST_STEPS:,}")
+    return int(text)
 
 
 def _control(options: argparse.Namespace) -> int:
     from ddptop.tui import view
     from ddptop.tui.link import Link
-    from ddptop.tui.source import Refused
+    from ddptop.tui.source import Refused, Unholdable
 
     directory = chosen(options.run)
-    link = Link(directory, view.who())
+    link = Link(directory, view.who("shell"))
     try:
-        if options.verb == "kill":
-            grace = directory.read().grace_s if options.grace is None else options.grace
-            print(link.victims(options.rank), file=sys.stderr)
-            done = link.kill(grace, options.rank, lambda line: print(line, file=sys.stderr))
-        else:
-            done = link.pause() if options.verb == "pause" else link.resume()
+        done = _carry_out(options, link)
+    except Unholdable as refusal:
+        hint = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
+        return complain(f"{options.verb} {directory.name}: {refusal}; {hint}", 1)
     except Refused as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}", 1)
     finally:
         link.close()
     print(f"{directory.name}: {done}")
     return 0
+
+
+def _carry_out(options: argparse.Namespace, link: Link) -> str:
+    match options.verb:
+        case "pause":
+            return link.freeze() if options.freeze else link.pause()
+        case "step":
+            return link.step(options.steps)
+        case "resume":
+            return link.resume()
+        case "checkpoint":
+            return link.checkpoint()
+        case _:
+            return link.stop(checkpoint=not options.no_checkpoint)

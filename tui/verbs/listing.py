@@ -1,8 +1,10 @@
-"""`ps`, `status` and `programs`: tell what there is, in one go."""
+"""`ps`, `status`, `events` and `programs`: tell what there is, in one go."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, print_json
@@ -16,6 +18,7 @@ def add(verbs: Verbs) -> None:
     """Add the verbs."""
     ps = verbs.add_parser("ps", help="list runs, live and lately ended")
     ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see README)")
+    ps.add_argument("--all", action="store_true", help="those of all users; for root")
     ps.set_defaults(carry=_ps)
 
     status = verbs.add_parser("status", help="say how a run and each of its ranks are")
@@ -23,22 +26,31 @@ def add(verbs: Verbs) -> None:
     status.add_argument("--json", action="store_true", help="as JSON: one object (see README)")
     status.set_defaults(carry=_status)
 
+    events = verbs.add_parser("events", help="print what happened in a run and who did what with it")
+    add_run(events)
+    events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see README)")
+    events.set_defaults(carry=_events)
+
     verbs.add_parser("programs", help="list the training programs that come with ddptop").set_defaults(carry=_programs)
 
 
 def _frames(directories: list[RunDir]) -> list[Frame]:
     from ddptop.tui import settings, status, view
 
-    return status.frames(directories, view.who(), settings.load().thresholds)
+    return status.frames(directories, view.who("shell"), settings.load().thresholds)
 
 
 def _ps(options: argparse.Namespace) -> int:
     import time
 
     from ddptop.agent import rundir
+    from ddptop.agent.group import succession
     from ddptop.tui import status
 
-    pictures = _frames(rundir.runs())
+    succession.tidy()
+    pictures = _frames(rundir.runs_of_all() if options.all else rundir.runs())
+    if options.all and os.getuid() != 0:
+        print("ddptop: only root sees the runs of others: sudo ddptop ps --all", file=sys.stderr)
     if options.json:
         print_json([status.run_json(frame) for frame in pictures])
     elif pictures:
@@ -59,6 +71,19 @@ def _status(options: argparse.Namespace) -> int:
         print_json(status.as_json(pictures[0]))
     else:
         print("\n".join(status.card(pictures[0])))
+    return 0
+
+
+def _events(options: argparse.Namespace) -> int:
+    from ddptop.agent.group import journal
+    from ddptop.tui import status
+
+    happened = journal.events(chosen(options.run, ended=True).database)
+    if options.json:
+        print_json([status.event_json(event) for event in happened])
+    else:
+        for event in happened:
+            print(status.event_line(event))
     return 0
 
 

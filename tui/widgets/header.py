@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,13 +21,19 @@ class Header(Page, can_focus=False):
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(**options)
         self._frame = frame
+        self._typed = ""
+
+    def count(self, typed: str) -> None:
+        """Show the number of steps that is being typed."""
+        self._typed = typed
+        self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
         """Take a new picture."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
         keys: Mapping[str, str] = self.app.key_names  # type: ignore[attr-defined]  # of the one app there is
-        rows = header_rows(frame, width - 2, self.ink, keys, roomy=self.app.size.height >= 30)
+        rows = header_rows(frame, width - 2, self.ink, keys, self._typed, roomy=self.app.size.height >= 30)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -44,12 +51,14 @@ class Header(Page, can_focus=False):
             self.show(self._frame)
 
 
-def header_rows(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], *, roomy: bool) -> list[Row]:
+def header_rows(
+    frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], typed: str = "", *, roomy: bool
+) -> list[Row]:
     """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
 
     `keys` has, by the id of an action, the key that does it.
     """
-    word, hue = message(frame, keys)
+    word, hue = message(frame, keys, typed)
     said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink), _progress(frame, width, ink)]
@@ -111,10 +120,18 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     return packed(pieces, width)
 
 
-def message(frame: Frame, keys: Mapping[str, str]) -> tuple[str, str]:
-    """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well."""
+def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str, str]:
+    """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well.
+
+    Args:
+        frame: the picture.
+        keys: by the id of an action, the key that does it.
+        typed: the number of steps that is being typed, while the run is paused.
+    """
     if frame.state in ENDED:
         return _ending(frame, keys), f"bold state-{frame.state}"
+    if frame.ending:
+        return f"being ended: {frame.ending} · {keys['run.kill']} shows it", "bold state-killing"
     if frame.orphaned:
         return f"torchrun is gone and its ranks live on without it: {keys['run.kill']} ends them", "bold level-error"
     if frame.state == "killing":
@@ -122,8 +139,17 @@ def message(frame: Frame, keys: Mapping[str, str]) -> tuple[str, str]:
     if frame.state == "pausing":
         return "every rank runs up to the same step and is held there", "state-pausing"
     if frame.state == "paused":
-        for_ = "" if frame.held_since is None else f" for {units.age(frame.at - frame.held_since).strip()}"
-        return f"held at step {units.count(frame.step)}{for_}: {keys['run.resume']} resumes", "bold state-paused"
+        if typed:
+            steps = f"{int(typed):,} step{'' if int(typed) == 1 else 's'}"
+            return (
+                f"{steps}: type {keys['run.step']} to make exactly so many, from step {units.count(frame.step)}",
+                "bold state-paused",
+            )
+        outstanding = f"{frame.outstanding or 'no'} collective{'' if frame.outstanding < 2 else 's'} outstanding"
+        hue = "bold level-warning" if frame.outstanding else "bold state-paused"
+        return f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}", hue
+    if frame.state == "frozen":
+        return _frozen(frame, keys["run.resume"]), "bold state-frozen"
     if frame.state == "silent":
         heard = [rank.heard_age_s for rank in frame.ranks if rank.heard_age_s is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
@@ -142,9 +168,26 @@ def message(frame: Frame, keys: Mapping[str, str]) -> tuple[str, str]:
     return "", "label"
 
 
+def _since(frame: Frame) -> str:
+    if frame.held_since is None:
+        return ""
+    at = time.strftime("%H:%M:%S", time.localtime(frame.held_since))
+    return f" since {at} ({units.duration(max(0.0, frame.at - frame.held_since)).strip()})"
+
+
+def _frozen(frame: Frame, key: str) -> str:
+    """Say how long a collective under way may still wait: its timeout does not stand still."""
+    if frame.timeout_s is None or frame.held_since is None:
+        return f"frozen{_since(frame)}; a collective under way fails after its timeout: {key} lets it go on"
+    left = frame.held_since + frame.timeout_s - frame.at
+    if left <= 0:
+        return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: {key} lets it go on"
+    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: {key} lets it go on"
+
+
 def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
     advice = f"{keys['app.leave']} leaves, {keys['rank.logs']} shows the logs"
-    if frame.state == "killed" and frame.cause:
+    if frame.state in ("killed", "stopped") and frame.cause:
         return f"{frame.cause} · {advice}"
     parts = [frame.state]
     if frame.state == "lost":
@@ -165,9 +208,10 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
     if frame.note:
         pieces.append([Segment(units.shorten(frame.note, width), ink["level-warning"])])
     if frame.launched and not frame.supervised and frame.state not in ENDED:
-        pieces.append(
-            [Segment("no supervisor: nothing records this run, but pause and kill still work", ink["level-warning"])]
-        )
+        pieces.append([Segment("its supervisor is gone: another one takes over", ink["level-warning"])])
+    if frame.restarts:
+        most = f" of {frame.max_restarts}" if frame.max_restarts else ""
+        pieces.append([Segment(f"restarted: {frame.restarts[-1].generation}{most}", ink["level-warning"])])
     if frame.refused:
         text = f"{frame.refused:,} unreadable {_plural('message', frame.refused)} refused"
         pieces.append([Segment(text, ink["level-warning"])])

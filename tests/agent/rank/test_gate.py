@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ddptop.agent.rank.gate import Gate, GateError
+from ddptop.agent.rank.gate import Gate, GateError, Saved
 
 
 class Clock:
@@ -103,3 +103,63 @@ def test_ranks_in_lockstep_are_held_at_the_same_step():
         for thread in threads:
             thread.join(timeout=20)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_lease_that_is_renewed_lasts_and_else_lapses():
+    """Each commit with a lease renews it; a kept hold needs none."""
+    clock = Clock()
+    gate = Gate(clock)
+    gate.promise("a", 4.0)
+    for now in (3.0, 6.0, 9.0):
+        clock.now = now
+        gate.commit("a", 1, 4.0)
+    clock.now = 13.5
+    with pytest.raises(GateError, match="lapsed"):
+        gate.commit("a", 1, 4.0)
+    gate.promise("b", 4.0)
+    gate.keep("b", 1)
+    clock.now = 1e6
+    assert gate.limit == 1
+
+
+def test_a_checkpoint_is_saved_once_on_the_training_thread():
+    """However often it is asked for with one token, and the lease does not lapse meanwhile."""
+    clock = Clock()
+    gate = Gate(clock)
+    calls = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> Saved:
+        calls.append(threading.current_thread())
+        entered.set()
+        leave.wait(20)
+        return Saved(True, "/c.pt", 1)
+
+    with pytest.raises(GateError, match="not held"):
+        gate.save("a", work)
+    gate.promise("a", 4.0)
+    training = threading.Thread(target=gate.boundary)
+    training.start()
+    while not gate.held:
+        pass
+    assert gate.save("a", work) is None
+    assert entered.wait(20)
+    clock.now = 100.0
+    assert gate.save("a", work) is None
+    leave.set()
+    while gate.save("a", work) is None:
+        pass
+    assert gate.save("a", work) == Saved(True, "/c.pt", 1)
+    assert calls == [training]
+    gate.resume()
+    training.join(20)
+
+
+def test_an_end_reaches_the_held_and_the_running():
+    """The boundary lets go and says so, at once and at every later one."""
+    gate = Gate()
+    gate.end("ada")
+    assert gate.boundary() is False
+    assert gate.ended_by == "ada"
+    with pytest.raises(GateError, match="being ended by ada"):
+        gate.promise("b", 4.0)

@@ -1,0 +1,58 @@
+"""Who did what with a run and what came of it: events that are kept with the run and shown at once.
+
+The supervisor records; where none lives, whoever acts writes into the run's file himself, and
+a rank that is left makes it known to those who watch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.caller import Caller
+from ddptop.agent.rundir import RunDir, RunDirError, is_alive
+
+_ANSWER_S: Final = 1.0
+_BUSY_S: Final = 2.0
+_SCHEMA: Final = "CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB)"
+
+
+def note(directory: RunDir, event: wire.Event) -> None:
+    """Keep an event with the run, and show it to everybody who watches. Never fails: it is no reason not to act."""
+    with contextlib.suppress(OSError, RunDirError):
+        run = directory.read()
+        if is_alive(run.supervisor) and _tell(directory, "supervisor", event):
+            return
+        living = [rank for rank, member in directory.members().items() if is_alive(member.process) and not member.ended]
+        if living:
+            _tell(directory, living[0], event)
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(_open(directory.database)) as connection:
+            connection.execute(_SCHEMA)
+            with connection:
+                connection.execute("INSERT INTO events VALUES(?, ?)", (event.at_ns, wire.encode(event)))
+
+
+def events(database: Path) -> list[wire.Event]:
+    """Return what was recorded of a run, oldest first; what cannot be read is left out."""
+    found = []
+    if database.exists():
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(_open(database)) as connection:
+            for (payload,) in connection.execute("SELECT payload FROM events ORDER BY at_ns, rowid"):
+                with contextlib.suppress(wire.Unreadable):
+                    message = wire.read_telemetry(payload)
+                    if isinstance(message, wire.Event):
+                        found.append(message)
+    return found
+
+
+def _tell(directory: RunDir, peer: int | str, event: wire.Event) -> bool:
+    with Caller({peer: directory.address(peer, "cmd")}) as caller:
+        replies = caller.ask({peer: wire.Note(1, event)}, _ANSWER_S)
+    return peer in replies and replies[peer].done
+
+
+def _open(database: Path) -> sqlite3.Connection:
+    return sqlite3.connect(database, timeout=_BUSY_S)

@@ -1,0 +1,182 @@
+"""A real run under the command line: steps, checkpoints, freezing, stopping, and who did it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from harness import carriers, ddptop, until
+from scripts import OBEDIENT
+
+from ddptop.agent import rundir
+from ddptop.agent.rundir import RunDir
+
+pytestmark = pytest.mark.timeout(180)
+
+HALF_A_PAUSE = """
+import os, sys
+from pathlib import Path
+from ddptop.agent import wire
+from ddptop.agent.caller import LiveGroup
+from ddptop.agent.rundir import RunDir
+
+group = LiveGroup(RunDir(Path(sys.argv[1])))
+promises = group.ask({rank: wire.Hold(rank, "half", 4000) for rank in group.ranks}, 2)
+step = max(reply.step for reply in promises.values())
+if sys.argv[2] == "committed":
+    group.ask({0: wire.Commit(7, "half", step, 4000)}, 2)
+print("half", flush=True)
+os.kill(os.getpid(), 9)
+"""
+"""A controller that is killed between the two phases, or when one of two ranks has been told of the second."""
+
+
+class Job:
+    """A run of the obedient script, and what the script itself wrote."""
+
+    def __init__(self, folder: Path, name: str, *options: str) -> None:
+        self.folder = folder
+        self.name = name
+        script = folder / "obedient.py"
+        script.write_text(OBEDIENT)
+        words = ("launch", "--world", "2", "--name", name, "--detach", *options, str(script), "--", str(folder))
+        done = ddptop(*words, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        until(lambda: min(self.counts()) > 5, "the first steps", timeout=60)
+
+    @property
+    def directory(self) -> RunDir:
+        return rundir.find(self.name)
+
+    def counts(self) -> list[int]:
+        """Return the steps that each script has begun."""
+        files = (self.folder / f"count-{rank}" for rank in range(2))
+        return [int(file.read_text() or 0) if file.exists() else 0 for file in files]
+
+    def status(self) -> dict:
+        return json.loads(ddptop("status", self.name, "--json").stdout)
+
+    def goes_on(self) -> None:
+        """Wait for a few steps more."""
+        now = max(self.counts())
+        until(lambda: min(self.counts()) > now + 3, "steps")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Job:
+    """A run that goes on until the last test that uses it stops it."""
+    return Job(tmp_path_factory.mktemp("obedient"), "obedient")
+
+
+def test_steps_are_exact(job):
+    """From a pause, K steps are K steps on every rank, by the script's own count."""
+    assert "not paused; pause it first" in ddptop("step", job.name).stderr
+    assert ddptop("pause", job.name).returncode == 0
+    for steps in ("1", "7", "1"):
+        before = job.counts()
+        done = ddptop("step", job.name, steps)
+        assert (done.returncode, f"after {steps} step" in done.stdout) == (0, True), done.stderr
+        assert job.counts() == [count + int(steps) for count in before]
+        assert len(set(job.counts())) == 1
+    assert ddptop("step", job.name, "0").returncode == 2
+    assert ddptop("resume", job.name).returncode == 0
+    job.goes_on()
+
+
+@pytest.mark.parametrize("when", ["promised", "committed"])
+def test_a_controller_that_dies_between_the_phases_costs_nothing(job, when):
+    """Killed after the first phase, or in the midst of the second: within 5 s the training goes on by itself."""
+    command = [sys.executable, "-c", HALF_A_PAUSE, str(job.directory.path), when]
+    began = time.monotonic()
+    assert subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False).stdout == b"half\n"
+    held = time.monotonic()
+    while len(set(job.counts())) != 1 and time.monotonic() < held + 1:
+        pass
+    now = max(job.counts())
+    until(lambda: min(job.counts()) > now + 3, "the run to go on", timeout=5)
+    assert time.monotonic() - began > 3, "it was never held"
+
+
+def test_a_checkpoint_is_saved_by_all_at_one_step(job):
+    """Where it was saved is told; what the function raises is told with its rank, and the run goes on."""
+    done = ddptop("checkpoint", job.name)
+    assert done.returncode == 0, done.stderr
+    assert f"saved in {job.folder / 'checkpoint-0'} (" in done.stdout
+    saved = {(job.folder / f"checkpoint-{rank}").read_text() for rank in range(2)}
+    (text,) = saved
+    step, count = text.split()
+    assert step == count
+    job.goes_on()
+    (job.folder / "fail").touch()
+    for verb in ("checkpoint", "stop"):
+        refused = ddptop(verb, job.name)
+        assert refused.returncode == 1
+        assert "no checkpoint, the run goes on: rank 1: OSError: the disk is full" in refused.stderr
+        job.goes_on()
+    (job.folder / "fail").unlink()
+
+
+def test_a_frozen_run_stands_and_goes_on(job):
+    """No process of it runs, status says so, and no other action gets between."""
+    done = ddptop("pause", job.name, "--freeze")
+    assert done.returncode == 0, done.stderr
+    assert "frozen: 2 ranks and 0 helpers got SIGSTOP; a collective under way fails after 30 s" in done.stdout
+    for rank in job.status()["ranks"]:
+        assert "State:\tT" in Path(f"/proc/{rank['pid']}/status").read_text()
+        assert rank["state"] == "frozen"
+    assert "resume it first" in ddptop("pause", job.name).stderr
+    assert ddptop("resume", job.name).returncode == 0
+    job.goes_on()
+
+
+def test_every_action_is_kept_with_who_did_it(job):
+    """Also what was refused; the events of the tests above are there, in order."""
+    events = json.loads(ddptop("events", job.name, "--json").stdout)
+    acted = [event for event in events if event["action"]]
+    assert all(event["who"].startswith("shell of ") and event["who"] in event["text"] for event in acted)
+    actions = [event["action"] for event in acted]
+    assert actions[:7] == ["launch", "step 1", "pause", "step 1", "step 7", "step 1", "resume"]
+    assert {"checkpoint", "stop", "freeze"} < set(actions)
+    (failed,) = (event for event in acted if event["action"] == "stop")
+    assert (failed["level"], "the disk is full" in failed["text"]) == ("warning", True)
+    lines = ddptop("events", job.name).stdout.splitlines()
+    assert len(lines) == len(events)
+
+
+def test_a_stop_ends_in_order(job):
+    """After a checkpoint, at one step, with `finally` and `atexit`, exit code 0, and a state of its own."""
+    run_id = job.directory.read().run_id
+    done = ddptop("stop", job.name)
+    assert done.returncode == 0, done.stderr
+    assert f"saved in {job.folder / 'checkpoint-0'}" in done.stdout
+    steps = job.counts()
+    assert steps[0] == steps[1] == int((job.folder / "checkpoint-0").read_text().split()[0])
+    for what in ("finally", "atexit"):
+        assert [(job.folder / f"{what}-{rank}").exists() for rank in range(2)] == [True, True]
+    status = job.status()
+    assert (status["state"], status["exit_code"]) == ("stopped", 0)
+    assert status["cause"].startswith("stopped by shell of ")
+    assert [rank["state"] for rank in status["ranks"]] == ["stopped", "stopped"]
+    assert carriers(run_id) == []
+    assert "stop by shell of" in ddptop("events", job.name).stdout.splitlines()[-1]
+    assert "is over (stopped)" in ddptop("pause", job.name).stderr
+
+
+def test_a_term_from_outside_saves_and_stops(tmp_path):
+    """With `--on-term checkpoint` the TERM of a scheduler to torchrun ends the run in order, at one step."""
+    job = Job(tmp_path, "preempted", "--on-term", "checkpoint")
+    run = job.directory.read()
+    os.kill(run.torchrun.pid, signal.SIGTERM)
+    until(lambda: job.directory.read().state in rundir.ENDED_STATES, "the end", timeout=30)
+    run = job.directory.read()
+    assert (run.state, run.exit_code, run.cause) == ("stopped", 0, "stopped by SIGTERM")
+    saved = {(tmp_path / f"checkpoint-{rank}").read_text() for rank in range(2)}
+    assert saved == {f"{job.counts()[0]} {job.counts()[1]}"}
+    assert [(tmp_path / f"atexit-{rank}").exists() for rank in range(2)] == [True, True]
+    assert carriers(run.run_id) == []
