@@ -26,12 +26,14 @@ from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.tui import launch
 from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.source import Aim, ProcessLine, Refused
 from ddptop.tui.store import Liveness, Store
 
 if TYPE_CHECKING:
     from ddptop.tui.past import Past
 
+DEFAULT = Thresholds()
 DRAIN_S = 0.008
 """Longest stay in one `poll`, so that a flood of messages never holds up a key."""
 CATCH_UP_S = 0.03
@@ -64,12 +66,21 @@ _BRIEFLY: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.T
 class Link:
     """One run, as seen and controlled from outside it."""
 
-    def __init__(self, directory: RunDir, who: str, *, onlooker: bool = False, looks_back: bool = False) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        who: str,
+        thresholds: Thresholds = DEFAULT,
+        *,
+        onlooker: bool = False,
+        looks_back: bool = False,
+    ) -> None:
         """Open a run.
 
         An `onlooker` changes nothing about it, not even the record of an end that nobody saw; one that
         `looks_back` keeps more of the past than a picture of now takes.
         """
+        self._thresholds = thresholds
         self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
@@ -85,7 +96,7 @@ class Link:
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
         past = _past(self._run.world) if self._looks_back else None
-        self.store = Store(self._run, logs, past, brief=self._brief)
+        self.store = Store(self._run, logs, self._thresholds, past, brief=self._brief)
         self._endings = Endings(directory, self._who)
         _allow_files(self._run.world)
         self._context = zmq.Context()

@@ -12,14 +12,12 @@ from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
 from ddptop.tui.frame import RankFrame
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.units import clean
 
+DEFAULT = Thresholds()
 WINDOW_NS = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
-SILENT_S = 3.5
-"""Without a heartbeat for so long, three of them missed, a rank is silent."""
-STALLED_S = 10.0
-"""Without a step for so long, and for ten usual steps, a rank is stalled."""
 LOSSES = 240
 """Losses kept for the small history in a panel."""
 KEPT_S = 1.0
@@ -34,9 +32,13 @@ class RankModel:
     """One rank: its identity, its last beat, its records in order, what is missing of them."""
 
     def __init__(
-        self, rank: int, listener: Callable[[int, Step, bool], None] = lambda rank, step, sampled: None
+        self,
+        rank: int,
+        listener: Callable[[int, Step, bool], None] = lambda rank, step, sampled: None,
+        thresholds: Thresholds = DEFAULT,
     ) -> None:
         self.rank = rank
+        self._thresholds = thresholds
         self._listener = listener
         """Told of every record, in order and once, and whether it stands for others that were not sent."""
         self.hello: Hello | None = None
@@ -182,7 +184,7 @@ class RankModel:
             return "lost"
         if self.beat is None:
             return "starting"
-        if self.heard_at is not None and now - self.heard_at > SILENT_S:
+        if self.heard_at is not None and now - self.heard_at > self._thresholds.silent_s:
             return "silent"
         if self.beat.state == "running" and self._is_stalled(now):
             return "stalled"
@@ -192,7 +194,7 @@ class RankModel:
         if self.beat is None or self.beat.step_at_ns is None:
             return False
         age = now - self.beat.step_at_ns / 1e9
-        if age <= STALLED_S:
+        if age <= self._thresholds.stalled_s:
             return False
         if self._recent:
             return age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9

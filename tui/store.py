@@ -16,7 +16,8 @@ from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
 from ddptop.tui.collectives import Alignment
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict
-from ddptop.tui.rankmodel import RankModel
+from ddptop.tui.rankmodel import DEFAULT, RankModel
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.totals import Totals, add_up
 from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
@@ -29,6 +30,8 @@ RENEWED_S = 1.0
 """The numbers of a group that sends summaries are added up no more often than this."""
 _ACTED = frozenset({"running", "pausing", "paused", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
+KEPT = 0.7
+"""A verdict once told stays down to this part of the share from which it is told."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,17 @@ class Store:
     """Everything known of one run."""
 
     def __init__(
-        self, run: Run, logs: Mapping[int, str] | None = None, past: Past | None = None, *, brief: bool = False
+        self,
+        run: Run,
+        logs: Mapping[int, str] | None = None,
+        thresholds: Thresholds = DEFAULT,
+        past: Past | None = None,
+        *,
+        brief: bool = False,
     ) -> None:
         """Know nothing yet; `brief` where only the ranks that are watched send their records."""
         self._run = run
+        self._thresholds = thresholds
         self._brief = brief
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
@@ -174,7 +184,7 @@ class Store:
             self.past.restart()
 
     def _new_rank(self, rank: int) -> RankModel:
-        model = RankModel(rank, self._record)
+        model = RankModel(rank, self._record, self._thresholds)
         model.brief = self._brief
         return model
 
@@ -294,7 +304,7 @@ class Store:
     def _added_up(self, now: float) -> Totals:
         """Return the numbers of the group; with summaries once a second they need not be newer."""
         if self._totals is None or not self._brief or not 0 <= now - self._totals[0] < RENEWED_S:
-            self._totals = now, add_up(self._ranks.values())
+            self._totals = now, add_up(self._ranks.values(), self._thresholds.slowest_factor)
         return self._totals[1]
 
     def _run_state(self, ranks: Mapping[int, str]) -> str:
@@ -342,12 +352,19 @@ class Store:
 
     def _note_verdict(self, now: float) -> None:
         """Tell of a change of verdict once; its numbers may go on changing."""
-        before, verdict = self._verdict, self._judge.verdict
+        before, verdict = self._verdict, self._worth_telling(self._judge.verdict)
         if verdict is not None and (before is None or _accused(before) != _accused(verdict)):
             self._add(EventLine(now, verdict.text, verdict.rank, "warning"))
         elif verdict is None and before is not None:
             self._add(EventLine(now, f"no longer: {before.text}", before.rank, "info"))
         self._verdict = verdict
+
+    def _worth_telling(self, verdict: Verdict | None) -> Verdict | None:
+        """Leave out what costs too little; what is told already stays for somewhat less, lest it comes and goes."""
+        if verdict is None or verdict.share is None:
+            return verdict
+        told = self._verdict is not None and _accused(self._verdict) == _accused(verdict)
+        return verdict if verdict.share >= self._thresholds.verdict_share * (KEPT if told else 1) else None
 
     def _telling(self, state: str) -> str:
         if state in ENDED:

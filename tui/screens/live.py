@@ -19,6 +19,9 @@ from ddptop.tui.widgets.header import Header
 COUNT_S: Final = 0.7
 """A digit that is not followed within this by another or by `.` was meant for a view."""
 
+ACTS: Final = "run."
+"""How the ids of bindings begin that change the run."""
+
 
 class Asked(Message):
     """The user wants something done with the run or shown of it."""
@@ -114,6 +117,7 @@ class LiveScreen(Screen[int]):
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
+        self._acting = {b.action.partition("(")[0] for _, b in self._bindings if (b.id or "").startswith(ACTS)}
         self._typed = ""
         """The count of steps typed so far."""
         self._typing: Timer | None = None
@@ -139,13 +143,20 @@ class LiveScreen(Screen[int]):
         """Hand the picture to the widgets."""
         raise NotImplementedError
 
+    def choose(self, rank: int) -> None:
+        """Show another rank, or choose it among all."""
+        self.rank = rank
+        self.show(self.frame)
+
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
         self._shows = True
         self.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer only the keys that work in the run's state."""
+        """Offer only the keys that work in the run's state, and none that acts on a run that is only looked at."""
+        if action in self._acting and self.app.read_only:  # type: ignore[attr-defined]  # of the one app there is
+            return False
         state = self.frame.state
         if action == "pause":
             return state in ("running", "stalled")

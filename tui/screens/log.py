@@ -111,5 +111,4 @@ class LogScreen(LiveScreen):
         """Show another rank's log."""
         ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
-            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
-            self.show(self.frame)
+            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])

@@ -100,6 +100,9 @@ class RankScreen(PlottedScreen):
         """Show another rank, after the last one the first."""
         ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
-            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
-            self.query_one("#facts").scroll_home(animate=False)
-            self.show(self.frame)
+            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])
+
+    def choose(self, rank: int) -> None:
+        """Show another rank, from the top."""
+        self.query_one("#facts").scroll_home(animate=False)
+        super().choose(rank)

@@ -72,14 +72,15 @@ class RunScreen(PlottedScreen):
         for view in VIEWS
     ]
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, first: str = VIEWS[0].id) -> None:
         super().__init__(frame, frame.ranks[0].rank if frame.ranks else 0)
+        self._first = next((view for view in VIEWS if view.id == first), VIEWS[0])
 
     def compose(self) -> ComposeResult:
         """Lay out the parts; the plot comes after the first paint, further views when they are asked for."""
         yield Header(self.frame)
-        with ContentSwitcher(initial=VIEWS[0].id, id="views"):
-            yield self._made(VIEWS[0])
+        with ContentSwitcher(initial=self._first.id, id="views"):
+            yield self._made(self._first)
         with Horizontal(id="below"):
             yield PlotPlace()
             with Vertical(id="side"):
@@ -101,7 +102,7 @@ class RunScreen(PlottedScreen):
     def view(self) -> RankView:
         """The view now shown; the others get no frames."""
         switcher = self.query_one("#views", ContentSwitcher)
-        return switcher.get_child_by_id(switcher.current or VIEWS[0].id, RankView)
+        return switcher.get_child_by_id(switcher.current or self._first.id, RankView)
 
     def action_view(self, name: str) -> None:
         """Show the ranks another way, with the same one chosen."""

@@ -86,8 +86,9 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
         share = None if value is None else value / rank.step_ms
         on_device = None if rank.device_ms is None else rank.device_ms.get(phase)
         yield [
-            Segment(f"  {letter} ", ink[f"bold phase-{phase}"]),
-            Segment(f"{phase:<{_LABEL - 3}}", ink["label"]),
+            Segment("  "),
+            Segment(letter, ink.block(phase)[0]),
+            Segment(f" {phase:<{_LABEL - 3}}", ink["label"]),
             Segment(units.milliseconds(value), ink["value"]),
             Segment(" ms ", ink["label"]),
             Segment(units.percent(None if share is None else 100 * share, 5) + "  ", ink["value"]),

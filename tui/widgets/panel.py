@@ -159,7 +159,7 @@ def _legend(rank: RankFrame, inner: int, ink: Ink) -> Row:
     row: Row = []
     for phase, letter in LETTERS.items():
         text = units.short_milliseconds(_amount(rank, phase)).strip()
-        row.append(Segment(letter + lead, ink[f"bold phase-{phase}"]))
+        row += [Segment(letter, ink.block(phase)[0]), Segment(lead)]
         row.append(figure(text, ink))
         row.append(Segment(" " * (each - len(lead) - 1 - len(text))))
     return row
@@ -174,7 +174,7 @@ def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
             rows.append([])
         name = phase if len(phase) <= names else phase[:5]
         cell = [
-            Segment(letter, ink[f"bold phase-{phase}"]),
+            Segment(letter, ink.block(phase)[0]),
             Segment(f" {name:<{names}}", ink["label"]),
             figure(units.short_milliseconds(_amount(rank, phase)), ink),
         ]
