@@ -22,7 +22,6 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.functional import cross_entropy
 from torch.optim import AdamW, Optimizer
 
 from ddptop.trainers import CATALOGUE
@@ -63,20 +62,12 @@ def split(model: Transformer, mesh: DeviceMesh) -> Transformer:
 
 
 class Split(Technique):
-    """One model in parts, one on each rank."""
+    """One model in parts, one on each rank; its all-reduces are inside of forward and backward."""
 
     @property
     def share(self) -> Place:
         """All images: the ranks are one replica."""
         return replace(self.place, rank=0, world=1)
-
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Take one step, as one process would: the all-reduces are inside of forward and backward."""
-        self.optimizer.zero_grad()
-        loss = cross_entropy(self.model(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
-        self.optimizer.step()
-        return loss.detach()
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the whole model and optimizer, put together again."""

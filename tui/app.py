@@ -37,7 +37,7 @@ from ddptop.tui.filters import AsciiFilter
 from ddptop.tui.frame import Frame
 from ddptop.tui.glyphs import locale_is_unicode
 from ddptop.tui.killing import Killing
-from ddptop.tui.palette import RunCommands
+from ddptop.tui.palette import Palette, RunCommands
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import (
@@ -376,6 +376,11 @@ class DdptopApp(App[None]):
     def _show_help(self) -> None:
         table = keymap.key_table(type(self), self.settings.keymap, ascii_only=self.ascii_only)
         self.push_screen(HelpScreen(table))
+
+    def action_command_palette(self) -> None:
+        """Let an action be found by its words."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
 
     def action_light(self) -> None:
         """Change between dark and light."""

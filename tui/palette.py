@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.await_complete import AwaitComplete
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.screen import Screen
 from textual.style import Style
@@ -16,6 +17,14 @@ from ddptop.tui.screens.live import LiveScreen
 FIRST_RANKS: Final = 8
 """Ranks that are offered before anything is typed."""
 MOST_RANKS: Final = 12
+
+
+class Palette(CommandPalette):
+    """Textual's, which closes itself only."""
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """Close; of two keys in a burst the second would close the screen below."""
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
 class RunCommands(Provider):

@@ -73,7 +73,7 @@ _DARK_HUES: Final = {
     "rank-slow": "#e69f00",
     "rank-chosen": "#ffffff",
     "rank-border": "#4b5563",
-    "row-chosen": "#28384c",
+    "row-chosen": "#1f2d3f",
     "level-info": "#9aa4b2",
     "level-warning": "#e69f00",
     "level-error": "#ef6a4c",

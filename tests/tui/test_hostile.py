@@ -89,7 +89,7 @@ async def test_random_keys_and_sizes_break_nothing(
     keys = [key for _, action in keymap.actions(DdptopApp) for key in action.keys if key != "ctrl+c"]
     keys += (
         ["escape"] * 8
-        + ["ctrl+p", "enter", "g", "k"] * 2
+        + ["ctrl+p", "enter", "g", "k", "question_mark"] * 2
         + ["pageup", "pagedown", "1", "7", "x", "slash", "backspace", "full_stop"]
     )
     source, visited = StillSource(frame(world=5)), set()

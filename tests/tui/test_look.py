@@ -28,7 +28,7 @@ from .frames import EVIL, NOW, StillSource, verdict_frame
 from .test_app import seen
 
 TUI = Path(ddptop.tui.theme.__file__).parent
-DECORATION = {"rank-border"}
+DECORATION = {"rank-border", "row-chosen"}
 """Names of hues that no text has."""
 
 
@@ -80,8 +80,10 @@ def test_all_text_can_be_read(theme: Theme) -> None:
     for name, hue in hues.items():
         if name.startswith("phase-"):
             assert contrast("#0b0d10", hue) >= 4.5, name
-        elif name not in DECORATION:
+        elif name not in DECORATION and not name.startswith("shade-"):
             assert min(contrast(hue, ground) for ground in grounds) >= 4.5, name
+    for name in ("value", "label"):
+        assert contrast(hues[name], hues["row-chosen"]) >= 4.5, f"{name} in the chosen row"
     style, _ = ink(theme.name).block("data")
     assert style.color is not None
     assert style.color.name == "#0b0d10"

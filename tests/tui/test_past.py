@@ -165,7 +165,7 @@ def test_a_restart_forgets_the_steps_and_keeps_the_time() -> None:
     past = Past(1)
     past.take(0, step(7, 1.5))
     past.beat(Beat(0, BASE * SECOND, "running", "data", 7, None, 7, memory_bytes=2**30))
-    past.restart(0)
+    past.restart()
     assert past.steps.numbers({0}) == []
     assert past.tracks.window("step", 0, BASE + 1, 1)[0, 0] == pytest.approx(80.0)
     assert past.tracks.window("memory", 0, BASE, 1)[0, 0] == 2**30

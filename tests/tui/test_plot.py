@@ -28,7 +28,7 @@ from ddptop.tui.widgets.rankview import RankView
 from .frames import EVIL, NOW, StillSource, frame, past_of, rank_frame, recorded
 from .test_app import dashboard, seen, until
 from .test_screens import SIZES, _utc, picture  # noqa: F401 - a fixture
-from .test_widgets import INK, text_of
+from .test_widgets import INK, KEYS, text_of
 
 
 async def plotted(pilot: Pilot[None]) -> PlotPlace:
@@ -281,7 +281,7 @@ def test_every_state_says_what_to_do_next() -> None:
         shown = frame(state)
         if state == "silent":
             shown = replace(shown, ranks=tuple(replace(rank, heard_age_s=9.0) for rank in shown.ranks))
-        text = " ".join(text_of(row) for row in header_rows(shown, 118, INK, roomy=True))
+        text = " ".join(text_of(row) for row in header_rows(shown, 118, INK, KEYS, roomy=True))
         heads[state] = text
         wanted = {
             "starting": "g shows what they print",
@@ -293,7 +293,7 @@ def test_every_state_says_what_to_do_next() -> None:
         assert wanted.get(state, state.upper()) in text, text
     assert len(set(heads.values())) == len(STATES)
     waiting = replace(frame("starting"), ranks=(rank_frame(0, "starting", heard_age_s=1.0), rank_frame(1, "starting")))
-    said = " ".join(text_of(row) for row in header_rows(waiting, 118, INK, roomy=True))
+    said = " ".join(text_of(row) for row in header_rows(waiting, 118, INK, KEYS, roomy=True))
     assert "1 of 2 ranks have reported, rank 1 has not" in said
 
 

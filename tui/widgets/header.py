@@ -139,7 +139,7 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     if frame.orphaned:
         return f"torchrun is gone and its ranks live on without it: {keys['run.kill']} ends them", "bold level-error"
     if frame.state == "starting":
-        return _start(frame), "state-starting"
+        return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":
         return "being ended; what is left after the grace period gets KILL", "state-killing"
     if frame.state == "pausing":
@@ -153,13 +153,17 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
             )
         outstanding = f"{frame.outstanding or 'no'} collective{'' if frame.outstanding < 2 else 's'} outstanding"
         hue = "bold level-warning" if frame.outstanding else "bold state-paused"
-        return f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}", hue
+        return (
+            f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}: {keys['run.resume']} resumes",
+            hue,
+        )
     if frame.state == "frozen":
         return _frozen(frame, keys["run.resume"]), "bold state-frozen"
     if frame.state == "silent":
         heard = [age for age in frame.values("heard_age_s") if age is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
-        return f"no sign of life from any rank{for_}: g shows the log, k ends them", "bold state-silent"
+        what = f"{keys['rank.logs']} shows the log, {keys['run.kill']} ends them"
+        return f"no sign of life from any rank{for_}: {what}", "bold state-silent"
     sick = next((index for index, health in enumerate(frame.values("health")) if health is not None), None)
     if sick is not None:
         return f"rank {frame.ranks[sick].rank}: {frame.ranks[sick].health}", "bold level-error"
@@ -174,10 +178,10 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     return "", "label"
 
 
-def _start(frame: Frame) -> str:
+def _start(frame: Frame, logs: str) -> str:
     silent = [rank for rank, age in enumerate(frame.values("heard_age_s")) if age is None]
     if len(silent) == len(frame.ranks):
-        return "no rank has reported yet: g shows what they print meanwhile"
+        return f"no rank has reported yet: {logs} shows what they print meanwhile"
     if silent:
         return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
     return "all ranks have reported and are on their way to the first step"
