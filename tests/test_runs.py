@@ -235,7 +235,7 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     until(lambda: (status("flaky")["step"] or 0) > 3, "its steps", 60)
     link = Link(directory, "test")
     try:
-        until(lambda: link.poll() or (link.settled and link.frame(time.time()).ranks[0].loss), "the picture")
+        until(lambda: link.poll() or (link.settled and link.frame(time.time()).step), "the picture")
         picture = link.frame(time.time())
     finally:
         link.close()

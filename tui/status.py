@@ -53,7 +53,8 @@ def heard(links: Sequence[Link]) -> list[Frame]:
 def _is_heard(frame: Frame) -> bool:
     if frame.state in ENDED:
         return True
-    return all(rank.heard_age_s is not None or rank.state in ENDED for rank in frame.ranks if rank.pid is not None)
+    # By its beat: records of a generation before are no sign of this one.
+    return all(rank.step is not None or rank.state in ENDED for rank in frame.ranks if rank.pid is not None)
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
