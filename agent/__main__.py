@@ -23,7 +23,7 @@ from types import CodeType, ModuleType, TracebackType
 from ddptop.agent import injection
 from ddptop.agent.rank import enrolment, hooks, preemption
 from ddptop.agent.rank.session import Session, open_session
-from ddptop.agent.rundir import MARKER, RunDir, RunDirError
+from ddptop.agent.rundir import MARKER, RunDirError
 
 USAGE = "usage: python -m ddptop.agent [-m] script [args…]   (see `ddptop launch --help` for the easy way)"
 
@@ -65,20 +65,8 @@ def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
     except (OSError, RunDirError) as error:
         print(f"ddptop: no agent in this rank ({error}); the training goes on without", file=sys.stderr)
         return None
-    log = _redirect(directory) if run.launched else None
+    log = enrolment.redirect(directory) if run.launched else None
     return open_session(directory, program, os.environ.get(MARKER, run.run_id), log)
-
-
-def _redirect(directory: RunDir) -> str | None:
-    """Send stdout and stderr of a launched rank to its log, in the order written."""
-    path = directory.rank_log(int(os.environ.get("RANK", "0")))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    return str(path)
 
 
 def _run(program: str, arguments: list[str], as_module: bool, session: Session | None) -> None:

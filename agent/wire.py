@@ -87,6 +87,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     starved_ns: int | None = None
     """Time in which the training thread could have run but had no core, wherever in the step; a batch of records
     shares one reading. None: the system does not tell."""
+    lr: float | None = None
+    """Learning rate of the optimizer's first parameter group. None: a tensor, or not there."""
 
 
 class Hello(_Message, frozen=True, tag="hello"):
@@ -159,6 +161,8 @@ class Beat(_Message, frozen=True, tag="beat"):
     """Timeout of collectives in the default process group. None: there is no group yet."""
     checkpoints: bool = False
     """True once the script has registered a function with `ddptop.agent.on_checkpoint`."""
+    coordinates: dict[str, int] | None = None
+    """Where the rank stands, as its script says: `{"data": 0, "tensor": 1}` on a device mesh."""
 
 
 class Steps(_Message, frozen=True, tag="steps"):

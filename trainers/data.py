@@ -8,17 +8,20 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, Subset
 
 from ddptop.trainers.group import Place
 from ddptop.trainers.options import Options
+from ddptop.trainers.randomness import seed
 from ddptop.trainers.refusal import Refusal, one_line
 from ddptop.trainers.synthetic import SyntheticPictures, View
 
@@ -97,14 +100,15 @@ def open_data(kind: Kind, options: Options, place: Place, train_view: View, test
     else:
         train, test = place.agree(lambda: _real(kind, folder, train_view, test_view))
         title = f"{kind.name} from {folder}"
-    if options.samples is not None and options.samples < _length(train):
-        title += f" (first {options.samples:,} of {_length(train):,} images)"
+    if options.samples is not None and options.samples < length(train):
+        title += f" (first {options.samples:,} of {length(train):,} images)"
         train = Subset(train, range(options.samples))
-        test = Subset(test, range(min(_length(test), -(-options.samples // _EVALUATED_SHARE))))
+        test = Subset(test, range(min(length(test), -(-options.samples // _EVALUATED_SHARE))))
     return Data(train, test, title, synthetic=folder is None)
 
 
-def _length(pictures: Pictures) -> int:
+def length(pictures: Pictures) -> int:
+    """Return the number of pictures."""
     return len(cast(Any, pictures))  # torch's Dataset has no len() in its type
 
 
@@ -166,24 +170,99 @@ def _damaged(kind: Kind, folder: Path, error: Exception) -> Refusal:
     return Refusal(f"{kind.name} in {folder} is damaged ({one_line(error)}); remove it there and add --download")
 
 
-def training_loader(data: Data, options: Options, place: Place) -> tuple[DataLoader[Any], DistributedSampler[Any]]:
-    """Return the loader of this rank's share of every epoch, and the sampler that shuffles it."""
-    sampler: DistributedSampler[Any] = DistributedSampler(
-        data.train, place.world, place.rank, shuffle=True, seed=options.seed
-    )
-    return _loader(data.train, options, place, sampler), sampler
+class Batches(Protocol):
+    """What the training loop draws the batches of a rank from."""
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch, on the rank that has the most."""
+        ...
+
+    def batches_in(self, images: int) -> int:
+        """Return in how many batches this number of images is trained on by all ranks."""
+        ...
+
+    def begin(self, epoch: int, batch: int) -> None:
+        """Let the next batches be those of this epoch, from this one on."""
+        ...
+
+    def take(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the next batches, fewer where this rank has no more."""
+        ...
+
+
+class TrainingLoader:
+    """The share of this rank in each epoch, in batches that depend on nothing but seed, epoch and position.
+
+    Every epoch has another order, the same on all ranks (`DistributedSampler.set_epoch`), so that
+    the shares do not overlap; and training can begin anywhere in it.
+    """
+
+    def __init__(self, data: Data, options: Options, place: Place) -> None:
+        self._share = _Share(data.train, options, place)
+        self._loader = _loader(_Seeded(data.train, options.seed), options, place, self._share)
+        self._batch_size = options.batch_size
+        self._world = place.world
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch, on the rank that has the most."""
+        return -(-self._share.most // self._batch_size)
+
+    def batches_in(self, images: int) -> int:
+        """Return in how many batches this number of images is trained on by all ranks."""
+        return min(images // (self._batch_size * self._world), len(self))
+
+    def begin(self, epoch: int, batch: int) -> None:
+        """Let the next batches be those of this epoch, from this one on."""
+        self._share.begin(epoch, batch * self._batch_size)
+
+    def take(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the next batches, fewer where this rank has no more."""
+        return islice(self._loader, batches)
+
+
+class _Share(Sampler[tuple[int, int]]):
+    """Draws (epoch, number of the picture), from any position of an epoch on."""
+
+    def __init__(self, pictures: Pictures, options: Options, place: Place) -> None:
+        self._order: Any = DistributedSampler(pictures, place.world, place.rank, shuffle=True, seed=options.seed)
+        self.most = len(self._order)
+        """Pictures of the largest share."""
+        # DistributedSampler repeats pictures at the end so that all shares are as large.
+        own = len(range(place.rank, length(pictures), place.world))
+        self._own = own if options.uneven else self.most
+        self._first = 0
+
+    def begin(self, epoch: int, position: int) -> None:
+        self._order.set_epoch(epoch)
+        self._first = position
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((self._order.epoch, number) for number in islice(self._order, self._first, self._own))
+
+    def __len__(self) -> int:
+        return max(self._own - self._first, 0)
+
+
+class _Seeded(Dataset[tuple[torch.Tensor, int]]):
+    """Lets the augmentation of a batch depend on its place in the training, not on what was loaded before."""
+
+    def __init__(self, pictures: Pictures, seed: int) -> None:
+        self._pictures = pictures
+        self._seed = seed
+
+    def __getitems__(self, drawn: list[tuple[int, int]]) -> list[tuple[torch.Tensor, int]]:
+        seed(self._seed, *drawn[0])
+        return [self._pictures[number] for _, number in drawn]
 
 
 def evaluation_loader(data: Data, options: Options, place: Place) -> DataLoader[Any]:
     """Return the loader of this rank's share of the evaluation; no picture is in two shares."""
     # DistributedSampler would repeat pictures to make the shares equal, and so count them twice.
-    share = Subset(data.test, range(place.rank, _length(data.test), place.world))
+    share = Subset(data.test, range(place.rank, length(data.test), place.world))
     return _loader(share, options, place, None)
 
 
-def _loader(
-    pictures: Pictures, options: Options, place: Place, sampler: DistributedSampler[Any] | None
-) -> DataLoader[Any]:
+def _loader(pictures: Pictures, options: Options, place: Place, sampler: Sampler[Any] | None) -> DataLoader[Any]:
     return DataLoader(
         pictures,
         batch_size=options.batch_size,

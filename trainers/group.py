@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import torch
 import torch.distributed as dist
 
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.refusal import NO_MPI, Refusal
 
 BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
 """Set by `ddptop launch`: the backend that it chose and shows."""
@@ -75,13 +75,16 @@ class Place:
 
 
 @contextmanager
-def joined() -> Iterator[Place]:
+def joined(backend: str | None = None) -> Iterator[Place]:
     """Join the group that the environment describes, and leave it in the end.
+
+    Args:
+        backend: of torch.distributed; None for the one that fits.
 
     Raises:
         Refusal: the backend that was asked for cannot work here.
     """
-    place = _place()
+    place = _place(backend)
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
     if dist.is_torchelastic_launched() or "RANK" in os.environ:
@@ -108,22 +111,24 @@ def _leave() -> None:
     dist.destroy_process_group()
 
 
-def _place() -> Place:
+def _place(backend: str | None) -> Place:
     rank = int(os.environ.get("RANK", "0"))
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", str(rank)))
     local_world = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
-    return Place(rank, local_rank, world, device, _backend(gpus, local_world))
+    chosen = _backend(backend or os.environ.get(BACKEND_VARIABLE), gpus, local_world)
+    return Place(rank, local_rank, world, device, chosen)
 
 
-def _backend(gpus: int, local_world: int) -> str:
-    asked = os.environ.get(BACKEND_VARIABLE)
+def _backend(asked: str | None, gpus: int, local_world: int) -> str:
     if not asked:
         return "nccl" if gpus >= local_world else "gloo"
+    if asked == "mpi":
+        raise Refusal(NO_MPI)
     if asked not in ("gloo", "nccl"):
-        raise Refusal(f"{BACKEND_VARIABLE}={asked}: choose gloo or nccl")
+        raise Refusal(f"backend {asked}: choose gloo or nccl")
     if asked == "nccl" and gpus < local_world:
         raise Refusal(f"backend nccl needs a GPU for each rank, here are {gpus} for {local_world}; choose gloo")
     return asked

@@ -1,9 +1,7 @@
-"""The one training loop: data parallel, evaluated over all ranks, resumable.
+"""The one training loop: epochs, evaluation over all ranks, checkpoints, what is told on the way.
 
-Technique: every rank holds the whole model and trains on its own share of each batch; DDP
-averages the gradients while backward still runs, so that all ranks take the same step.
-Source: Li et al. 2020, PyTorch Distributed: Experiences on Accelerating Data Parallel Training.
-Knows no particular model: a program brings its `Task`.
+How the ranks train together is the `Technique` of the program's `Task`, and the page to read
+first.  Knows no particular model.
 """
 
 from __future__ import annotations
@@ -11,165 +9,181 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 import ddptop.agent as agent
-from ddptop.trainers import checkpoint, group, options
-from ddptop.trainers.checkpoint import Checkpoint
-from ddptop.trainers.data import evaluation_loader, open_data, training_loader
+from ddptop.trainers import checkpoint, options, start
+from ddptop.trainers.data import evaluation_loader, open_data
 from ddptop.trainers.group import Place, say
+from ddptop.trainers.metrics import Metrics
 from ddptop.trainers.options import Options
-from ddptop.trainers.refusal import Refusal, one_line, refuse
+from ddptop.trainers.randomness import seed
+from ddptop.trainers.refusal import Refusal
 from ddptop.trainers.task import Evaluation, Outcome, Plan, Task
+from ddptop.trainers.technique import Technique
 
 
 def run(
-    parser: argparse.ArgumentParser, task_of: Callable[[Options], Task], arguments: Sequence[str] | None = None
+    parser: argparse.ArgumentParser,
+    task_of: Callable[[Options], Task],
+    arguments: Sequence[str] | None = None,
+    closing: Callable[[Outcome, Training], None] = lambda outcome, training: None,
 ) -> int:
-    """Do what a command line asks for; return the exit code."""
-    try:
-        asked = parser.parse_args(arguments, namespace=Options())
-        options.check(asked)
-        with group.joined() as place:
-            train(parser.prog, task_of(asked), asked, place)
-    except Refusal as refusal:
-        return refuse(parser.prog, refusal)
-    return 0
+    """Do what a command line asks for; return the exit code.
+
+    Args:
+        closing: what a program does in the end, on every rank.
+    """
+
+    def work(asked: Options, place: Place) -> None:
+        training = Training(parser.prog, task_of(asked), asked, place)
+        closing(training.run(), training)
+
+    return start.run(parser, work, arguments, options.check)
 
 
-def train(name: str, task: Task, asked: Options, place: Place) -> Outcome:
-    """Train a task to its end, from the start or from a checkpoint."""
-    started = time.monotonic()
-    data = open_data(task.kind, asked, place, task.train_view, task.test_view)
-    loader, sampler = training_loader(data, asked, place)
-    test = evaluation_loader(data, asked, place)
+class Training:
+    """One rank's part in training a task to its end, from the start or from a checkpoint."""
 
-    torch.manual_seed(asked.seed)
-    model = task.model().to(place.device)
-    optimizer = task.optimizer(model.parameters(), asked.lr)
-    first_epoch, step = place.agree(lambda: _begin(task, asked, place, model, optimizer))
-    ddp = DistributedDataParallel(model)
-    plan = Plan.of(asked, len(loader), first_epoch, step)
+    def __init__(self, name: str, task: Task, asked: Options, place: Place) -> None:
+        self.name = name
+        self.task = task
+        self.asked = asked
+        self.place = place
+        self._started = time.monotonic()
+        self.data = open_data(task.kind, asked, place, task.train_view, task.test_view)
+        torch.manual_seed(asked.seed)
+        self.model = place.agree(task.model).to(place.device)
+        self._optimizer = task.optimizer(self.model.parameters(), asked.lr)
+        self.technique = task.technique(self.model, self._optimizer, place)
+        self._loader = self.technique.loader(self.data, asked)
+        if not len(self._loader):
+            raise Refusal(f"{self.data.title}: fewer images than one step takes; lower --batch-size or raise --samples")
+        self._test = evaluation_loader(self.data, asked, self.technique.share)
+        self.progress = checkpoint.begin(asked, task.title, self.technique, self._loader)
+        self._metrics = place.agree(lambda: Metrics(asked.tensorboard, place))
+        batch = self._loader.batches_in(self.progress.images)
+        self.plan = Plan.of(asked, len(self._loader), self.progress.epoch, self.progress.step, batch)
 
-    place.say(
-        f"{name}: {task.title}, {plan.steps} steps, {plan.steps_per_epoch} an epoch, "
-        f"world {place.world}, batch {asked.batch_size} a rank, lr {asked.lr:g}, seed {asked.seed}, "
-        f"{place.backend} on {place.device.type}, data {data.title}"
-        + (f", goes on from epoch {first_epoch}, step {step}" if asked.resume else "")
-    )
-    agent.start(total_steps=max(plan.steps - step, 0), note=data.title if data.synthetic else None)
-
-    folder = asked.checkpoint_dir
-    epoch = first_epoch
-
-    def save(_: int) -> Path | None:
-        # Called inside of `optimizer.step()`: the step that has just been made is not counted yet.
-        assert folder is not None
-        if not place.first:
-            return None
-        checkpoint.save(folder, Checkpoint(task.title, epoch, step + 1, model.state_dict(), optimizer.state_dict()))
-        return folder / checkpoint.CURRENT
-
-    if folder is not None:
-        agent.on_checkpoint(save)
-
-    losses = []
-    evaluation = None
-    for epoch in range(first_epoch, plan.epochs):
-        if step >= plan.steps:
-            break
-        # The order and the augmentation of an epoch depend on nothing that happened before it,
-        # so that a resumed run goes on as if it had never stopped.
-        sampler.set_epoch(epoch)
-        torch.manual_seed(hash((asked.seed, epoch, place.rank)))
-        model.train()
-        loss_sum = torch.zeros((), device=place.device)
-        batch = 0
-        for batch, (images, labels) in enumerate(loader, start=1):
-            lr = _set_rate(optimizer, asked.lr * task.schedule(step / plan.steps))
-            images = images.to(place.device, non_blocking=True)
-            labels = labels.to(place.device, non_blocking=True)
-
-            optimizer.zero_grad()
-            loss = cross_entropy(ddp(images), labels)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
-            optimizer.step()
-
-            step += 1
-            loss_sum += loss.detach()
-            agent.log(lr=lr)
-            if batch % task.log_every == 0:
-                say(f"rank {place.rank}, epoch {epoch}, batch {batch}, loss {loss.item():.4f}")
-            if step == plan.steps:
-                break
-
-        evaluation = evaluate(model, test, place)
-        agent.log(accuracy=evaluation.accuracy)
-        losses.append(place.total(loss_sum)[0] / (batch * place.world))
+    def run(self) -> Outcome:
+        """Train."""
+        plan, progress, asked, place = self.plan, self.progress, self.asked, self.place
         place.say(
-            f"epoch {epoch}: step {step} of {plan.steps}, training loss {losses[-1]:.4f}, "
-            f"test loss {evaluation.loss:.4f}, accuracy {evaluation.accuracy:.1%}, data {data.title}"
+            f"{self.name}: {self.task.title}, {plan.steps} steps, {plan.steps_per_epoch} an epoch, "
+            f"world {place.world}, batch {asked.batch_size} a rank, lr {asked.lr:g}, seed {asked.seed}, "
+            f"{place.backend} on {place.device.type}, data {self.data.title}"
+            + (f", goes on from epoch {progress.epoch}, step {progress.step}" if asked.resume else "")
         )
-        if asked.checkpoint_dir is not None and batch == plan.steps_per_epoch and place.first:
-            checkpoint.save(
-                asked.checkpoint_dir,
-                Checkpoint(task.title, epoch + 1, step, model.state_dict(), optimizer.state_dict()),
+        agent.start(
+            total_steps=plan.steps - progress.step,
+            note=self.data.title if self.data.synthetic else None,
+            coordinates=self.technique.coordinates,
+        )
+        if asked.checkpoint_dir is not None:
+            agent.on_checkpoint(self.save)
+        losses = []
+        evaluation = None
+        while progress.epoch < plan.epochs and progress.step < plan.steps:
+            epoch = progress.epoch
+            losses.append(self._train_epoch())
+            evaluation = evaluate(self.technique, self._test)
+            self._metrics.log(progress.step, accuracy=evaluation.accuracy)
+            place.say(
+                f"epoch {epoch}: step {progress.step} of {plan.steps}, training loss {losses[-1]:.4f}, "
+                f"test loss {evaluation.loss:.4f}, accuracy {evaluation.accuracy:.1%}, data {self.data.title}"
+                + self.technique.note()
             )
+            self.save()
+        self._metrics.close()
+        seconds = time.monotonic() - self._started
+        evaluation = evaluation or evaluate(self.technique, self._test)
+        outcome = Outcome(progress.step, tuple(losses), evaluation, self.data.title, seconds)
+        place.say(f"{self.name} finished: {outcome.summary()}")
+        return outcome
 
-    outcome = Outcome(step, tuple(losses), evaluation or evaluate(model, test, place))
-    place.say(f"{name} finished: {outcome.summary(data.title, time.monotonic() - started)}")
-    return outcome
+    def save(self, _: int = 0) -> Path | None:
+        """Write a checkpoint and return its path; every rank calls it at the same step, rank 0 writes."""
+        if self.asked.checkpoint_dir is None:
+            return None
+        state = self.technique.state()
+        return checkpoint.keep(self.asked, self.task.title, self.progress, state) if self.place.first else None
+
+    def _train_epoch(self) -> float:
+        """Train to the end of the epoch, or of the plan; return the mean loss over all ranks."""
+        plan, progress, asked, place = self.plan, self.progress, self.asked, self.place
+        batch = self._loader.batches_in(progress.images)
+        until = min(plan.steps_per_epoch, batch + plan.steps - progress.step)
+        loss_sum = torch.zeros((), device=place.device)
+        batches = 0
+        self._loader.begin(progress.epoch, batch)
+        self.model.train()
+        with self.technique.uneven() if asked.uneven else nullcontext():
+            for images, labels in self._loader.take(until - batch):
+                lr = self._set_rate()
+                batch += 1
+                # Counted ahead: the step ends in the midst of it, and that is where a checkpoint may be asked for.
+                self._count()
+                seed(asked.seed, progress.step, place.rank, device=place.device)
+                loss = self.technique.step(
+                    images.to(place.device, non_blocking=True), labels.to(place.device, non_blocking=True)
+                )
+                loss_sum += loss
+                batches += 1
+                self._metrics.log(progress.step, lr=lr)
+                if batch % self.task.log_every == 0:
+                    value = loss.item()
+                    self._metrics.log(progress.step, loss=value)
+                    say(f"rank {place.rank}, epoch {progress.epoch}, batch {batch}, loss {value:.4f}")
+        for _ in range(batch, until):
+            # This rank ran out before others. Steps without gradients change nothing, and keep count with them.
+            self._count()
+            self._optimizer.zero_grad()
+            self._optimizer.step()
+        if until == plan.steps_per_epoch:
+            progress.epoch, progress.images = progress.epoch + 1, 0
+        loss_total, batches_total = place.total(loss_sum, batches)
+        return loss_total / batches_total
+
+    def _count(self) -> None:
+        self.progress.step += 1
+        self.progress.images += self.asked.batch_size * self.technique.share.world
+
+    def _set_rate(self) -> float:
+        lr = self.asked.lr * self.task.schedule(self.progress.step / self.plan.steps)
+        for parameters in self._optimizer.param_groups:
+            parameters["lr"] = lr
+        return lr
+
+
+def evaluate(technique: Technique, loader: DataLoader[Any]) -> Evaluation:
+    """Return loss and accuracy over the shares of all ranks, from sums: exact, however uneven the shares."""
+    place, share = technique.place, technique.share
+    # Statistics that no gradient moves (batch norm) differ between ranks after a step. DDP takes
+    # rank 0's before the next one; so do we, and evaluate the one model that is also saved.
+    for buffer in technique.model.buffers():
+        dist.broadcast(buffer, src=0)
+    loss, right, pictures = place.total(*tally(technique, loader))
+    seen_by = place.world // share.world  # ranks that hold parts of one model see the same pictures
+    return Evaluation(loss / pictures, right / pictures, int(pictures) // seen_by)
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader[Any], place: Place) -> Evaluation:
-    """Return loss and accuracy over the shares of all ranks, from sums: exact, however uneven the shares."""
-    # Statistics that no gradient moves (batch norm) differ between ranks after a step. DDP takes
-    # rank 0's before the next one; so do we, and evaluate the one model that is also saved.
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
-    model.eval()
-    loss = torch.zeros((), device=place.device)
-    right = torch.zeros((), device=place.device)
-    pictures = 0
+def tally(technique: Technique, loader: DataLoader[Any]) -> tuple[float, float, int]:
+    """Return the sum of the losses, how many were named rightly, and how many there are, of this rank's share."""
+    technique.model.eval()
+    device = technique.place.device
+    loss, right, pictures = torch.zeros((), device=device), torch.zeros((), device=device), 0
     for images, labels in loader:
-        images, labels = images.to(place.device), labels.to(place.device)
-        scores = model(images)
+        images, labels = images.to(device), labels.to(device)
+        scores = technique.scores(images)
         loss += cross_entropy(scores, labels, reduction="sum")
         right += (scores.argmax(1) == labels).sum()
         pictures += len(labels)
-    loss_total, right_total, pictures_total = place.total(loss, right, pictures)
-    return Evaluation(loss_total / pictures_total, right_total / pictures_total, int(pictures_total))
-
-
-def _begin(task: Task, asked: Options, place: Place, model: nn.Module, optimizer: Optimizer) -> tuple[int, int]:
-    """Return the epoch and the step to begin with, model and optimizer being as they were then."""
-    folder = asked.checkpoint_dir
-    if folder is None:
-        return 0, 0
-    if not asked.resume:
-        if place.first:
-            checkpoint.prepare(folder)
-        return 0, 0
-    found = checkpoint.load(folder, task.title)
-    try:
-        model.load_state_dict(found.model)
-        optimizer.load_state_dict(found.optimizer)
-    except (RuntimeError, ValueError, LookupError, TypeError) as error:
-        raise Refusal(f"the checkpoint in {folder} does not fit {task.title}: {one_line(error)[:120]}") from error
-    return found.epoch, found.step
-
-
-def _set_rate(optimizer: Optimizer, lr: float) -> float:
-    for parameters in optimizer.param_groups:
-        parameters["lr"] = lr
-    return lr
+    return float(loss), float(right), pictures

@@ -1,4 +1,4 @@
-"""The options that every program takes, checked before anything heavy starts.
+"""The options that programs share, checked before anything heavy starts.
 
 Knows neither torch nor data sets: a program adds its own options to the same parser.
 """
@@ -38,6 +38,15 @@ class Defaults:
 class Options(argparse.Namespace):
     """The shared options; a program's own are there too, under their names."""
 
+    start: str
+    """Who starts the ranks: `torchrun`, or `spawn` for the program itself."""
+    world: int | None
+    nodes: int
+    node_rank: int
+    master_addr: str
+    master_port: int | None
+    backend: str | None
+
     epochs: int | None
     """None: `usual_epochs`, or as many as `steps` needs."""
     usual_epochs: int
@@ -49,8 +58,10 @@ class Options(argparse.Namespace):
     seed: int
     data_dir: Path | None
     download: bool
+    uneven: bool
     checkpoint_dir: Path | None
     resume: bool
+    tensorboard: Path | None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -121,16 +132,56 @@ def positive_number(text: str) -> float:
     return number
 
 
-def parser(program: Program, defaults: Defaults) -> argparse.ArgumentParser:
-    """Return a parser with the shared options; its errors are raised as `Refusal`."""
+def group_parser(program: Program) -> argparse.ArgumentParser:
+    """Return a parser with the options of the process group alone; its errors are raised as `Refusal`."""
     result = _Parser(
         prog=program.name,
         description=f"{program.technique}. Source: {program.source}.",
         epilog=f"Run it with `ddptop launch {program.name} -- OPTIONS`, with "
-        f"`torchrun --nproc-per-node N -m {program.module} OPTIONS`, or alone with `python -m {program.module}`. "
-        f"The defaults shown are those for a {defaults.device}.",
+        f"`torchrun --nproc-per-node N -m {program.module} OPTIONS`, or alone with `python -m {program.module}`.",
         allow_abbrev=False,
     )
+    ranks = result.add_argument_group("ranks")
+    ranks.add_argument(
+        "--start", choices=("torchrun", "spawn"), default="torchrun",
+        help="who starts the ranks: torchrun, or this program by torch.multiprocessing.spawn (default %(default)s)",
+    )  # fmt: skip
+    ranks.add_argument(
+        "--world",
+        type=whole_number(1),
+        metavar="N",
+        help="with --start spawn: ranks on all machines together (default 2)",
+    )
+    ranks.add_argument(
+        "--nodes",
+        type=whole_number(1),
+        default=1,
+        metavar="N",
+        help="with --start spawn: machines (default %(default)s)",
+    )
+    ranks.add_argument(
+        "--node-rank", type=whole_number(0), default=0, metavar="N",
+        help="with --start spawn: number of this machine, from 0",
+    )  # fmt: skip
+    ranks.add_argument(
+        "--master-addr", default="127.0.0.1", metavar="HOST",
+        help="with --start spawn: where machine 0 can be reached (default %(default)s)",
+    )  # fmt: skip
+    ranks.add_argument(
+        "--master-port", type=whole_number(1, 65535), metavar="PORT",
+        help="with --start spawn: a port of machine 0 (default: a free one; with several machines 29500)",
+    )  # fmt: skip
+    ranks.add_argument(
+        "--backend", choices=("gloo", "nccl", "mpi"),
+        help="of torch.distributed (default: nccl with a GPU for each rank, else gloo)",
+    )  # fmt: skip
+    return result
+
+
+def parser(program: Program, defaults: Defaults) -> argparse.ArgumentParser:
+    """Return a parser with all the shared options; its errors are raised as `Refusal`."""
+    result = group_parser(program)
+    result.epilog = f"{result.epilog} The defaults shown are those for a {defaults.device}."
     result.set_defaults(usual_epochs=defaults.epochs)
 
     length = result.add_argument_group("how long")
@@ -172,12 +223,20 @@ def parser(program: Program, defaults: Defaults) -> argparse.ArgumentParser:
         help="loader processes of each rank; 0 loads in the training process (default %(default)s)",
     )  # fmt: skip
 
-    keeping = result.add_argument_group("checkpoints")
+    data.add_argument(
+        "--uneven", action="store_true",
+        help="share the images without repeating any: last batches differ, and a rank may run out before the others",
+    )  # fmt: skip
+
+    keeping = result.add_argument_group("what is kept")
     keeping.add_argument(
         "--checkpoint-dir", type=Path, metavar="DIR",
-        help="write a checkpoint there after every epoch and keep the one before (default: none)",
+        help="write a checkpoint there after every epoch, at the end and when asked to, and keep the one before",
     )  # fmt: skip
     keeping.add_argument("--resume", action="store_true", help="go on from the checkpoint in --checkpoint-dir")
+    keeping.add_argument(
+        "--tensorboard", type=Path, metavar="DIR", help="write loss, accuracy and learning rate there for TensorBoard"
+    )
     return result
 
 

@@ -10,6 +10,10 @@ import sys
 import time
 
 EXIT_CODE = 2
+NO_MPI = (
+    "--backend mpi needs a torch that was built from source beside an MPI library (USE_MPI=1), and mpirun to start "
+    "the ranks; no published torch is, so choose gloo or nccl"
+)
 _PATIENCE_S = 5.0
 
 

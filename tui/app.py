@@ -7,33 +7,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, Final
 
+import msgspec
+from rich.color import ColorSystem
 from textual import on
 from textual.binding import Binding, BindingType
+from textual.events import AppBlur, DeliveryComplete, DeliveryFailed
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
+from ddptop.tui import keymap
 from ddptop.tui.actor import who
+from ddptop.tui.filters import AsciiFilter
 from ddptop.tui.fleet import Fleet
 from ddptop.tui.fleetapp import FleetApp
 from ddptop.tui.frame import Frame
+from ddptop.tui.glyphs import locale_is_unicode
 from ddptop.tui.killing import Killing
+from ddptop.tui.palette import Palette, RunCommands
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import (
     CheckpointAsked,
     HelpAsked,
+    KeepAsked,
     KillAsked,
     LiveScreen,
     LogsAsked,
@@ -44,15 +56,24 @@ from ddptop.tui.screens.live import (
     StopAsked,
 )
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.plotted import PlotAsked
 from ddptop.tui.screens.question import FREEZE, SAVE_AND_STOP, STOP, about_freeze, about_stop
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RankAsked, RunScreen
+from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused, Source, Unholdable
+from ddptop.tui.source import read_only as only_to_look
 from ddptop.tui.theme import DARK, LIGHT, THEMES
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
+DEFAULT: Final = Settings()
+THEME_NAMES: Final = {"dark": DARK.name, "light": LIGHT.name}
+_COLOR_SYSTEMS: Final = {
+    "16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR,
+}  # fmt: skip
 FAILED: Final = 70
 """Exit code when the dashboard itself failed (EX_SOFTWARE of sysexits.h)."""
 
@@ -73,12 +94,22 @@ class DdptopApp(FleetApp):
 
     CSS_PATH = "ddptop.tcss"
     TITLE = "ddptop"
-    ENABLE_COMMAND_PALETTE = False
+    COMMANDS: ClassVar = {RunCommands}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (160, "-wide")]  # noqa: RUF012 - no ClassVar in Textual
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
         *FleetApp.FLEET_BINDINGS,
+        Binding(
+            "ctrl+p",
+            "command_palette",
+            "Palette",
+            id="app.palette",
+            tooltip="Find an action, or a rank by its number",
+            show=False,
+            priority=True,
+        ),
+        Binding("S", "picture", "Picture", id="app.picture", tooltip="Write what is seen into an SVG file", show=False),
         Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),
         Binding(
             "ctrl+c",
@@ -95,7 +126,7 @@ class DdptopApp(FleetApp):
                 f"count({digit})",
                 "Count",
                 id=f"run.count_{digit}",
-                tooltip="While paused, before . : how many steps",
+                tooltip="While paused: how many steps the next . makes",
                 show=False,
                 # Before the views that have digits, too; `check_action` keeps it to where there is a count.
                 priority=True,
@@ -112,29 +143,62 @@ class DdptopApp(FleetApp):
         source: Source,
         grace_s: float = 5.0,
         clock: Callable[[], float] = time.time,
+        settings: Settings = DEFAULT,
         fleet: Fleet | None = None,
         *,
+        read_only: bool = False,
         listed: bool = False,
     ) -> None:
         """Prepare to show a run; with a `fleet` others in its place, which are `listed` from the start if so asked."""
         super().__init__()
-        self.source = source
-        self.fleet = fleet
+        self.source = only_to_look(source) if read_only else source
+        self.read_only = read_only
+        """The run can be looked at only; no key that acts on it is offered."""
+        self.fleet = None if read_only else fleet
         self.grace_s = grace_s
         self.actor = who("dashboard")
+        self.settings = settings
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
         self._clock = clock
         self._listed = listed
         self._acting: tuple[str, str] | None = None
         """What is being done, and the run that it is done with."""
+        self._kept: Frame | None = None
+        """The picture that the user keeps."""
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
         self._killed = ""
         """The run that it is of."""
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = DARK.name
+        self.theme = THEME_NAMES[settings.look.theme]
+        self._set_colors(settings.look.color)
+        self.ascii_only = settings.look.glyphs == "ascii"
+        self.set_keymap(keymap.complete(type(self), settings.keymap))
+        self.key_names = keymap.names(type(self), settings.keymap, ascii_only=self.ascii_only)
+        """By the id of an action, its key as it is told to the user."""
+
+    def _set_colors(self, choice: str) -> None:
+        if choice in _COLOR_SYSTEMS:
+            # Rich takes it only when the console is made, which Textual does by itself.
+            self.console._color_system = _COLOR_SYSTEMS[choice]
+        self._colorless = choice == "none" or self.no_color or self.console.color_system is None
+        self.set_class(self._colorless, "-colorless")
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Take away what the terminal must not get."""
+        # Textual's own way without color leaves grays, and fails on cells without a style.
+        filters = [each for each in super().get_line_filters() if not isinstance(each, Monochrome)]
+        if self._colorless:
+            filters.append(NoColor())
+        if self.ascii_only:
+            filters.append(AsciiFilter())
+        return filters
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Return a key as the footer names it."""
+        return keymap.shown(binding.key, ascii_only=self.ascii_only)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Give the style sheet its semantic names under any theme."""
@@ -143,7 +207,7 @@ class DdptopApp(FleetApp):
     def get_default_screen(self) -> RunScreen:
         """Begin with the run, with what is known of it by now."""
         self.source.poll()
-        return RunScreen(self.picture())
+        return RunScreen(self.picture(), self.settings.look.view)
 
     def on_load(self) -> None:
         """Take the signals before the terminal is changed, so that none finds it changed and unguarded."""
@@ -165,6 +229,10 @@ class DdptopApp(FleetApp):
             with contextlib.suppress(ValueError, RuntimeError):
                 asyncio.get_running_loop().remove_signal_handler(number)
 
+    def on_app_blur(self, event: AppBlur) -> None:
+        """Go on while another window has the keyboard: the footer would lose its keys, in a browser from the start."""
+        event.prevent_default()
+
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
 
@@ -172,10 +240,18 @@ class DdptopApp(FleetApp):
         """Return the run shown, as it is now."""
         return self.source.frame(self._clock())
 
+    def _picture(self) -> Frame:
+        """Return the picture of this moment, or the one that the user keeps."""
+        if self._kept is None:
+            return self.picture()
+        return replace(self._kept, kept_s=float(int(self._clock() - self._kept.at)))
+
     def repaint(self) -> None:
         """Show the present picture at once."""
-        self.frame = self.picture()
-        self._look_after_kill()
+        # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
+        if self.is_running and self.return_code is None:
+            self.frame = self._picture()
+            self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -202,6 +278,18 @@ class DdptopApp(FleetApp):
             self.screen.count(digit)
 
     # What is asked
+
+    @on(KeepAsked)
+    def _keep(self) -> None:
+        frame = self.source.frame(self._clock())
+        # Ranks that nobody looks at would be drawn up later, as they are then.
+        upto = None if frame.past is None else frame.past.history.last
+        self._kept = None if self._kept is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
+        self.repaint()
+
+    def let_go(self) -> None:
+        """Keep it no longer: who acts on the run wants to see what comes of it."""
+        self._kept = None
 
     @on(PauseAsked)
     def _pause(self) -> None:
@@ -237,6 +325,7 @@ class DdptopApp(FleetApp):
             self.notify(f"{self._acting[0]} is still under way", severity="warning", markup=False)
             return
         self._acting = name, run or self.picture().run
+        self.let_go()
         self.run_worker(partial(self._work, work), thread=True)
 
     def _work(self, work: Callable[[], str]) -> None:
@@ -261,6 +350,7 @@ class DdptopApp(FleetApp):
 
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
+        self.let_go()
         frame = self.picture()
         killing = self.killing_of(frame.run)
         self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self.grace_s, killing))
@@ -293,11 +383,15 @@ class DdptopApp(FleetApp):
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:
         if not isinstance(self.screen, LogScreen):
-            self.push_screen(LogScreen(self.picture(), message.rank), self._returned)
+            self.push_screen(LogScreen(self._picture(), message.rank), self._returned)
 
     @on(RankAsked)
     def _show_rank(self, message: RankAsked) -> None:
-        self.push_screen(RankScreen(self.picture(), message.rank), self._returned)
+        self.push_screen(RankScreen(self._picture(), message.rank), self._returned)
+
+    @on(PlotAsked)
+    def _show_plot(self, message: PlotAsked) -> None:
+        self.push_screen(PlotScreen(self._picture(), message.rank, message.look, alone=message.alone), self._returned)
 
     def _returned(self, rank: int | None) -> None:
         for screen in self.screen_stack:
@@ -307,7 +401,13 @@ class DdptopApp(FleetApp):
 
     @on(HelpAsked)
     def _show_help(self) -> None:
-        self.push_screen(HelpScreen())
+        table = keymap.key_table(type(self), self.settings.keymap, ascii_only=self.ascii_only)
+        self.push_screen(HelpScreen(table))
+
+    def action_command_palette(self) -> None:
+        """Let an action be found by its words."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
 
     def action_light(self) -> None:
         """Change between dark and light."""
@@ -316,6 +416,22 @@ class DdptopApp(FleetApp):
     def action_leave(self) -> None:
         """Leave; the run goes on."""
         self.exit(return_code=0)
+
+    def action_picture(self) -> None:
+        """Write what is seen into a file, or have the browser keep it where the dashboard is in one."""
+        run = self.source.frame(self._clock()).run
+        name = f"ddptop-{run}-{time.strftime('%Y%m%d-%H%M%S')}.svg"
+        picture = io.StringIO(self.export_screenshot(title=f"ddptop {run}"))
+        self.deliver_text(picture, save_directory=Path.cwd(), save_filename=name, mime_type="image/svg+xml")
+
+    @on(DeliveryComplete)
+    def _delivered(self, event: DeliveryComplete) -> None:
+        self.notify("the browser has it" if event.path is None else str(event.path), title="picture", markup=False)
+
+    @on(DeliveryFailed)
+    def _not_delivered(self, event: DeliveryFailed) -> None:
+        reason = getattr(event.exception, "strerror", None) or str(event.exception)
+        self.notify(f"no picture: {reason}", severity="error", markup=False)
 
     # Errors of its own
 
@@ -330,26 +446,40 @@ class DdptopApp(FleetApp):
         self._exit_renderables.clear()
 
 
-def run_dashboard(source: Source, grace_s: float = 5.0, fleet: Fleet | None = None, *, listed: bool = False) -> int:
+def run_dashboard(
+    source: Source,
+    grace_s: float = 5.0,
+    settings: Settings = DEFAULT,
+    fleet: Fleet | None = None,
+    *,
+    read_only: bool = False,
+    listed: bool = False,
+) -> int:
     """Show the dashboard until the user leaves it; for `fleet` and `listed` see `DdptopApp`.
 
     Returns:
         0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own.
     """
-    app = DdptopApp(source, grace_s, fleet=fleet, listed=listed)
+    if settings.look.glyphs == "auto" and not locale_is_unicode():
+        look = msgspec.structs.replace(settings.look, glyphs="ascii")
+        settings = msgspec.structs.replace(settings, look=look)
+    app = DdptopApp(source, grace_s, settings=settings, fleet=fleet, read_only=read_only, listed=listed)
     try:
-        app.run()
-    finally:
-        source.close()
-        if fleet is not None:
-            fleet.close()
+        try:
+            app.run()
+        finally:
+            source.close()
+            if fleet is not None:
+                fleet.close()
+    except Exception as error:  # The last wall: what comes here, Textual has not caught.
+        app.failure = app.failure or error
     if app.failure is not None:
-        print(f"ddptop: the dashboard failed; the run goes on. {_report(app.failure)}", file=sys.stderr)
+        print(f"ddptop: the dashboard failed; the run goes on. {report(app.failure)}", file=sys.stderr)
         return FAILED
     return app.return_code or 0
 
 
-def _report(error: Exception) -> str:
+def report(error: Exception) -> str:
     """Write the traceback of an error to a file; return what failed and the file's name, in one line."""
     what = " ".join(traceback.format_exception_only(error)[-1].split())
     try:

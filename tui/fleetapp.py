@@ -57,6 +57,10 @@ class FleetApp(App[None]):
         """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""
         raise NotImplementedError
 
+    def let_go(self) -> None:
+        """Show the present again, where the user has kept a picture of the past."""
+        raise NotImplementedError
+
     def repaint(self) -> None:
         """Show the present picture at once."""
         raise NotImplementedError
@@ -128,6 +132,7 @@ class FleetApp(App[None]):
             except Refused as problem:
                 self.notify(str(problem), title=f"{run} is not shown", severity="error", markup=False)
                 return
+        self.let_go()
         with self.batch_update():
             while len(self.screen_stack) > 1:
                 await self.pop_screen()

@@ -69,9 +69,6 @@ class RankFrame:
     loss: float | None = None
     losses: tuple[float | None, ...] = ()
     """Recent losses, oldest first, at most 240."""
-    curve: tuple[tuple[int, float], ...] = ()
-    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages. After a restart
-    the steps count on from where the generation before had come."""
     step_ms: float | None = None
     """Mean over the recent window (about 2 s, at least one step)."""
     phases_ms: Mapping[str, float] | None = None
@@ -114,6 +111,8 @@ class RankFrame:
     """One step of so many has its collectives timed."""
     faults: int = 0
     """Errors inside the agent so far."""
+    coordinates: Mapping[str, int] | None = None
+    """Where it stands on a device mesh or in a pipeline, as its script says."""
 
 
 class Ranks(Sequence[RankFrame]):
@@ -215,6 +214,10 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    kept_s: float | None = None
+    """How long the user has kept this picture while the run goes on; None for one of this moment."""
+    upto: int | None = None
+    """The last step of `past` that belongs to a kept picture."""
     past: Past | None = None
     """What is kept of the past, to be read only: the one part of a frame that grows under it."""
     logged: frozenset[str] = frozenset()

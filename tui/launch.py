@@ -24,6 +24,7 @@ from ddptop.agent import injection, rundir, wire
 from ddptop.agent.group import engine, journal, machine, succession, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
+from ddptop.trainers.refusal import NO_MPI
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
@@ -52,6 +53,8 @@ class Request:
     world: int | None = None
     name: str | None = None
     backend: str | None = None
+    start: str = "torchrun"
+    """Who starts the ranks: `torchrun`, or `spawn` for the program itself."""
     grace_s: float = 5.0
     on_term: str = ""
     """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
@@ -72,8 +75,14 @@ def launch(request: Request) -> RunDir:
         RequestError: the request cannot work.
         rundir.RunDirError: there is no place for the run, or its name is taken.
     """
-    command = target(request)
+    path = target(request)
     _check_torch()
+    if request.backend == "mpi":
+        raise RequestError(NO_MPI)
+    if request.start == "spawn" and request.on_term:
+        raise RequestError("--on-term needs --start torchrun: a program that spawns its ranks ends them at a TERM")
+    if request.start == "spawn" and request.max_restarts:
+        raise RequestError("--max-restarts needs --start torchrun, which does the restarting")
     try:
         world = machine.check_world(machine.default_world() if request.world is None else request.world)
         placement = machine.choose(world, request.backend)
@@ -96,8 +105,8 @@ def launch(request: Request) -> RunDir:
         created_at_ns=time.time_ns(),
         launched=True,
         cwd=os.getcwd(),
-        command=engine.command(command, request.arguments, world, request.max_restarts),
-        environment={**placement.environment, **given, **_injected(request), **_on_term(request)},
+        command=_command(request, path, world),
+        environment={**placement.environment, **given, **_injected(request), **_reached(request), **_on_term(request)},
         placement=placement.text,
         injected=injection.describe(injections),
         grace_s=request.grace_s,
@@ -203,6 +212,17 @@ def _next_name(name: str) -> str:
 
 def _injected(request: Request) -> dict[str, str]:
     return {injection.VARIABLE: ";".join(request.inject)} if request.inject else {}
+
+
+def _command(request: Request, target: str, world: int) -> tuple[str, ...]:
+    if request.start != "spawn":
+        return engine.command(target, request.arguments, world, request.max_restarts)
+    own = ("--start", "spawn", "--world", str(world)) if request.program in CATALOGUE else ()
+    return engine.spawn_command(target, (*own, *request.arguments))
+
+
+def _reached(request: Request) -> dict[str, str]:
+    return engine.spawn_environment(os.environ) if request.start == "spawn" else {}
 
 
 def _on_term(request: Request) -> dict[str, str]:

@@ -20,20 +20,28 @@ import zmq
 from ddptop.agent import control, rundir, wire
 from ddptop.agent.caller import LiveGroup, connect, readable, watchful
 from ddptop.agent.control import Controller
-from ddptop.agent.group import census, freezer, journal, recording, succession
+from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
 from ddptop.agent.private import check_socket
 from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.tui import launch
 from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.source import Aim, ProcessLine, Refused
 from ddptop.tui.store import Liveness, Store
 
 if TYPE_CHECKING:
     from ddptop.tui.past import Past
 
+DEFAULT = Thresholds()
 DRAIN_S = 0.008
 """Longest stay in one `poll`, so that a flood of messages never holds up a key."""
+CATCH_UP_S = 0.03
+"""The same while the past is taken in: the picture is not whole before."""
+EARLIER_S = 0.012
+"""The same for what only plots look back at."""
+RECENT_RECORDS = 8192
+"""Messages of an ended run that its numbers are made of; what is older only plots look back at."""
 LOOK_S = 0.25
 SURVEY_S = 1.0
 FILL_S = 5.0
@@ -58,12 +66,21 @@ _BRIEFLY: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.T
 class Link:
     """One run, as seen and controlled from outside it."""
 
-    def __init__(self, directory: RunDir, who: str, *, onlooker: bool = False, looks_back: bool = False) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        who: str,
+        thresholds: Thresholds = DEFAULT,
+        *,
+        onlooker: bool = False,
+        looks_back: bool = False,
+    ) -> None:
         """Open a run.
 
         An `onlooker` changes nothing about it, not even the record of an end that nobody saw; one that
         `looks_back` keeps more of the past than a picture of now takes.
         """
+        self._thresholds = thresholds
         self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
@@ -79,7 +96,7 @@ class Link:
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
         past = _past(self._run.world) if self._looks_back else None
-        self.store = Store(self._run, logs, past, brief=self._brief)
+        self.store = Store(self._run, logs, self._thresholds, past, brief=self._brief)
         self._endings = Endings(directory, self._who)
         _allow_files(self._run.world)
         self._context = zmq.Context()
@@ -103,12 +120,21 @@ class Link:
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
         self._replay: Iterator[wire.Telemetry] | None = None
+        """What is recorded of the run as a whole and of its end."""
+        self._earlier: Iterator[wire.Telemetry] | None = None
+        """Recorded steps, for those who look back."""
         if self._run.launched:
             self._listen(None, directory.address("supervisor", "pub"))
         # Of a job started by hand there is a record only of what was done with it. Reading a database may write
         # beside it, so that an onlooker leaves it alone.
         if not self._onlooker and directory.database.exists():
-            self._replay = recording.read_history(directory.database)
+            self._replay = self._recorded()
+            if past is not None:
+                self._earlier = recording.read_steps(directory.database)
+                past.history.complete = False
+                past.history.only_earlier = self._run.state in ENDED_STATES
+        # What is recorded by then reaches up to what the ranks themselves still tell.
+        self._earlier_due = time.monotonic() + 2 * recorder.BATCH_S
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""
@@ -124,7 +150,7 @@ class Link:
     @property
     def settled(self) -> bool:
         """True once everything recorded of the past has been taken in."""
-        return self._replay is None and not self._fills
+        return self._replay is None and self._earlier is None and not self._fills
 
     def poll(self) -> None:
         """Take in what has arrived; bounded in time, never blocks."""
@@ -147,9 +173,12 @@ class Link:
             self._drain(self._sub, deadline)
             self._drain(self._near, deadline)
         # After a restart the past comes first; what is missed of the present meanwhile, a fill brings.
+        if self._replay is not None:
+            deadline += CATCH_UP_S
         self._take_replay(deadline)
         self._take_fills()
         self._ask_for_gaps()
+        self._take_earlier(now + EARLIER_S)
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' records are looked at; those of a small group come anyway."""
@@ -185,15 +214,48 @@ class Link:
     def _take_replay(self, deadline: float) -> None:
         if self._replay is None:
             return
-        over = self._run.state in ENDED_STATES
         for message in self._replay:
-            # Of a live run the ranks themselves know better; what happened, and what was before a restart,
-            # is known to the record alone.
-            if over or isinstance(message, wire.Event) or self._is_of_the_past(message):
+            if isinstance(message, wire.Steps):
+                self.store.recall(message, time.time())
+            else:
                 self.store.apply(message, message.at_ns / 1e9 if isinstance(message, wire.Beat) else time.time())
             if time.monotonic() > deadline:
                 return
         self._replay = None
+
+    def _recorded(self) -> Iterator[wire.Telemetry]:
+        """Yield what of the recording the ranks themselves do not tell: of a live run, what happened."""
+        database = self.directory.database
+        if self._run.state in ENDED_STATES:
+            yield from recording.read_ranks(database)
+            yield from recording.read_end(database)
+            yield from recording.read_events(database)
+            yield from recording.read_newest_steps(database, RECENT_RECORDS)
+        elif self._generation:
+            # What was before a restart is known to the record alone.
+            yield from filter(self._is_of_the_past, recording.read_ranks(database))
+            yield from filter(self._is_of_the_past, recording.read_steps(database))
+            yield from recording.read_events(database)
+        else:
+            if self.store.past is not None:
+                self.store.past.history.recorded = True
+            yield from recording.read_events(database)
+
+    def _take_earlier(self, deadline: float) -> None:
+        """Take in the steps of before, once what is needed at once is there."""
+        past = self.store.past
+        if past is None or self._earlier is None or self._replay is not None or self._fills:
+            return
+        if self._run.state not in ENDED_STATES and time.monotonic() < self._earlier_due:
+            return
+        # After a restart they are there already.
+        for message in self._earlier if not self._generation or past.history.only_earlier else ():
+            if isinstance(message, wire.Steps):
+                past.take_earlier(message)
+            if time.monotonic() > deadline:
+                return
+        self._earlier = None
+        past.history.complete = True
 
     def _is_of_the_past(self, message: wire.Telemetry) -> bool:
         return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation

@@ -10,7 +10,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from ddptop.agent.wire import Beat, Step, Summary
+from ddptop.agent.wire import Beat, Step, Steps, Summary
+from ddptop.tui.history import History
 from ddptop.tui.tracks import Tracks
 
 RECORDS: Final = 65_536
@@ -59,11 +60,25 @@ class Past:
     def __init__(self, world: int) -> None:
         self.tracks = Tracks(world)
         self.steps = KeptSteps(world)
+        self.history = History(world)
+        self._generation = 0
+        """Of the records of before that came last."""
 
-    def take(self, rank: int, step: Step) -> None:
-        """Take in a record of a rank; in order and once."""
+    def take(self, rank: int, step: Step, *, sampled: bool = False) -> None:
+        """Take in a record of a rank; in order and once. `sampled`: it stands for others that are not sent."""
         self.tracks.take(rank, step)
         self.steps.take(rank, step)
+        if not (self.history.only_earlier or (sampled and self.history.recorded)):
+            self.history.take(rank, step)
+
+    def take_earlier(self, recorded: Steps) -> None:
+        """Take in records of before, which only the history has room for; in order among themselves."""
+        if recorded.generation > self._generation:
+            self._generation = recorded.generation
+            self.history.count_on(self.history.last_earlier, earlier=True)
+        if 0 <= recorded.rank < self.steps.world and recorded.generation == self._generation:
+            for step in recorded.steps:
+                self.history.take(recorded.rank, step, earlier=True)
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
@@ -72,11 +87,13 @@ class Past:
         loss = math.nan if told.loss is None else told.loss
         span = told.wall_ns * told.steps
         self.tracks.take_means(told.rank, told.end_at_ns, span, told.steps, (told.step, *times, wait, loss))
+        self.history.take_summary(told)
 
     def beat(self, beat: Beat) -> None:
         """Take in a sign of life, for the memory it tells."""
         if beat.memory_bytes is not None:
             self.tracks.take_memory(beat.rank, beat.at_ns, beat.memory_bytes)
+        self.history.take_memory(beat.rank, beat.memory_bytes)
 
     def restart(self) -> None:
         """Forget the steps: the ranks began anew and count from one again."""

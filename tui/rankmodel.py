@@ -11,18 +11,19 @@ from operator import is_
 from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
-from ddptop.tui.curve import POINTS, Curve
 from ddptop.tui.frame import RankFrame
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.units import clean
 
+DEFAULT = Thresholds()
 WINDOW_NS = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
-SILENT_S = 3.5
-"""Without a heartbeat for so long, three of them missed, a rank is silent."""
-STALLED_S = 10.0
-"""Without a step for so long, and for ten usual steps, a rank is stalled."""
+LOSSES = 240
+"""Losses kept for the small history in a panel."""
 KEPT_S = 1.0
 """A picture is no older than this; its ages are what grows meanwhile."""
+METRICS = 64
+"""Names a script may log before further ones are left out."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
 
@@ -31,9 +32,13 @@ class RankModel:
     """One rank: its identity, its last beat, its records in order, what is missing of them."""
 
     def __init__(
-        self, rank: int, listener: Callable[[int, Step, bool], None] = lambda rank, step, sampled: None
+        self,
+        rank: int,
+        listener: Callable[[int, Step, bool], None] = lambda rank, step, sampled: None,
+        thresholds: Thresholds = DEFAULT,
     ) -> None:
         self.rank = rank
+        self._thresholds = thresholds
         self._listener = listener
         """Told of every record, in order and once, and whether it stands for others that were not sent."""
         self.hello: Hello | None = None
@@ -53,19 +58,18 @@ class RankModel:
         self._filling = False
         self._pending: list[Step] = []
         self._recent: deque[Step] = deque(maxlen=512)
-        self._losses: deque[float | None] = deque(maxlen=POINTS)
+        self._losses: deque[float | None] = deque(maxlen=LOSSES)
         self._latencies: deque[int] = deque(maxlen=512)
-        self._curve = Curve()
         self._means: Means | None = None
         self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
         self._past_steps = 0
         """Steps of the generations before, which the curve counts on from."""
 
     def successor(self, past_steps: int) -> RankModel:
-        """Return the model of the process that has taken this one's place; the loss curve goes on."""
+        """Return the model of the process that has taken this one's place, which counts on from there."""
         model = RankModel(self.rank, self._listener)
         model.member, model.alive = self.member, self.alive
-        model._curve, model._past_steps = self._curve, past_steps
+        model._past_steps = past_steps
         model.brief = self.brief
         return model
 
@@ -107,7 +111,6 @@ class RankModel:
         if watched:
             self._seq = 0
             self._losses.clear()
-            self._curve = Curve()
 
     @property
     def gap(self) -> int | None:
@@ -148,11 +151,12 @@ class RankModel:
         self._losses.append(loss)
         if loss is not None:
             self.loss = loss
-            self._curve.add(self._past_steps + step, loss)
 
     def _note_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            self.metrics[name if name in self.metrics else clean(name, 40)] = value
+            known = name if name in self.metrics else clean(name, 40)
+            if known in self.metrics or len(self.metrics) < METRICS:
+                self.metrics[known] = value
 
     @property
     def means(self) -> Means:
@@ -180,7 +184,7 @@ class RankModel:
             return "lost"
         if self.beat is None:
             return "starting"
-        if self.heard_at is not None and now - self.heard_at > SILENT_S:
+        if self.heard_at is not None and now - self.heard_at > self._thresholds.silent_s:
             return "silent"
         if self.beat.state == "running" and self._is_stalled(now):
             return "stalled"
@@ -190,7 +194,7 @@ class RankModel:
         if self.beat is None or self.beat.step_at_ns is None:
             return False
         age = now - self.beat.step_at_ns / 1e9
-        if age <= STALLED_S:
+        if age <= self._thresholds.stalled_s:
             return False
         if self._recent:
             return age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
@@ -230,7 +234,6 @@ class RankModel:
             heard_age_s=self.heard_age(now),
             loss=self.loss,
             losses=tuple(self._losses),
-            curve=self._curve.points(),
             step_ms=means.step_ms,
             phases_ms=means.phases_ms,
             allreduce_p50_ms=means.p50_ms,
@@ -257,6 +260,7 @@ class RankModel:
             health=None if beat is None or beat.health is None else clean(beat.health, 120),
             device_ms=means.device_ms,
             ended=self._ended(),
+            coordinates=None if beat is None or beat.coordinates is None else _cleaned(beat.coordinates),
             torch_version=None if beat is None or beat.torch_version is None else clean(beat.torch_version, 40),
             python_version=None if hello is None else clean(hello.python_version, 40),
         )
@@ -279,6 +283,10 @@ class RankModel:
             return "its process is gone" if self.alive is False else None
         ended = self.member.ended
         return f"exit code {ended.exit_code}" + (f": {clean(ended.error, 300)}" if ended.error else "")
+
+
+def _cleaned(coordinates: Mapping[str, int]) -> dict[str, int]:
+    return {clean(name, 20): where for name, where in list(coordinates.items())[:8]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
 from ddptop.tui.collectives import Alignment
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict
-from ddptop.tui.rankmodel import RankModel
+from ddptop.tui.rankmodel import DEFAULT, RankModel
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.totals import Totals, add_up
 from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
@@ -29,6 +30,8 @@ RENEWED_S = 1.0
 """The numbers of a group that sends summaries are added up no more often than this."""
 _ACTED = frozenset({"running", "pausing", "paused", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
+KEPT = 0.7
+"""A verdict once told stays down to this part of the share from which it is told."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,21 @@ class Store:
     """Everything known of one run."""
 
     def __init__(
-        self, run: Run, logs: Mapping[int, str] | None = None, past: Past | None = None, *, brief: bool = False
+        self,
+        run: Run,
+        logs: Mapping[int, str] | None = None,
+        thresholds: Thresholds = DEFAULT,
+        past: Past | None = None,
+        *,
+        brief: bool = False,
     ) -> None:
         """Know nothing yet; `brief` where only the ranks that are watched send their records."""
         self._run = run
+        self._thresholds = thresholds
         self._brief = brief
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
-        self._past = past
+        self.past = past
         """Where somebody looks back."""
         self._judge = Judge(run.world)
         self._alignment = Alignment(run.world)
@@ -95,8 +105,8 @@ class Store:
                     return
                 model.beat, model.heard_at = message, now
                 self._judge.beat(message)
-                if self._past is not None:
-                    self._past.beat(message)
+                if self.past is not None:
+                    self.past.beat(message)
             case wire.Steps(rank, steps, generation):
                 self._follow(generation, now)
                 model = self._ranks.get(rank)
@@ -121,6 +131,12 @@ class Store:
             case wire.RunState():
                 self._group = message
 
+    def recall(self, recorded: wire.Steps, now: float) -> None:
+        """Take in recorded steps, of which earlier ones may have been left out."""
+        self._follow(recorded.generation, now)
+        if recorded.generation == self._generation:
+            self.fill(recorded.rank, recorded.steps, last=False)
+
     def _greet(self, hello: wire.Hello, now: float) -> None:
         model = self._ranks.get(hello.rank)
         if model is None or hello.run_id != self._run.run_id:
@@ -139,6 +155,8 @@ class Store:
             # A new process in the old one's place: its numbers begin anew.
             self._ranks[hello.rank] = model = model.successor(0)
             self._begin_anew()
+            if self.past is not None:
+                self.past.history.forget(hello.rank)
         model.hello, model.heard_at = hello, now
 
     def _follow(self, generation: int, now: float) -> None:
@@ -148,6 +166,8 @@ class Store:
         # Every rank's curve goes on from the same step, however far each had come.
         last = max(model.last_step for model in self._ranks.values())
         self._ranks = {rank: model.successor(last) for rank, model in self._ranks.items()}
+        if self.past is not None:
+            self.past.history.count_on(last)
         self._generation = generation
         self._restarts += (Restart(generation, now, last),)
         self._rank_states = {}
@@ -160,28 +180,28 @@ class Store:
         self._judge.restart()
         self._alignment = Alignment(self._run.world)
         self._round.clear()
-        if self._past is not None:
-            self._past.restart()
+        if self.past is not None:
+            self.past.restart()
 
     def _new_rank(self, rank: int) -> RankModel:
-        model = RankModel(rank, self._record)
+        model = RankModel(rank, self._record, self._thresholds)
         model.brief = self._brief
         return model
 
     def _record(self, rank: int, step: wire.Step, sampled: bool) -> None:
-        if self._past is not None:
+        if self.past is not None:
             if self._brief:
-                self._past.steps.take(rank, step)
+                self.past.steps.take(rank, step)
             else:
-                self._past.take(rank, step)
+                self.past.take(rank, step, sampled=sampled)
         if not sampled and not self._brief:
             self._judge.take(rank, step)
             self._alignment.take(rank, step)
 
     def _take_round(self, summary: wire.Summary) -> None:
         """Take in a summary; when there is one of every rank, let them count as one step of the group."""
-        if self._past is not None:
-            self._past.take_summary(summary)
+        if self.past is not None:
+            self.past.take_summary(summary)
         self._round[summary.rank] = summary
         if len(self._round) == len(self._ranks):
             number = min(each.step for each in self._round.values())
@@ -271,6 +291,8 @@ class Store:
                 return list(self._ranks)
             case "state":
                 return list(states.values())
+            case "step":
+                return [model.step for model in models]
             case "health":
                 return [None if model.beat is None else model.beat.health for model in models]
             case "step_age_s":
@@ -282,7 +304,7 @@ class Store:
     def _added_up(self, now: float) -> Totals:
         """Return the numbers of the group; with summaries once a second they need not be newer."""
         if self._totals is None or not self._brief or not 0 <= now - self._totals[0] < RENEWED_S:
-            self._totals = now, add_up(self._ranks.values())
+            self._totals = now, add_up(self._ranks.values(), self._thresholds.slowest_factor)
         return self._totals[1]
 
     def _run_state(self, ranks: Mapping[int, str]) -> str:
@@ -330,12 +352,19 @@ class Store:
 
     def _note_verdict(self, now: float) -> None:
         """Tell of a change of verdict once; its numbers may go on changing."""
-        before, verdict = self._verdict, self._judge.verdict
+        before, verdict = self._verdict, self._worth_telling(self._judge.verdict)
         if verdict is not None and (before is None or _accused(before) != _accused(verdict)):
             self._add(EventLine(now, verdict.text, verdict.rank, "warning"))
         elif verdict is None and before is not None:
             self._add(EventLine(now, f"no longer: {before.text}", before.rank, "info"))
         self._verdict = verdict
+
+    def _worth_telling(self, verdict: Verdict | None) -> Verdict | None:
+        """Leave out what costs too little; what is told already stays for somewhat less, lest it comes and goes."""
+        if verdict is None or verdict.share is None:
+            return verdict
+        told = self._verdict is not None and _accused(self._verdict) == _accused(verdict)
+        return verdict if verdict.share >= self._thresholds.verdict_share * (KEPT if told else 1) else None
 
     def _telling(self, state: str) -> str:
         if state in ENDED:
@@ -384,7 +413,7 @@ class Store:
             ranks=ranks,
             events=tuple(self._events),
             verdict=self._verdict,
-            past=self._past,
+            past=self.past,
             logged=frozenset().union(*(model.metrics for model in self._ranks.values())),
             refused=self.refused + totals.refused + (self._group.refused if self._group is not None else 0),
             outstanding=sum(

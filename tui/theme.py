@@ -1,7 +1,8 @@
 """Every color of the dashboard, by what it means, and the sign that says the same without color.
 
-The hues of the phases are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which
-people with color-blind vision can tell apart; a letter or a shape always stands beside them.
+They begin from those of Okabe and Ito (https://jfly.uni-koeln.de/color/).  Text has a contrast of 4.5 or
+more, and hues that are told apart stay apart for color-blind eyes; a test computes both.  A letter or a
+shape always stands beside a hue.
 """
 
 from __future__ import annotations
@@ -44,6 +45,16 @@ LETTERS: Final[Mapping[str, str]] = {
 RANK_HUES: Final = 8
 """Lines of the plot that have a color of their own; further ranks begin again."""
 
+_PHASES: Final = {
+    "phase-data": "#e69f00",
+    "phase-forward": "#56b4e9",
+    "phase-backward": "#3d86cf",
+    "phase-optimizer": "#2bc48a",
+    "phase-wait": "#c05a80",
+    "phase-other": "#b4bcc6",
+}
+"""Grounds of bars and swatches, under dark letters, in both themes."""
+
 _DARK_HUES: Final = {
     "state-starting": "#56b4e9",
     "state-running": "#3fc380",
@@ -58,65 +69,53 @@ _DARK_HUES: Final = {
     "state-failed": "#ef6a4c",
     "state-killed": "#ef6a4c",
     "state-lost": "#cc79a7",
-    "phase-data": "#e69f00",
-    "phase-forward": "#56b4e9",
-    "phase-backward": "#2f7fc1",
-    "phase-optimizer": "#009e73",
-    "phase-wait": "#d8688a",
-    "phase-other": "#7d8590",
     "transfer": "#009e73",
     "rank-slow": "#e69f00",
     "rank-chosen": "#ffffff",
     "rank-border": "#4b5563",
-    "row-chosen": "#28384c",
+    "row-chosen": "#1f2d3f",
     "level-info": "#9aa4b2",
     "level-warning": "#e69f00",
     "level-error": "#ef6a4c",
     "value": "#e8ecf1",
     "label": "#8d97a5",
-    "faint": "#5b6472",
+    "faint": "#7e8896",
     "gauge": "#7a9cc6",
     "history": "#7fb8a4",
     "brand": "#56b4e9",
 }
-_LINES: Final = ("#56b4e9", "#e69f00", "#3fc380", "#cc79a7", "#f0e442", "#4f8fd0", "#ef6a4c", "#b0b8c4")
+_LINES: Final = ("#56b4e9", "#e69f00", "#3fc380", "#cc79a7", "#f0e442", "#8f7ff0", "#ef6a4c", "#b0b8c4")
 
 _LIGHT_HUES: Final = {
-    "state-starting": "#0072b2",
+    "state-starting": "#005a8c",
     "state-running": "#00734f",
-    "state-pausing": "#7a6a00",
-    "state-paused": "#7a6a00",
-    "state-frozen": "#a35f00",
-    "state-stalled": "#a35f00",
-    "state-silent": "#9a3f74",
-    "state-killing": "#b53a10",
+    "state-pausing": "#7a6600",
+    "state-paused": "#7a6600",
+    "state-frozen": "#6e3a00",
+    "state-stalled": "#6e3a00",
+    "state-silent": "#b32d9e",
+    "state-killing": "#b3123a",
     "state-finished": "#00734f",
     "state-stopped": "#00734f",
-    "state-failed": "#b53a10",
-    "state-killed": "#b53a10",
-    "state-lost": "#9a3f74",
-    "phase-data": "#e69f00",
-    "phase-forward": "#56b4e9",
-    "phase-backward": "#2f7fc1",
-    "phase-optimizer": "#1fae84",
-    "phase-wait": "#d8688a",
-    "phase-other": "#9aa1ab",
     "transfer": "#00734f",
-    "rank-slow": "#a35f00",
+    "state-failed": "#b3123a",
+    "state-killed": "#b3123a",
+    "state-lost": "#b32d9e",
+    "rank-slow": "#8a4600",
     "rank-chosen": "#000000",
     "rank-border": "#a9b0ba",
     "row-chosen": "#d3e3f2",
-    "level-info": "#5a6472",
-    "level-warning": "#a35f00",
-    "level-error": "#b53a10",
+    "level-info": "#4f5866",
+    "level-warning": "#8a4600",
+    "level-error": "#b3123a",
     "value": "#16191d",
-    "label": "#5a6472",
-    "faint": "#9aa1ab",
-    "gauge": "#4a78b0",
-    "history": "#2f7d66",
-    "brand": "#0072b2",
+    "label": "#4f5866",
+    "faint": "#616975",
+    "gauge": "#3a689f",
+    "history": "#25705b",
+    "brand": "#005a8c",
 }
-_LIGHT_LINES: Final = ("#0072b2", "#a35f00", "#00734f", "#9a3f74", "#7a6a00", "#56b4e9", "#b53a10", "#5a6472")
+_LIGHT_LINES: Final = ("#1747d1", "#6b2c00", "#17703f", "#9a1f94", "#7a6600", "#00334d", "#5f0a14", "#4a4f58")
 
 
 SHADES: Final = 16
@@ -135,6 +134,7 @@ _INFERNO: Final = (
 def _variables(hues: Mapping[str, str], lines: tuple[str, ...], ramp: tuple[str, ...]) -> dict[str, str]:
     shades = Gradient.from_colors(*ramp, quality=SHADES).colors
     return {
+        **_PHASES,
         **hues,
         **{f"line-{index}": hue for index, hue in enumerate(lines)},
         **{f"shade-{index}": hue.hex for index, hue in enumerate(shades, start=1)},
@@ -158,12 +158,12 @@ DARK: Final = Theme(
 )
 LIGHT: Final = Theme(
     name="ddptop-light",
-    primary="#0072b2",
-    secondary="#4a78b0",
-    warning="#a35f00",
-    error="#b53a10",
+    primary="#005a8c",
+    secondary="#3a689f",
+    warning="#8a4600",
+    error="#b3123a",
     success="#00734f",
-    accent="#0072b2",
+    accent="#005a8c",
     foreground="#23272d",
     background="#fbfbf9",
     surface="#fbfbf9",
@@ -179,12 +179,15 @@ class Ink:
 
     def __init__(self, theme: Theme) -> None:
         self.hues = theme.variables
+        self._ground = Color.parse(theme.background or "#000000")
         self._styles: dict[str, Style] = {}
 
     def __getitem__(self, name: str) -> Style:
         """Return the style of a name in the theme's variables; `bold …` makes it bold."""
         found = self._styles.get(name)
-        if found is None:
+        if name == "kept" and found is None:
+            found = self._styles[name] = Style(color=self._ground.hex, bgcolor=self.hues["state-paused"], bold=True)
+        elif found is None:
             weight, _, hue = name.rpartition(" ")
             found = self._styles[name] = Style(color=self.hues[hue], bold=weight == "bold")
         return found
@@ -208,6 +211,10 @@ class Ink:
             self._styles[name] = Style(color="#0b0d10", bgcolor=ground.hex, bold=True)
             self._styles[f"{name} on"] = Style(color=near.hex, bgcolor=ground.hex)
         return self._styles[name], self._styles[f"{name} on"]
+
+    def faded(self, name: str) -> str:
+        """Return the hue of a name nearer to the ground, for what stands behind."""
+        return Color.parse(self.hues[name]).blend(self._ground, 0.4).hex
 
     def shades(self, upper: int, lower: int) -> tuple[str, Style]:
         """Return the character and the style of a cell whose halves have these shades.

@@ -5,14 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ddptop.agent.wire import PHASES
 from ddptop.tui.rankmodel import RankModel
 from ddptop.tui.units import clean
-
-STANDS_OUT: Final = 1.15
-"""A rank is called the slowest where its own time is this many times the group's median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +28,8 @@ class Totals:
     refused: int
 
 
-def add_up(models: Collection[RankModel]) -> Totals:
-    """Return the numbers of the group that these ranks are."""
+def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
+    """Return the numbers of the group that these ranks are; see `settings.Thresholds` for the factor."""
     beats = [model.beat for model in models if model.beat is not None]
     steps = [model.step for model in models]
     known_steps = [step for step in steps if step is not None]
@@ -50,7 +46,7 @@ def add_up(models: Collection[RankModel]) -> Totals:
         phases_ms=_mean_phases(list(phases.values())),
         samples_per_s=sum(rates) if rates else None,
         loss=sum(losses) / len(losses) if losses else None,
-        slowest=_slowest(times, phases),
+        slowest=_slowest(times, phases, slowest_factor),
         backend=next((beat.backend for beat in beats if beat.backend), None),
         device=next((beat.device for beat in beats if beat.device), None),
         note=next((clean(note, 200) for note in notes), None),
@@ -65,11 +61,11 @@ def _mean_phases(known: Sequence[Mapping[str, float]]) -> dict[str, float] | Non
     return {phase: sum(phases[phase] for phases in known) / len(known) for phase in common}
 
 
-def _slowest(times: Mapping[int, float], phases: Mapping[int, Mapping[str, float]]) -> int | None:
-    """Return the rank with the largest time of its own, without waiting, if it stands out."""
+def _slowest(times: Mapping[int, float], phases: Mapping[int, Mapping[str, float]], factor: float) -> int | None:
+    """Return the rank with the largest time of its own, without waiting, if it is `factor` times the median."""
     own = {rank: times[rank] - found["wait"] for rank, found in phases.items() if "wait" in found and rank in times}
     if len(own) < 2:
         return None
     slowest = max(own, key=own.__getitem__)
     others = [value for rank, value in own.items() if rank != slowest]
-    return slowest if own[slowest] > STANDS_OUT * statistics.median(others) else None
+    return slowest if own[slowest] > factor * statistics.median(others) else None

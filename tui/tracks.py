@@ -21,6 +21,8 @@ from ddptop.tui.metrics import WIDTHS_S
 
 Array = npt.NDArray[np.float32]
 
+_READING_NS: Final = 2_000_000_000
+"""A reading of the memory, taken once a second, stands for the time before it."""
 _WRITTEN_AT_ONCE: Final = 4096
 _LAST_NS: Final = 4_000_000_000 * 10**9
 """Moments beyond this, in the year 2096, are no honest clock's; buckets before it fit 32 bits."""
@@ -189,7 +191,7 @@ class Tracks:
     def take_memory(self, rank: int, at_ns: int, memory_bytes: int) -> None:
         """Take in a reading of the memory."""
         if 0 < at_ns < _LAST_NS:
-            self._memory.add(rank, at_ns, at_ns, (1, float(memory_bytes)))
+            self._memory.add(rank, at_ns - _READING_NS, at_ns, (1, float(memory_bytes)))
 
     def bucket(self, level: int, at: float) -> int:
         """Return the number of the bucket that a moment (s since the epoch) is in."""

@@ -12,6 +12,9 @@ from ddptop.agent.wire import Step, Summary
 LATENCIES: Final = 512
 """All-reduces that the latencies of a summary are taken of."""
 
+METRICS: Final = 64
+"""Names a script may log before further ones are left out of its summaries."""
+
 
 class Digest:
     """The records of one rank since its last summary."""
@@ -29,7 +32,9 @@ class Digest:
         """Take in a record."""
         self._steps.append(step)
         self._latencies.extend(latencies_of(step))
-        self._metrics.update(step.metrics)
+        for name, value in step.metrics.items():
+            if name in self._metrics or len(self._metrics) < METRICS:
+                self._metrics[name] = value
         if step.loss is not None:
             self._loss = step.loss
 

@@ -23,6 +23,18 @@ def enrolled() -> RunDir | None:
     return RunDir(Path(given)) if given else None
 
 
+def redirect(directory: RunDir) -> str | None:
+    """Send stdout and stderr of a launched rank to its log, in the order written."""
+    path = directory.rank_log(int(os.environ.get("RANK", "0")))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    return str(path)
+
+
 def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:
     """Find or make the run of a job started by hand, then run this process again with its marker.
 

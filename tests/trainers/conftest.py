@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,59 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Run:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DDPTOP_BACKEND"):
         monkeypatch.delenv(name, raising=False)
     return lambda *arguments: simplenet.main([str(argument) for argument in arguments])
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a group of ranks."""
+
+    codes: list[int | None]
+    """Exit code of each rank, None for one that hung."""
+    out: list[str]
+    """What each rank printed."""
+    err: str
+    """What all of them complained of."""
+
+
+Group = Callable[..., Done]
+
+
+@pytest.fixture(scope="session")
+def forkserver() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported torch and every program."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DDPTOP_BACKEND"):
+        environment.pop(name, None)
+    command = [sys.executable, str(Path(__file__).with_name("forkserver.py"))]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def group(forkserver: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Group:
+    """Run `module.main(arguments)` on a number of ranks, each a process of its own."""
+
+    def run(world: int, module: str, *arguments: object, timeout_s: float = 60) -> Done:
+        folder = tmp_path_factory.mktemp("ranks")
+        request = {
+            "world": world,
+            "module": module,
+            "arguments": [str(argument) for argument in arguments],
+            "folder": str(folder),
+            "timeout_s": timeout_s,
+        }
+        assert forkserver.stdin is not None
+        assert forkserver.stdout is not None
+        print(json.dumps(request), file=forkserver.stdin, flush=True)
+        codes = json.loads(forkserver.stdout.readline())
+        out, err = ([(folder / f"{rank}.{kind}").read_text() for rank in range(world)] for kind in ("out", "err"))
+        return Done(codes, out, "".join(err))
+
+    return run
 
 
 def torchrun(ranks: int, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torchvision import datasets
 
-from ddptop.trainers import resnet
+from ddptop.trainers import data, resnet
 from ddptop.trainers.data import CIFAR10, MNIST, Data, Kind, Normalized, evaluation_loader, open_data
 from ddptop.trainers.group import Place
 from ddptop.trainers.options import Options
@@ -65,6 +65,25 @@ def test_download_unpacks_what_is_there(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(datasets.MNIST, "resources", resources)
     monkeypatch.setattr(datasets.MNIST, "mirrors", ["http://127.0.0.1:9/"])
     assert len(opened(MNIST, tmp_path, download=True).train) == 40
+
+
+def test_one_rank_of_a_machine_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two machines with two ranks each, local rank 0 fetches while the others agree with it, which is to wait."""
+    write_mnist(tmp_path, mnist_bytes())
+    fetched, agreements = [], []
+
+    class Noted(Alone):
+        def agree(self, work):
+            agreements.append(self.rank)
+            return work()
+
+    monkeypatch.setattr(data, "_download", lambda kind, folder: fetched.append(agreements[-1]))
+    asked = Options(data_dir=tmp_path, download=True, samples=None)
+    for rank in range(4):
+        here = Noted(rank, rank % 2, 4, torch.device("cpu"), "gloo")
+        open_data(MNIST, asked, here, Normalized(MNIST), Normalized(MNIST))
+    assert fetched == [0, 2]
+    assert agreements == [0, 0, 1, 1, 2, 2, 3, 3]  # before the files are opened, and after
 
 
 def test_download_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +190,7 @@ def test_synthetic_can_be_learnt() -> None:
 
 def test_augmented_view_of_resnet() -> None:
     """The view of resnet brings a picture to the size that was asked for."""
-    asked = Options(image_size=48, depth=18, data_dir=None, download=False, samples=None)
+    asked = Options(image_size=48, depth=18, weights=None, data_dir=None, download=False, samples=None)
     task = resnet.task(asked)
     data = open_data(CIFAR10, asked, place(), task.train_view, task.test_view)
     assert data.train[0][0].shape == data.test[0][0].shape == (3, 48, 48)

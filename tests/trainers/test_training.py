@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 import torch
 import torchvision
 
+from ddptop import agent
 from ddptop.trainers import CATALOGUE, checkpoint, options, resnet
 from ddptop.trainers.checkpoint import CURRENT, PREVIOUS, Checkpoint
 from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal
-from ddptop.trainers.task import Plan
+from ddptop.trainers.task import Plan, warm_up_and_cosine
 
+from . import stopped
 from .conftest import Run, torchrun
 
 SHORT = ("--samples", "256", "--batch-size", "32")
@@ -69,6 +72,17 @@ def test_resume_equals_never_stopped(train: Run, tmp_path: Path) -> None:
     assert not same(stored(parts)["model"], stored(other)["model"])
 
 
+def test_stopped_at_the_end_of_an_epoch(train: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped right after the last step of an epoch, a run goes on with the next one, to the same bits."""
+    monkeypatch.setattr(agent, "on_checkpoint", agent.on_checkpoint)  # put back what `stopped` sets
+    whole, parts = ((*SHORT, "--epochs", "2", "--checkpoint-dir", str(tmp_path / name)) for name in ("whole", "parts"))
+    assert train(*whole) == 0
+    with pytest.raises(SystemExit):
+        stopped.main(["ddptop.trainers.simplenet", "8", *parts])
+    assert train(*parts, "--resume") == 0
+    assert same(stored(tmp_path / "parts"), stored(tmp_path / "whole"))
+
+
 def test_resume_of_a_finished_run(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run with nothing left to do says so, evaluates and ends well."""
     assert train(*SHORT, "--epochs", 1, "--checkpoint-dir", tmp_path) == 0
@@ -77,7 +91,7 @@ def test_resume_of_a_finished_run(train: Run, tmp_path: Path, capsys: pytest.Cap
 
 
 def some(epoch: int) -> Checkpoint:
-    return Checkpoint("net", epoch, epoch * 10, {"weight": torch.arange(5000.0)}, {})
+    return Checkpoint("net", 0, epoch, epoch * 10, 0, {"weight": torch.arange(5000.0)}, {})
 
 
 def test_checkpoint_is_whole_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,11 +114,11 @@ def test_checkpoint_is_whole_at_every_moment(tmp_path: Path, monkeypatch: pytest
         with monkeypatch.context() as patch, pytest.raises(Crash):  # noqa: PT012
             patch.setattr(os, "replace", replace)
             checkpoint.save(tmp_path, some(3))
-        assert checkpoint.load(tmp_path, "net").epoch == 2
+        assert checkpoint.load(tmp_path, "net")[0].epoch == 2
     checkpoint.save(tmp_path, some(3))
     checkpoint.save(tmp_path, some(4))
     (tmp_path / CURRENT).unlink()
-    assert checkpoint.load(tmp_path, "net").epoch == 3
+    assert checkpoint.load(tmp_path, "net")[0].epoch == 3
 
 
 def test_full_disk_leaves_the_former_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +131,7 @@ def test_full_disk_leaves_the_former_checkpoint(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(Refusal, match="No space left"):
         checkpoint.save(tmp_path, some(2))
-    assert checkpoint.load(tmp_path, "net").epoch == 1
+    assert checkpoint.load(tmp_path, "net")[0].epoch == 1
     assert [file.name for file in tmp_path.iterdir()] == [CURRENT]
 
 
@@ -136,15 +150,28 @@ def _other_file(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [_cut, _flipped_bit, _other_file, lambda content: b""])
 def test_damaged_checkpoint(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Any) -> None:
-    """A damaged checkpoint ends the program with code 2 and one line that names the file and the way out."""
-    checkpoint.save(tmp_path, some(1))
-    checkpoint.save(tmp_path, some(2))
-    current = tmp_path / CURRENT
+    """A damaged checkpoint is told in one line and the one before it used, which the next one does not replace."""
+    assert train(*SHORT, "--epochs", 2, "--checkpoint-dir", tmp_path) == 0
+    current, before = tmp_path / CURRENT, (tmp_path / PREVIOUS).read_bytes()
     current.write_bytes(damage(current.read_bytes()))
+    capsys.readouterr()
+    assert train(*SHORT, "--epochs", 2, "--checkpoint-dir", tmp_path, "--resume") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith(f"{current} is damaged (")
+    assert told[0].endswith(f"going on from {PREVIOUS}, the one before it")
+    assert "goes on from epoch 1, step 8" in told[1]
+    assert (tmp_path / PREVIOUS).read_bytes() == before
+    assert stored(tmp_path)["epoch"] == 2
+
+
+def test_nothing_but_damaged_checkpoints(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no checkpoint is whole the program ends with code 2 and one line that names both."""
+    for file in (CURRENT, PREVIOUS):
+        (tmp_path / file).write_bytes(b"not a checkpoint")
     assert train("--checkpoint-dir", tmp_path, "--resume", *SHORT) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"simplenet: {current} is damaged (")
-    assert line.endswith(f"remove it to go on from {PREVIOUS}")
+    assert line.count("is damaged (") == 2
+    assert "leave --resume away" in line
 
 
 @pytest.mark.parametrize(
@@ -155,6 +182,12 @@ def test_damaged_checkpoint(train: Run, tmp_path: Path, capsys: pytest.CaptureFi
         (("--steps", "many"), "--steps: must be a whole number"),
         (("--resume",), "--resume needs --checkpoint-dir"),
         (("--download",), "--download needs --data-dir"),
+        (("--world", "2"), "--world and --nodes need --start spawn"),
+        (("--start", "spawn", "--world", "3", "--nodes", "2"), "--world 3 cannot be shared evenly by --nodes 2"),
+        (("--start", "spawn", "--nodes", "2", "--node-rank", "2"), "--node-rank 2: with --nodes 2 the last is 1"),
+        (("--backend", "mpi"), "built from source beside an MPI library (USE_MPI=1)"),
+        (("--backend", "nccl"), "needs a GPU for each rank"),
+        (("--tensorboard", "/proc/no"), "cannot write to the TensorBoard folder /proc/no"),
         (("--data-dir", "/nowhere/at-all"), "no folder /nowhere/at-all"),
         (("--checkpoint-dir", "/proc/no"), "cannot make the checkpoint folder /proc/no"),
         (("--checkpoint-dir", "/nowhere", "--resume"), "no checkpoint in /nowhere"),
@@ -173,6 +206,34 @@ def test_refuses_in_one_line(
     assert err.count("\n") == 1
 
 
+def test_another_seed_is_no_continuation(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A resume with another seed, which would be another run, is refused with the seed to give."""
+    assert train(*SHORT, "--epochs", 1, "--checkpoint-dir", tmp_path, "--seed", 4) == 0
+    assert train(*SHORT, "--epochs", 2, "--checkpoint-dir", tmp_path, "--resume") == 2
+    assert "was made with --seed 4, not 0" in capsys.readouterr().err
+
+
+def test_tensorboard(train: Run, tmp_path: Path) -> None:
+    """Loss, accuracy and learning rate are in the events that TensorBoard reads, by step."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    assert train("--samples", 200, "--batch-size", 1, "--epochs", 2, "--tensorboard", tmp_path) == 0
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    steps = {name: [event.step for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    assert steps == {"lr": list(range(1, 401)), "loss": [100, 200, 300, 400], "accuracy": [200, 400]}
+
+
+def test_tensorboard_is_missing(
+    train: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the package one line says how to get it."""
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert train(*SHORT, "--tensorboard", tmp_path) == 2
+    assert capsys.readouterr().err == (
+        "simplenet: --tensorboard needs the package tensorboard: pip install 'ddptop[tensorboard]'\n"
+    )
+
+
 def test_keeps_another_runs_checkpoint(train: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A checkpoint is neither overwritten without --resume nor resumed by another program."""
     checkpoint.save(tmp_path, some(1))
@@ -180,7 +241,7 @@ def test_keeps_another_runs_checkpoint(train: Run, tmp_path: Path, capsys: pytes
     assert "add --resume" in capsys.readouterr().err
     assert train("--checkpoint-dir", tmp_path, "--resume") == 2
     assert "is of net, not of SimpleNet" in capsys.readouterr().err
-    assert checkpoint.load(tmp_path, "net").epoch == 1
+    assert checkpoint.load(tmp_path, "net")[0].epoch == 1
 
 
 def plan(epochs: int | None, steps: int | None, epoch: int = 0, step: int = 0) -> tuple[int, int]:
@@ -219,7 +280,7 @@ def test_resnet_is_torchvisions() -> None:
 
 def test_schedule_rises_and_falls() -> None:
     """The learning rate of resnet warms up, reaches what was asked for, and ends at zero."""
-    factors = [resnet.schedule(step / 100) for step in range(101)]
+    factors = [warm_up_and_cosine(step / 100) for step in range(101)]
     assert max(factors) == pytest.approx(1.0)
     assert factors.index(max(factors)) == 10
     assert factors[-1] == pytest.approx(0.0)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from ddptop.agent.identity import Process
@@ -50,7 +51,6 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
         heard_age_s=0.4,
         loss=losses[-1] if losses else None,
         losses=losses,
-        curve=tuple(enumerate(losses, start=step - len(losses) + 1)),
         step_ms=step_ms,
         phases_ms=phases,
         allreduce_p50_ms=12.1 + rank,
@@ -111,6 +111,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),
         ranks=ranks,
         events=events[:1] if starting else events,
+        past=Past(world) if starting else _usual_past(world),
         logged=frozenset() if starting else frozenset({"accuracy", "lr"}),
     )
     if state == "failed":
@@ -122,6 +123,11 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         )  # fmt: skip
         full = replace(full, ranks=ranks)
     return replace(full, **changes)
+
+
+@lru_cache(maxsize=8)
+def _usual_past(world: int) -> Past:
+    return past_of(world)
 
 
 def verdict_frame() -> Frame:

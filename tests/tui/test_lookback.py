@@ -308,7 +308,7 @@ def test_histories_show_what_is_kept() -> None:
         assert all(len(row) <= 80 for row in rows)
         data = next(row for row in rows if row.startswith("  data"))
         assert "ms" in data
-    assert history_rows(frame(), 2, 80, INK) == []
+    assert history_rows(frame(past=None), 2, 80, INK) == []
     unseen = replace(frame(), past=past_of(4, seconds=0))
     assert "–" in text_of(history_rows(unseen, 0, 80, INK)[0])
 

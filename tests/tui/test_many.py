@@ -13,6 +13,7 @@ from ddptop.agent.private import seal
 from ddptop.agent.rank.digest import Digest
 from ddptop.agent.rundir import Member, Run
 from ddptop.tui.link import DETAILED, Link
+from ddptop.tui.past import Past
 from ddptop.tui.store import Store
 
 WORLD = DETAILED + 2
@@ -105,7 +106,8 @@ def test_only_ranks_that_are_looked_at_are_drawn_up():
 
 def test_a_watched_rank_has_its_records_from_the_first_one():
     """Watching asks for the past; letting go keeps the picture going on summaries."""
-    store = Store(RUN, brief=True)
+    past = Past(RUN.world)
+    store = Store(RUN, past=past, brief=True)
     now = follow(store, 3)
     assert store.gaps() == {}
     store.watch(frozenset({9}))
@@ -113,7 +115,7 @@ def test_a_watched_rank_has_its_records_from_the_first_one():
     assert store.gaps() == {9: 1}
     store.fill(9, [step(9, number) for number in (1, 11, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)], last=True)
     rank = store.frame(now).ranks[9]
-    assert [number for number, _ in rank.curve] == [1, 11, *range(21, 32)]
+    assert [step.step for step in past.steps.by_rank(9)] == [1, 11, *range(21, 32)]
     assert rank.missed == 0, "what was left out on purpose is not missed"
     store.watch(frozenset())
     assert store.gaps() == {}

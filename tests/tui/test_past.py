@@ -78,6 +78,14 @@ def test_pauses_and_old_rounds_of_the_ring_are_blank() -> None:
     assert math.isfinite(window[-1])
 
 
+def test_readings_of_the_memory_leave_no_holes() -> None:
+    """One a second, now a little late and now a little early; after the last there is nothing."""
+    tracks = Tracks(1)
+    for number in range(20):
+        tracks.take_memory(0, round((BASE + number + (-0.01 if number % 2 else 0.01)) * SECOND), 2**30)
+    assert np.isfinite(tracks.window("memory", 0, BASE + 30, 30)[0]).tolist() == [True] * 18 + [False] * 12
+
+
 def test_steps_and_ready_made_means_fill_alike() -> None:
     """Ten steps one by one, or as one mean of ten, make the same bucket."""
     single, together = Tracks(1), Tracks(1)

@@ -67,8 +67,8 @@ async def settled(pilot: Pilot[None], *keys: str) -> None:
     assert isinstance(app, DdptopApp)
     deadline = time.monotonic() + 10
     await pilot.press(*keys)
-    for place in app.screen.query("#losses"):
-        while place.display and not place.query("LossPlot"):
+    for place in app.screen.query("#plots"):
+        while place.display and not place.query("Plot"):
             assert time.monotonic() < deadline
             await pilot.pause(0.01)
     while isinstance(app.screen, KillDialog) and "pid " not in victims(app) and "torchrun" not in victims(app):
@@ -78,8 +78,8 @@ async def settled(pilot: Pilot[None], *keys: str) -> None:
         assert time.monotonic() < deadline
         await pilot.pause(0.01)
     await pilot.pause()
-    for place in app.screen.query("#losses LossPlot"):
-        has_losses = any(len(rank.curve) > 1 for rank in app.frame.ranks)
+    for place in app.screen.query("#plots Plot"):
+        has_losses = any(rank.loss is not None for rank in app.frame.ranks)
         while place.display and place.size and has_losses and place.has_class("-empty"):
             assert time.monotonic() < deadline
             await pilot.pause(0.01)

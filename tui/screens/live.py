@@ -20,6 +20,9 @@ from ddptop.tui.widgets.runlist import RunList
 COUNT_S: Final = 0.7
 """A digit that is not followed within this by another or by `.` was meant for a view."""
 
+ACTS: Final = "run."
+"""How the ids of bindings begin that change the run."""
+
 
 class Asked(Message):
     """The user wants something done with the run or shown of it."""
@@ -31,6 +34,10 @@ class PauseAsked(Asked):
 
 class ResumeAsked(Asked):
     """Let them go on."""
+
+
+class KeepAsked(Asked):
+    """Keep the picture as it is, or let it go on."""
 
 
 class StepAsked(Asked):
@@ -80,7 +87,12 @@ class LiveScreen(Screen[int]):
         Binding("space", "pause", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
         Binding("space", "resume", "Resume", id="run.resume", tooltip="Let all ranks go on"),
         Binding(
-            "full_stop", "step", "Step", id="run.step", key_display=".", tooltip="From a pause: one more step; 10. ten"
+            "full_stop",
+            "step",
+            "Step",
+            id="run.step",
+            key_display=".",
+            tooltip="From a pause: one more step; 10. makes ten",
         ),
         Binding(
             "c", "checkpoint", "Save", id="run.checkpoint", tooltip="Save a checkpoint on all ranks at the same step"
@@ -91,6 +103,13 @@ class LiveScreen(Screen[int]):
             "R", "restart", "Restart", id="run.restart", tooltip="Start the ended run again, with the same settings"
         ),
         Binding("g", "logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
+        Binding(
+            "v",
+            "keep",
+            "Freeze",
+            id="view.freeze",
+            tooltip="Freeze the picture, or let it go on; the run never stops",
+        ),
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
 
@@ -99,6 +118,7 @@ class LiveScreen(Screen[int]):
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
+        self._acting = {b.action.partition("(")[0] for _, b in self._bindings if (b.id or "").startswith(ACTS)}
         self._typed = ""
         """The count of steps typed so far."""
         self._typing: Timer | None = None
@@ -124,13 +144,20 @@ class LiveScreen(Screen[int]):
         """Hand the picture to the widgets."""
         raise NotImplementedError
 
+    def choose(self, rank: int) -> None:
+        """Show another rank, or choose it among all."""
+        self.rank = rank
+        self.show(self.frame)
+
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
         self._shows = True
         self.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer only the keys that work in the run's state."""
+        """Offer only the keys that work in the run's state, and none that acts on a run that is only looked at."""
+        if action in self._acting and self.app.read_only:  # type: ignore[attr-defined]  # of the one app there is
+            return False
         state = self.frame.state
         if action == "pause":
             return state in ("running", "stalled")
@@ -208,6 +235,10 @@ class LiveScreen(Screen[int]):
     def action_logs(self) -> None:
         """Ask for the log."""
         self.post_message(LogsAsked(self.rank))
+
+    def action_keep(self) -> None:
+        """Ask to keep the picture."""
+        self.post_message(KeepAsked())
 
     def action_help(self) -> None:
         """Ask for the keys."""

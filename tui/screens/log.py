@@ -55,16 +55,23 @@ class LogScreen(LiveScreen):
         if rank is None:
             return
         view = self.query_one(LogView)
-        view.show(rank)
+        view.show(rank, still=frame.kept_s is not None)
         page = self.query_one("#caption", Page)
         ink = page.ink
         width = max(10, self.app.size.width - 2)
         where = " following" if view.following else " scrolled back: end follows again"
+        if frame.kept_s is not None:
+            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: v goes on"
         left: Row = [
             Segment(f" rank {rank.rank} ", ink["bold value"]),
             Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),
         ]
-        right: Row = [Segment(where, ink["label" if view.following else "bold state-paused"])]
+        right: Row = [
+            Segment(
+                where,
+                ink["kept" if frame.kept_s is not None else "label" if view.following else "bold state-paused"],
+            )
+        ]
         rows = [spread(left, right, width)]
         if view.file is not None:
             lines = view.file.dropped + len(view.file.lines)
@@ -104,5 +111,4 @@ class LogScreen(LiveScreen):
         """Show another rank's log."""
         ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
-            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
-            self.show(self.frame)
+            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])

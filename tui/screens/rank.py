@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Footer
 
 from ddptop.tui.frame import Frame
 from ddptop.tui.metrics import METRICS
-from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.histories import history_rows
 from ddptop.tui.widgets.lines import Page
 from ddptop.tui.widgets.log import LogView
-
-if TYPE_CHECKING:
-    from ddptop.tui.widgets.plot import LossPlot
+from ddptop.tui.widgets.place import PlotPlace
 
 
-class RankScreen(LiveScreen):
-    """Facts, histories, loss and log of one rank."""
+class RankScreen(PlottedScreen):
+    """Facts, histories, plot and log of one rank."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="rank.back", tooltip="Return to all ranks"),
@@ -49,8 +47,7 @@ class RankScreen(LiveScreen):
     ]
 
     def __init__(self, frame: Frame, rank: int) -> None:
-        super().__init__(frame, rank)
-        self._plot: LossPlot | None = None
+        super().__init__(frame, rank, alone=True)
 
     def compose(self) -> ComposeResult:
         """Lay out the parts; the plot comes after the first paint."""
@@ -60,22 +57,13 @@ class RankScreen(LiveScreen):
             with Vertical(id="beside"):
                 with Horizontal(id="past"):
                     yield Page(id="histories", can_focus=False)
-                    yield Container(id="losses")
+                    yield PlotPlace()
                 yield LogView()
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Show the rank; its facts can be scrolled."""
-        super().on_mount()
         self.query_one("#facts").focus()
-        self.call_after_refresh(self._add_plot)
-
-    def _add_plot(self) -> None:
-        from ddptop.tui.widgets.plot import LossPlot
-
-        self._plot = LossPlot()
-        self.query_one("#losses").mount(self._plot)
-        self.show(self.frame)
 
     def on_resize(self) -> None:
         """Draw for another width."""
@@ -97,9 +85,12 @@ class RankScreen(LiveScreen):
         elif past := history_rows(frame, rank.rank, width, page.ink):
             rows += [[Segment("history", page.ink["bold brand"])], *past]
         page.show_rows(rows)
-        self.query_one(LogView).show(rank)
-        if self._plot is not None:
-            self._plot.show([rank], rank.rank)
+        self.query_one(LogView).show(rank, still=frame.kept_s is not None)
+        super().show(frame)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the arrows to the crosshair while there is one."""
+        return not (action == "neighbour" and self.crossing) and super().check_action(action, parameters)
 
     def action_back(self) -> None:
         """Return to all ranks, with this one chosen."""
@@ -109,6 +100,9 @@ class RankScreen(LiveScreen):
         """Show another rank, after the last one the first."""
         ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
-            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
-            self.query_one("#facts").scroll_home(animate=False)
-            self.show(self.frame)
+            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])
+
+    def choose(self, rank: int) -> None:
+        """Show another rank, from the top."""
+        self.query_one("#facts").scroll_home(animate=False)
+        super().choose(rank)

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher, Footer
 
-from ddptop.tui.frame import Frame, RankFrame
+from ddptop.tui.frame import Frame
 from ddptop.tui.screens.columns import ColumnsDialog
-from ddptop.tui.screens.live import Asked, LiveScreen
-from ddptop.tui.theme import RANK_HUES
+from ddptop.tui.screens.live import Asked
+from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
+from ddptop.tui.widgets.place import PlotPlace
 from ddptop.tui.widgets.rankview import RankView
 from ddptop.tui.widgets.table import RankTable
 from ddptop.tui.widgets.timeline import TimelineView
-
-if TYPE_CHECKING:
-    from ddptop.tui.widgets.plot import LossPlot
 
 
 class RankAsked(Asked):
@@ -35,10 +33,6 @@ class RankAsked(Asked):
     def __init__(self, rank: int) -> None:
         super().__init__()
         self.rank = rank
-
-
-CURVES: Final = RANK_HUES
-"""Curves that one plot takes before it is a thicket."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ VIEWS: Final = (
 _GROUP: Final = Binding.Group("View", compact=True)
 
 
-class RunScreen(LiveScreen):
+class RunScreen(PlottedScreen):
     """Header, one of the views of the ranks, plot, events and the chosen rank's log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -78,17 +72,17 @@ class RunScreen(LiveScreen):
         for view in VIEWS
     ]
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, first: str = VIEWS[0].id) -> None:
         super().__init__(frame, frame.ranks[0].rank if frame.ranks else 0)
-        self._plot: LossPlot | None = None
+        self._first = next((view for view in VIEWS if view.id == first), VIEWS[0])
 
     def compose(self) -> ComposeResult:
         """Lay out the parts; the plot comes after the first paint, further views when they are asked for."""
         yield Header(self.frame)
-        with ContentSwitcher(initial=VIEWS[0].id, id="views"):
-            yield self._made(VIEWS[0])
+        with ContentSwitcher(initial=self._first.id, id="views"):
+            yield self._made(self._first)
         with Horizontal(id="below"):
-            yield Container(id="losses")
+            yield PlotPlace()
             with Vertical(id="side"):
                 yield EventList()
                 yield LogView()
@@ -101,28 +95,14 @@ class RunScreen(LiveScreen):
         return made
 
     def on_mount(self) -> None:
-        """Begin with the first view; load what is heavy once it is there."""
-        super().on_mount()
+        """Begin with the first view."""
         self.view.focus()
-        self.call_after_refresh(self._add_plot)
-
-    def _add_plot(self) -> None:
-        from ddptop.tui.widgets.plot import LossPlot
-
-        place = self.query_one("#losses")
-        if not place.is_mounted:
-            # Under load the first refresh can come before all of the screen is there.
-            self.call_after_refresh(self._add_plot)
-            return
-        self._plot = LossPlot()
-        place.mount(self._plot)
-        self.show(self.frame)
 
     @property
     def view(self) -> RankView:
         """The view now shown; the others get no frames."""
         switcher = self.query_one("#views", ContentSwitcher)
-        return switcher.get_child_by_id(switcher.current or VIEWS[0].id, RankView)
+        return switcher.get_child_by_id(switcher.current or self._first.id, RankView)
 
     def action_view(self, name: str) -> None:
         """Show the ranks another way, with the same one chosen."""
@@ -144,20 +124,12 @@ class RunScreen(LiveScreen):
         self.view.show(frame)
         self.query_one(EventList).show(frame)
         self._show_log()
-        if self._plot is not None:
-            self._plot.show(self._drawn_together(frame), self.rank)
+        super().show(frame)
 
     def _show_log(self) -> None:
         chosen = self.view.chosen_frame
         if chosen is not None:
-            self.query_one(LogView).show(chosen)
-
-    def _drawn_together(self, frame: Frame) -> Sequence[RankFrame]:
-        """Return the ranks whose curves are compared: of many, the first ones and the chosen one."""
-        if len(frame.ranks) <= 2 * CURVES:
-            return frame.ranks
-        numbers = sorted({*frame.values("rank")[: CURVES - 1], self.rank})
-        return [rank for number in numbers if (rank := frame.rank(number)) is not None]
+            self.query_one(LogView).show(chosen, still=self.frame.kept_s is not None)
 
     @property
     def in_sight(self) -> frozenset[int]:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.verbs.options import Verbs, add_view, chosen, complain, seconds, show
+from ddptop.tui.verbs.options import Verbs, add_view, chosen, complain, configured, seconds, show
 
 if TYPE_CHECKING:
     from ddptop.agent.rundir import RunDir
@@ -24,7 +24,13 @@ def add(verbs: Verbs) -> None:
     launch.add_argument("-m", dest="module", metavar="MODULE", help="a module to run, instead of PROGRAM")
     launch.add_argument("--world", type=int, metavar="N", help="number of ranks (default: one for each GPU, else 2)")
     launch.add_argument("--name", help="name of the run (default: the program's, and four digits)")
-    launch.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl with a GPU for each rank, else gloo")
+    launch.add_argument(
+        "--backend", choices=("gloo", "nccl", "mpi"), help="default: nccl with a GPU for each rank, else gloo"
+    )
+    launch.add_argument(
+        "--start", choices=("torchrun", "spawn"), default="torchrun",
+        help="who starts the ranks: torchrun, or the program itself by torch.multiprocessing (default torchrun)",
+    )  # fmt: skip
     launch.add_argument("--grace", type=seconds, default=5.0, metavar="S", help="seconds between TERM and KILL (5)")
     launch.add_argument(
         "--on-term",
@@ -86,6 +92,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.program in CATALOGUE and {"-h", "--help"} & set(options.arguments):
         # Its options are its own to tell, and need no group.
         os.execv(sys.executable, [sys.executable, "-m", CATALOGUE[options.program].module, "--help"])
+    # Before anything starts: what the dashboard could not work with is told now.
+    settings = configured(options)
     request = Request(
         program=options.module or options.program,
         as_module=options.module is not None,
@@ -93,6 +101,7 @@ def _run(options: argparse.Namespace) -> int:
         world=options.world,
         name=options.name,
         backend=options.backend,
+        start=options.start,
         grace_s=options.grace,
         on_term=options.on_term,
         who=view.who("shell"),
@@ -106,19 +115,20 @@ def _run(options: argparse.Namespace) -> int:
         return complain(problem, 2)
     if options.detach:
         return _detach(directory)
-    return show(options, directory)
+    return show(options, directory, settings)
 
 
 def _restart(options: argparse.Namespace) -> int:
     from ddptop.tui import view
     from ddptop.tui.launch import RequestError, restart
 
+    settings = configured(options)
     try:
         directory = restart(chosen(options.run), resume=options.resume, who=view.who("shell"))
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: started again as {directory.name}", file=sys.stderr)
-    return _detach(directory) if options.detach else show(options, directory)
+    return _detach(directory) if options.detach else show(options, directory, settings)
 
 
 def _detach(directory: RunDir) -> int:

@@ -58,6 +58,8 @@ def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]
         yield _fact("ended", rank.ended, width, ink, f"bold state-{rank.state}")
     else:
         yield _fact("doing", rank.activity or units.DASH, width, ink)
+    if rank.coordinates:
+        yield _fact("place", ", ".join(f"{name} {where}" for name, where in rank.coordinates.items()), width, ink)
     yield _fact("pid", units.DASH if rank.pid is None else str(rank.pid), width, ink)
     yield _fact("host", rank.host or units.DASH, width, ink)
     yield _fact("device", rank.device or units.DASH, width, ink, after=f"  {frame.backend or ''}")
@@ -84,8 +86,9 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
         share = None if value is None else value / rank.step_ms
         on_device = None if rank.device_ms is None else rank.device_ms.get(phase)
         yield [
-            Segment(f"  {letter} ", ink[f"bold phase-{phase}"]),
-            Segment(f"{phase:<{_LABEL - 3}}", ink["label"]),
+            Segment("  "),
+            Segment(letter, ink.block(phase)[0]),
+            Segment(f" {phase:<{_LABEL - 3}}", ink["label"]),
             Segment(units.milliseconds(value), ink["value"]),
             Segment(" ms ", ink["label"]),
             Segment(units.percent(None if share is None else 100 * share, 5) + "  ", ink["value"]),

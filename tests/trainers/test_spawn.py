@@ -1,0 +1,102 @@
+"""Ranks that a program spawns itself: numbered as documented, and watched like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import ddptop, until
+
+from ddptop.agent import rundir
+from ddptop.trainers import sendrecv, start
+
+FAILING = '''
+"""Spawns two ranks, of which the second fails while the first waits for it."""
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def rank(number, world):
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{port}", rank=number, world_size=world)
+    print("rank", number, "is in", flush=True)
+    if number == 1:
+        raise RuntimeError("the third shard is missing")
+    dist.all_reduce(torch.ones(1))
+
+if __name__ == "__main__":
+    mp.spawn(rank, (2,), nprocs=2)
+'''
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def test_ranks_over_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two machines starts the program once: rank = node_rank * per_node + local_rank."""
+    told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    for name in told:
+        monkeypatch.setenv(name, "")  # so that what the ranks set is taken back
+    seen = []
+
+    def be_ranks(function: Callable[..., None], given: tuple[object, ...], nprocs: int) -> None:
+        for local_rank in range(nprocs):
+            function(local_rank, *given)
+
+    def note(arguments: list[str]) -> int:
+        seen.append([os.environ[name] for name in told])
+        return 0
+
+    program = sendrecv.main
+    monkeypatch.setattr(start, "spawn", be_ranks)
+    monkeypatch.setattr(sendrecv, "main", note)
+    for node in ("0", "1"):
+        monkeypatch.delenv("RANK")
+        options = ("--world", "6", "--nodes", "2", "--master-addr", "host-a", "--master-port", "29511")
+        assert program(["--start", "spawn", *options, "--node-rank", node]) == 0
+    assert seen == [[str(rank), str(rank % 3), "6", "3", "host-a", "29511"] for rank in range(6)]
+
+
+def test_spawned_ranks_are_watched(runtime: Path) -> None:
+    """Launched with --start spawn, both ranks report, log to their files, hold at one step, go on and can be killed."""
+    launched = ddptop("launch", "--start", "spawn", "--detach", "--world", "2", "toy", "--", "--steps", "1000000")
+    assert launched.returncode == 0, launched.stderr
+    name = launched.stdout.strip()
+    assert ddptop("pause", name).returncode == 0
+    ranks = json.loads(ddptop("status", "--json", name).stdout)["ranks"]
+    assert [rank["state"] for rank in ranks] == ["paused", "paused"]
+    held = ranks[0]["step"]
+    assert ranks[1]["step"] == held > 0
+    assert ddptop("resume", name).returncode == 0
+    log = rundir.find(name).rank_log(1)
+    until(lambda: f"rank 1, step {held + 100}:" in log.read_text(), "rank 1 has gone on")
+    assert "2 ranks" in (killed := ddptop("kill", name)).stdout
+    assert "0 left" in killed.stdout
+
+
+def test_failure_of_a_spawned_rank(tmp_path: Path) -> None:
+    """A script that spawns its ranks and knows nothing of ddptop: the first cause is told, with its rank."""
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING.replace("{port}", str(free_port())))
+    done = ddptop("launch", "--start", "spawn", "--world", "2", str(script))
+    assert done.returncode == 1, done.stdout
+    assert "rank 1: RuntimeError: the third shard is missing" in done.stdout + done.stderr
+
+
+def test_another_sitecustomize_still_runs(tmp_path: Path) -> None:
+    """The one that Python would have found is run as well, and helpers of a run get no more than that."""
+    from ddptop.agent.group import engine
+
+    (tmp_path / "sitecustomize.py").write_text("print('mine')")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    environment.update(engine.spawn_environment(environment), **{rundir.DIRECTORY_VARIABLE: "/nowhere"})
+    code = "import sys; print(sys.modules['sitecustomize'].__file__, 'torch' in sys.modules, 'zmq' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["mine", f"{tmp_path}/sitecustomize.py False False"]

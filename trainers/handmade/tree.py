@@ -1,0 +1,53 @@
+"""Collectives over a binomial tree: in each round the ranks that have something to tell double.
+
+log2(N) rounds instead of N - 1, which is best for small tensors; each round still moves all of
+the tensor.  Ranks are counted from the root, so that any rank can be one.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+
+def broadcast(tensor: torch.Tensor, root: int) -> None:
+    """Give every rank the root's tensor, in place.
+
+    In the round of distance d = 1, 2, 4, ... ranks below d, which have it, send it d further.
+    """
+    world, place = _place(root)
+    for distance in _distances(world):
+        if place < distance and place + distance < world:
+            dist.send(tensor, (place + distance + root) % world)
+        elif distance <= place < 2 * distance:
+            dist.recv(tensor, (place - distance + root) % world)
+
+
+def reduce(tensor: torch.Tensor, root: int) -> None:
+    """Give the root the sum of all ranks' tensors, in place; the broadcast backwards.
+
+    On the other ranks a part of the sum remains.
+    """
+    world, place = _place(root)
+    arriving = torch.empty_like(tensor)
+    for distance in reversed(_distances(world)):
+        if place < distance and place + distance < world:
+            dist.recv(arriving, (place + distance + root) % world)
+            tensor += arriving
+        elif distance <= place < 2 * distance:
+            dist.send(tensor, (place - distance + root) % world)
+
+
+def all_reduce(tensor: torch.Tensor) -> None:
+    """Give every rank the sum of all ranks' tensors, in place."""
+    reduce(tensor, root=0)
+    broadcast(tensor, root=0)
+
+
+def _place(root: int) -> tuple[int, int]:
+    world = dist.get_world_size()
+    return world, (dist.get_rank() - root) % world
+
+
+def _distances(world: int) -> list[int]:
+    return [1 << round_ for round_ in range((world - 1).bit_length())]
