@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
@@ -11,7 +12,8 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control import Refused
 from ddptop.agent.decisions import Decisions
-from ddptop.agent.rundir import ENDED_STATES, RunDir, is_alive
+from ddptop.agent.private import check_socket
+from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError, is_alive
 
 Peer = TypeVar("Peer", bound=Hashable)
 
@@ -20,10 +22,15 @@ class Caller:
     """Commands to several peers at once; for use from one thread."""
 
     def __init__(self, addresses: Mapping[Peer, str]) -> None:
+        """Connect to all; raises `Refused` where one of the sockets is not this user's alone."""
         self._context = zmq.Context()
         self._sockets: dict[Hashable, zmq.Socket[bytes]] = {}
-        for peer, address in addresses.items():
-            self._sockets[peer] = connect(self._context, zmq.DEALER, address)
+        try:
+            for peer, address in addresses.items():
+                self._sockets[peer] = connect(self._context, zmq.DEALER, address)
+        except Refused:
+            self._context.destroy(linger=0)
+            raise
 
     def __enter__(self) -> Caller:
         return self
@@ -108,7 +115,15 @@ class LiveGroup:
 
 
 def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    """Return a socket that is connected to an address."""
+    """Return a socket that is connected to an `ipc://` address of this user's.
+
+    Raises:
+        Refused: the socket there is somebody else's, or open to others.
+    """
+    try:
+        check_socket(address, os.getuid())
+    except RunDirError as problem:
+        raise Refused(str(problem)) from problem
     socket = watchful(context, kind)
     socket.connect(address)
     return socket

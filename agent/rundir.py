@@ -9,20 +9,24 @@ which is the very moment a detached run must outlive.  Knows neither torch nor t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import shutil
-import stat
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import psutil
+
+from ddptop.agent import private
+from ddptop.agent.identity import Process as Process
+from ddptop.agent.identity import identify as identify
+from ddptop.agent.identity import is_alive as is_alive
+from ddptop.agent.private import RunDirError as RunDirError
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"
@@ -34,21 +38,14 @@ ENDED_STATES: Final = frozenset({"finished", "stopped", "failed", "killed", "los
 KEEP_ENDED: Final = 20
 """Ended runs kept for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
 
+LEAST_ROOM: Final = 1 << 20
+"""Bytes that must be free for a run to begin: its records, its sockets, the first of its logs."""
+_DEFAULT: Final = "ddptop-"
+"""The folder of a user's runs, with the user's number after it."""
 _SOCKET_PATH_LIMIT: Final = 107
 _LONGEST_SOCKET_NAME: Final = "9999.pub"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-
-
-class RunDirError(Exception):
-    """What is wrong with a run directory and what to do about it, in one line for the user."""
-
-
-class Process(msgspec.Struct, frozen=True):
-    """A process that cannot be mistaken for a later one of the same number."""
-
-    pid: int
-    started: float
-    """Seconds, from the start of the machine on Linux, so that setting the clock changes nothing."""
+LONGEST_NAME: Final = 40
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -117,31 +114,12 @@ class Run(msgspec.Struct, frozen=True):
     cause: str | None = None
     """The first cause of a failure, one line."""
     cause_rank: int | None = None
-
-
-def identify(pid: int) -> Process | None:
-    """Return the identity of the live process `pid`, or None when there is none (a zombie is none)."""
-    if sys.platform == "linux":
-        try:
-            # The name in parentheses may hold anything; state is the first field after it, start time the 20th.
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            return None
-        return None if fields[0] in (b"Z", b"X") else Process(pid, int(fields[19]) / os.sysconf("SC_CLK_TCK"))
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else Process(pid, process.create_time())
-    except psutil.Error:
-        return None
-
-
-def is_alive(process: Process | None) -> bool:
-    """Say whether exactly this process still runs."""
-    if process is None:
-        return False
-    now = identify(process.pid)
-    # Start times have a resolution of 10 ms; a number is not reused within that.
-    return now is not None and abs(now.started - process.started) < 0.05
+    max_restarts: int = 0
+    """How often torchrun starts the group anew when it fails."""
+    owner: int | None = None
+    """User whose run it is: a process of anybody else is none of it, whatever its environment says."""
+    killed_by: str | None = None
+    """Who asked for its end, so that another supervisor goes on with that."""
 
 
 def base() -> Path:
@@ -151,32 +129,22 @@ def base() -> Path:
         RunDirError: it cannot be made or written, or somebody else could look into it.
     """
     given = os.environ.get(BASE_VARIABLE)
-    path = Path(given).absolute() if given else Path(tempfile.gettempdir()) / f"ddptop-{os.getuid()}"
+    path = Path(given).absolute() if given else Path(tempfile.gettempdir()) / f"{_DEFAULT}{os.getuid()}"
     advice = f"set {BASE_VARIABLE} to a short path of your own that can be written"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.lstat()
+        private.check_folder(path, os.getuid(), f"remove it or set {BASE_VARIABLE}")
     except OSError as error:
         raise RunDirError(f"runtime directory {path}: {error.strerror}; {advice}") from error
-    _refuse_foreign(path, status)
     if not os.access(path, os.W_OK | os.X_OK):
         raise RunDirError(f"runtime directory {path}: not writable; {advice}")
-    longest = len(os.fsencode(path)) + 1 + 40 + 1 + len(_LONGEST_SOCKET_NAME)
+    longest = len(os.fsencode(path)) + 1 + LONGEST_NAME + 1 + len(_LONGEST_SOCKET_NAME)
     if longest > _SOCKET_PATH_LIMIT:
         raise RunDirError(
             f"runtime directory {path}: too long for socket paths by {longest - _SOCKET_PATH_LIMIT} "
             f"characters; {advice}"
         )
     return path
-
-
-def _refuse_foreign(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISDIR(status.st_mode):
-        raise RunDirError(f"{path}: not a directory; remove it or set {BASE_VARIABLE}")
-    if status.st_uid != os.getuid():
-        raise RunDirError(f"{path}: belongs to user {status.st_uid}, not to you; set {BASE_VARIABLE}")
-    if status.st_mode & 0o077:
-        raise RunDirError(f"{path}: others can enter it (mode {stat.S_IMODE(status.st_mode):04o}); chmod 700 it")
 
 
 def check_name(name: str) -> str:
@@ -187,7 +155,8 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise RunDirError(
-            f"run name {name!r}: use 1 to 40 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+            f"run name {name!r}: use 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-', "
+            f"beginning with a letter or digit"
         )
     return name
 
@@ -204,13 +173,13 @@ def suggest_name(program: str) -> str:
 class RunDir:
     """Paths and files of one run. Cheap to make; reads and writes only when asked."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: int | None = None) -> None:
         self.path = path
+        self.owner = os.getuid() if owner is None else owner
+        """Whose run it is said to be; what belongs to anybody else is not trusted."""
         self.name = path.name
         self.logs = path / "logs"
         self.database = path / "run.db"
-        self.lock = path / "lock"
-        """Held (flock) by the supervisor while it lives."""
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
@@ -237,10 +206,11 @@ class RunDir:
         """Return the run.
 
         Raises:
-            RunDirError: there is no readable record.
+            RunDirError: there is no readable record, or others could have written it.
         """
         try:
-            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=Run)
+            private.check_folder(self.path, self.owner, "remove it")
+            return msgspec.json.decode(private.read(self.path / "run.json"), type=Run)
         except OSError as error:
             raise RunDirError(f"run {self.name}: no record ({error.strerror}); see `ddptop ps`") from error
         except msgspec.MsgspecError as error:
@@ -248,7 +218,7 @@ class RunDir:
 
     def write(self, run: Run) -> None:
         """Replace the run's record."""
-        _replace(self.path / "run.json", msgspec.json.encode(run))
+        private.replace(self.path / "run.json", msgspec.json.encode(run))
 
     def update(self, **changes: object) -> Run:
         """Change fields of the record and return it."""
@@ -257,26 +227,26 @@ class RunDir:
         return run
 
     def members(self) -> dict[int, Member]:
-        """Return the ranks that have reported, by rank. Unreadable ones are left out."""
+        """Return the ranks that have reported, by rank, of the newest generation. Unreadable ones are left out."""
         found = {}
         for file in _files(self.path / "ranks", ".json"):
             try:
-                member = msgspec.json.decode(file.read_bytes(), type=Member)
+                member = msgspec.json.decode(private.read(file), type=Member)
             except (OSError, msgspec.MsgspecError):
                 continue
             found[member.rank] = member
-        return dict(sorted(found.items()))
+        newest = max((member.generation for member in found.values()), default=0)
+        return {rank: member for rank, member in sorted(found.items()) if member.generation == newest}
 
     def write_member(self, member: Member) -> None:
         """Replace one rank's record."""
-        _replace(self.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
+        private.replace(self.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
 
     def remove_sockets(self) -> None:
-        """Remove what an ended run has no use for: socket files and the lock."""
+        """Remove the socket files, which an ended run has no use for."""
         for suffix in (".pub", ".cmd"):
             for file in _files(self.path, suffix):
                 file.unlink(missing_ok=True)
-        self.lock.unlink(missing_ok=True)
 
 
 def create(run: Run) -> RunDir:
@@ -286,6 +256,7 @@ def create(run: Run) -> RunDir:
         RunDirError: the name is in use, or nothing can be written.
     """
     target = RunDir(base() / check_name(run.run))
+    _check_room(target.path.parent)
     if target.path.exists():
         _make_way(target)
     staging = target.path.with_name(f".{run.run}.{secrets.token_hex(4)}")
@@ -303,6 +274,15 @@ def create(run: Run) -> RunDir:
     return target
 
 
+def _check_room(folder: Path) -> None:
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    # A file system without a count of files says 0 of 0.
+    if free < LEAST_ROOM or (room.f_files and not room.f_favail):
+        what = f"{free >> 10} KiB free" if free < LEAST_ROOM else "no more files"
+        raise RunDirError(f"runtime directory {folder}: full ({what}); make room, or set {BASE_VARIABLE}")
+
+
 def _make_way(target: RunDir) -> None:
     try:
         old = target.read()
@@ -318,14 +298,38 @@ def _make_way(target: RunDir) -> None:
 
 def runs() -> list[RunDir]:
     """Return every run directory of this user, newest first."""
-    return [run for run, _ in sorted(_stamped(), key=lambda pair: pair[1], reverse=True)]
+    return _newest_first(_stamped(base(), os.getuid()))
 
 
-def _stamped() -> Iterator[tuple[RunDir, int]]:
-    for entry in base().iterdir():
+def runs_of_all() -> list[RunDir]:
+    """Return every run directory that this user may look into, newest first: root sees those of all users.
+
+    Found are runs in the default place and in this user's own; where another user has set
+    `DDPTOP_RUNTIME_DIR` is not known here.
+    """
+    found = {own.path: (own, at) for own, at in _stamped(base(), os.getuid())}
+    for folder in Path(tempfile.gettempdir()).glob(f"{_DEFAULT}*"):
+        uid = folder.name.removeprefix(_DEFAULT)
+        if not uid.isdecimal():
+            continue
+        try:
+            private.check_folder(folder, int(uid), "")
+            found.update({other.path: (other, at) for other, at in _stamped(folder, int(uid))})
+        except (OSError, RunDirError):
+            # Not that user's own: whatever stands in it, nobody's run can be trusted to.
+            continue
+    return _newest_first(found.values())
+
+
+def _newest_first(stamped: Iterable[tuple[RunDir, int]]) -> list[RunDir]:
+    return [run for run, _ in sorted(stamped, key=lambda pair: pair[1], reverse=True)]
+
+
+def _stamped(folder: Path, owner: int) -> Iterator[tuple[RunDir, int]]:
+    for entry in folder.iterdir():
         if entry.name.startswith(".") or not entry.is_dir():
             continue
-        found = RunDir(entry)
+        found = RunDir(entry, owner)
         try:
             yield found, found.read().created_at_ns
         except RunDirError:
@@ -351,12 +355,21 @@ def find(prefix: str) -> RunDir:
 
 def prune() -> None:
     """Remove all but the newest `KEEP_ENDED` ended runs, and what crashed launches left half made."""
-    ended = [run for run in runs() if run.read().state in ENDED_STATES]
+    ended = [run for run in runs() if _is_over(run)]
     for run in ended[KEEP_ENDED:]:
         shutil.rmtree(run.path, ignore_errors=True)
     for entry in base().glob(".*.????????"):
-        if time.time() - entry.stat().st_mtime > 60:
-            shutil.rmtree(entry, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if time.time() - entry.stat().st_mtime > 60:
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_over(run: RunDir) -> bool:
+    try:
+        return run.read().state in ENDED_STATES
+    except RunDirError:
+        # Removed by somebody else since it was listed.
+        return False
 
 
 def _files(folder: Path, suffix: str) -> list[Path]:
@@ -364,10 +377,3 @@ def _files(folder: Path, suffix: str) -> list[Path]:
         return [entry for entry in folder.iterdir() if entry.suffix == suffix]
     except OSError:
         return []
-
-
-def _replace(path: Path, content: bytes) -> None:
-    # The number of the process keeps two writers from sharing one temporary file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)

@@ -165,6 +165,8 @@ class Steps(_Message, frozen=True, tag="steps"):
 
     rank: int
     steps: tuple[Step, ...]
+    generation: int = 0
+    """Of the rank's process; the numbers of the records begin anew with each."""
 
 
 class Event(_Message, frozen=True, tag="event"):
@@ -193,6 +195,8 @@ class RunState(_Message, frozen=True, tag="run"):
     """Why it failed: the first cause, one line."""
     refused: int = 0
     """Messages that the supervisor could not read."""
+    ending: str = ""
+    """While something is being ended: who is left, and when the next rung of the ladder comes."""
 
 
 Telemetry = Hello | Beat | Steps | Event | RunState
@@ -298,13 +302,19 @@ class Note(_Message, frozen=True, tag="note"):
 
 
 class Kill(_Message, frozen=True, tag="kill"):
-    """To the supervisor: end the run, or one rank of it."""
+    """To the supervisor: end the run, one rank or one process of it; or send it a signal and no more."""
 
     id: int
     grace_s: float
     rank: int | None = None
     who: str = ""
     """Who asks, for the event list: `dashboard of ada on pts/3`."""
+    pid: int | None = None
+    """One process instead, refused where it is none of the run's."""
+    started: float | None = None
+    """When that process began, in the terms of `agent.identity`, so that no other of its number is meant."""
+    signal: int | None = None
+    """This signal and no other, instead of TERM, a grace period and KILL."""
 
 
 Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.agent import rundir
-from ddptop.agent.group import processes
+from ddptop.agent.group import ladder
 
 
 def _end_everything_in(base: Path) -> None:
@@ -25,7 +25,7 @@ def _end_everything_in(base: Path) -> None:
         if rundir.is_alive(run.supervisor):
             assert run.supervisor is not None
             os.kill(run.supervisor.pid, 9)
-        processes.end(directory, run, 0.0, lambda line: None)
+        ladder.end(directory, run, 0.0, lambda line: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

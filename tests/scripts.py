@@ -34,6 +34,12 @@ sys.stdout.flush()
 dist.destroy_process_group()
 '''
 
+FLAKY = """
+        if done == 6 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+            raise RuntimeError("once")
+"""
+"""What makes rank 1 of `TRAIN` fail after its sixth step, the first time only."""
+
 FAIL = '''
 """Rank 1 fails at once; the others wait for it in a collective."""
 import os, torch, torch.distributed as dist

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import re
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 import zmq
 from harness import carriers, ddptop, until
-from scripts import FAIL, TRAIN, UNTIDY
+from scripts import FAIL, FLAKY, TRAIN, UNTIDY
 
 from ddptop.agent import rundir
 from ddptop.agent.rundir import RunDir
@@ -157,14 +159,32 @@ def test_a_name_in_use_is_refused(live, folder):
     assert status("live")["state"] == "running"
 
 
-def test_the_run_outlives_its_supervisor_and_stays_under_control(live):
-    """After kill -9 of the supervisor ps, pause, resume and kill work; after kill nothing is left."""
+def test_one_process_or_one_signal_and_only_of_this_run(live):
+    """`kill --pid` refuses a stranger; a signal stops and continues a rank, with a word on the risk."""
+    me = ddptop("kill", "live", "--pid", str(os.getpid()))
+    assert (me.returncode, f"process {os.getpid()}: not of run live" in me.stderr) == (1, True)
+    assert ddptop("kill", "live", "--signal", "NONSENSE").returncode == 2
+    pid = status("live")["ranks"][1]["pid"]
+    stopped = ddptop("kill", "live", "--rank", "1", "--signal", "stop")
+    assert (stopped.returncode, stopped.stdout) == (0, f"live: SIGSTOP to rank (pid {pid})\n")
+    assert "fail after the collective timeout" in stopped.stderr
+    assert "T (stopped)" in Path(f"/proc/{pid}/status").read_text()
+    before = status("live")["step"]
+    assert ddptop("kill", "live", "--signal", "CONT").returncode == 0
+    until(lambda: status("live")["step"] > before + 3, "steps after SIGCONT")
+
+
+def test_the_run_outlives_its_supervisor_and_another_takes_over(live):
+    """After kill -9 of the supervisor ps meets the run and another takes over; pause, resume and kill work."""
     run = live.read()
+    seen = status("live")["step"]
     os.kill(run.supervisor.pid, 9)
-    until(lambda: not status("live")["supervised"], "the loss to be seen")
+    until(lambda: status("live")["supervised"] and live.read().supervisor != run.supervisor, "another supervisor")
     assert ddptop("pause", "live").returncode == 0
     assert status("live")["state"] == "paused"
     assert ddptop("resume", "live").returncode == 0
+    until(lambda: (status("live")["step"] or 0) > seen + 20, "more steps")
+    until(lambda: _gaps(live) == [] and _recorded(live) > seen, "the recording without gaps")
     done = ddptop("kill", "live", "--grace", "3")
     assert done.returncode == 0, done.stderr
     assert "2 ranks and 0 helpers ended, 0 left" in done.stdout
@@ -172,6 +192,64 @@ def test_the_run_outlives_its_supervisor_and_stays_under_control(live):
     assert [path.name for path in live.path.iterdir() if path.suffix in (".pub", ".cmd") or path.name == "lock"] == []
     (row,) = (row for row in json.loads(ddptop("ps", "--json").stdout) if row["run"] == "live")
     assert row["state"] == "killed"
+
+
+def _numbers(directory: RunDir) -> list[int]:
+    """Return the numbers of rank 0's records in the run's file, read without the code under test."""
+    with contextlib.closing(sqlite3.connect(directory.database)) as connection:
+        spans = connection.execute("SELECT first_seq, last_seq FROM steps WHERE rank = 0").fetchall()
+    return sorted({number for first, last in spans for number in range(first, last + 1)})
+
+
+def _gaps(directory: RunDir) -> list[int]:
+    numbers = _numbers(directory)
+    return sorted(set(range(1, max(numbers, default=0) + 1)) - set(numbers))
+
+
+def _recorded(directory: RunDir) -> int:
+    return max(_numbers(directory), default=0)
+
+
+def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
+    """Torchrun starts the ranks anew: history, cause and control go on; the ended run is restarted by name."""
+    (folder / "flaky.py").write_text(TRAIN.replace("        done += 1", "        done += 1\n" + FLAKY))
+    command = (
+        "launch",
+        "--world",
+        "2",
+        "--name",
+        "flaky",
+        "--max-restarts",
+        "1",
+        "--detach",
+        "flaky.py",
+        "--",
+        "1000000",
+    )
+    assert ddptop(*command, cwd=folder).returncode == 0
+    directory = rundir.find("flaky")
+    until(lambda: [m.generation for m in directory.members().values()] == [1, 1], "the second generation", 60)
+    until(lambda: (status("flaky")["step"] or 0) > 3, "its steps", 60)
+    link = Link(directory, "test")
+    try:
+        until(lambda: link.poll() or (link.settled and link.frame(time.time()).ranks[0].loss), "the picture")
+        picture = link.frame(time.time())
+    finally:
+        link.close()
+    (restart,) = picture.restarts
+    assert restart.generation == 1
+    assert 5 <= restart.step <= 7
+    assert [step for step, _ in picture.ranks[0].curve][: restart.step] == list(range(1, restart.step + 1))
+    assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in picture.events]
+    assert ddptop("pause", "flaky").returncode == 0
+    assert "2 ranks" in ddptop("kill", "flaky").stdout
+    assert ddptop("restart", "flaky", "--resume").returncode == 1
+    again = ddptop("restart", "flaky", "--detach")
+    assert (again.returncode, again.stdout) == (0, "flaky.2\n"), again.stderr
+    old, new = rundir.find("flaky").read(), rundir.find("flaky.2").read()
+    assert (new.command, new.cwd, new.max_restarts) == (old.command, old.cwd, 1)
+    assert old.state == "killed"
+    assert ddptop("kill", "flaky.2").returncode == 0
 
 
 def test_a_script_that_dies_tells_why_once(folder):

@@ -23,6 +23,8 @@ class Program:
     """The paper or course that it follows."""
     defaults: str
     """What it trains when nothing is asked for, one line."""
+    resumes: bool = True
+    """True where it takes `--resume`, to go on from its last checkpoint."""
 
 
 def _by_name(programs: Iterable[Program]) -> dict[str, Program]:
@@ -79,6 +81,7 @@ CATALOGUE: Final[dict[str, Program]] = _by_name(
             technique="an all-reduce of gradients to be checked in one's head: 4 and 2, in sum 6, so 2.0 becomes 1.4",
             source="PyTorch tutorial, Writing Distributed Applications with PyTorch",
             defaults="one parameter, inputs 0 and 1, learning rate 0.1, 20 steps",
+            resumes=False,
         ),
         Program(
             name="sendrecv",
@@ -86,6 +89,7 @@ CATALOGUE: Final[dict[str, Program]] = _by_name(
             technique="point to point: a tensor along a chain of ranks, blocking, and around a ring, not blocking",
             source="PyTorch tutorial, Writing Distributed Applications with PyTorch",
             defaults="one number; no training",
+            resumes=False,
         ),
         Program(
             name="collectives",
@@ -93,6 +97,7 @@ CATALOGUE: Final[dict[str, Program]] = _by_name(
             technique="collectives by hand from send and recv: at a root, over a tree, around a ring",
             source="Thakur et al. 2005, Collective Communication Operations in MPICH; Patarasu and Yuan 2009 (ring)",
             defaults="all-reduce of 1 KB to 64 MB, 5 times each; no training",
+            resumes=False,
         ),
     )
 )

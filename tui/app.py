@@ -21,10 +21,12 @@ from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.killing import Killing
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import (
@@ -34,6 +36,7 @@ from ddptop.tui.screens.live import (
     LiveScreen,
     LogsAsked,
     PauseAsked,
+    RestartAsked,
     ResumeAsked,
     StepAsked,
     StopAsked,
@@ -41,6 +44,7 @@ from ddptop.tui.screens.live import (
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.question import FREEZE, SAVE_AND_STOP, STOP, about_freeze, about_stop
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RankAsked, RunScreen
 from ddptop.tui.source import Refused, Source, Unholdable
 from ddptop.tui.theme import DARK, LIGHT, THEMES
@@ -108,6 +112,8 @@ class DdptopApp(App[None]):
         self._grace_s = grace_s
         self._clock = clock
         self._acting: str | None = None
+        self._killing: Killing | None = None
+        """A kill that is under way; its dialog may be closed."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = DARK.name
@@ -144,6 +150,7 @@ class DdptopApp(App[None]):
 
     def _paint(self) -> None:
         self.frame = self.source.frame(self._clock())
+        self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -157,7 +164,9 @@ class DdptopApp(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Take digits only where they count steps."""
-        return action != "count" or (isinstance(self.screen, LiveScreen) and self.screen.counts)
+        # While the app ends there is no screen any more.
+        top = self.screen_stack[-1] if self.screen_stack else None
+        return action != "count" or (isinstance(top, LiveScreen) and top.counts)
 
     def action_count(self, digit: int) -> None:
         """Hand on a digit of the number of steps."""
@@ -223,7 +232,28 @@ class DdptopApp(App[None]):
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
         frame = self.source.frame(self._clock())
-        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s))
+        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s, self._killing))
+
+    @on(KillDialog.Begun)
+    def _kill_begun(self, message: KillDialog.Begun) -> None:
+        self._killing = message.killing
+
+    def _look_after_kill(self) -> None:
+        """Tell the end of a kill whose dialog was closed, once."""
+        if self._killing is None or not self._killing.over:
+            return
+        if not isinstance(self.screen, KillDialog):
+            severity: SeverityLevel = "information" if self._killing.done else "error"
+            self.notify(self._killing.lines[-1], severity=severity, markup=False)
+        self._killing = None
+
+    @on(RestartAsked)
+    def _ask_restart(self) -> None:
+        self.push_screen(RestartDialog(self.source.frame(self._clock()).run, self.source.resumable()), self._restart)
+
+    def _restart(self, resume: bool | None) -> None:
+        if resume is not None:
+            self._act("restart", lambda: self.source.restart(resume=resume))
 
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:

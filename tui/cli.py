@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from ddptop.tui.verbs import control, launch, listing, watching
+from ddptop.tui.verbs import control, kill, launch, listing, watching
 from ddptop.tui.verbs.options import complain
 
 EPILOG = """\
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser)
-    for family in (launch, watching, listing, control):
+    for family in (launch, watching, listing, control, kill):
         family.add(verbs)
     return parser
 

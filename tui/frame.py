@@ -67,7 +67,8 @@ class RankFrame:
     losses: tuple[float | None, ...] = ()
     """Recent losses, oldest first, at most 240."""
     curve: tuple[tuple[int, float], ...] = ()
-    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages."""
+    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages. After a restart
+    the steps count on from where the generation before had come."""
     step_ms: float | None = None
     """Mean over the recent window (about 2 s, at least one step)."""
     phases_ms: Mapping[str, float] | None = None
@@ -108,6 +109,18 @@ class RankFrame:
     """The same, from then until they were done."""
     timed_every: int = 1
     """One step of so many has its collectives timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """All ranks were started anew."""
+
+    generation: int
+    """Which start this was, the first being 0."""
+    at: float
+    """Seconds since the epoch."""
+    step: int
+    """The last step on the `curve` before it; the steps of the new generation follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +180,11 @@ class Frame:
     """True where its script has told how to save a checkpoint."""
     timeout_s: float | None = None
     """Timeout of collectives in the default process group, the shortest of all ranks; None where it is not known."""
+    user: str = ""
+    """Whose run it is, where it is somebody else's."""
+    ending: str = ""
+    """While something is being ended: who is left, and when the next rung of the ladder comes."""
+    restarts: tuple[Restart, ...] = ()
+    """Oldest first."""
+    max_restarts: int = 0
+    """How often torchrun may start the group anew."""

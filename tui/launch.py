@@ -11,16 +11,27 @@ import importlib.util
 import os
 import secrets
 import shlex
+import shutil
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from ddptop.agent import injection, rundir, wire
-from ddptop.agent.group import engine, journal, machine, supervisor
+from ddptop.agent.group import engine, journal, machine, succession, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI
+
+RESUME: Final = "--resume"
+"""What the catalogue's programs call going on from a checkpoint."""
+_CHECKPOINTS: Final = "--checkpoint-dir"
+_SETTINGS: Final = (
+    "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
+    "on_term",
+)  # fmt: skip
+"""Fields of a run that its repetition takes over as they are."""
 
 
 class RequestError(Exception):
@@ -47,6 +58,8 @@ class Request:
     """Faults to put into the ranks, as `agent.injection` reads them."""
     who: str = "somebody"
     """Who asks, for the run's event list."""
+    max_restarts: int = 0
+    """How often torchrun starts all ranks anew when one has failed."""
 
 
 def launch(request: Request) -> RunDir:
@@ -60,15 +73,17 @@ def launch(request: Request) -> RunDir:
     _check_torch()
     if request.backend == "mpi":
         raise RequestError(NO_MPI)
-    if request.start == "spawn" and request.on_term:
-        raise RequestError("--on-term needs --start torchrun: a program that spawns its ranks ends them at a TERM")
+    if request.start == "spawn" and (request.on_term or request.max_restarts):
+        raise RequestError(
+            "--on-term and --max-restarts need --start torchrun: a program that spawns its ranks ends with them"
+        )
     try:
         world = machine.check_world(machine.default_world() if request.world is None else request.world)
         placement = machine.choose(world, request.backend)
         injections = injection.parse_all(request.inject or injection.listed(os.environ), world)
     except ValueError as problem:
         raise RequestError(str(problem)) from problem
-    rundir.prune()
+    succession.tidy()
     name = request.name or rundir.suggest_name(
         request.program.rpartition(".")[2] if request.as_module else request.program
     )
@@ -89,13 +104,86 @@ def launch(request: Request) -> RunDir:
         injected=injection.describe(injections),
         grace_s=request.grace_s,
         on_term=request.on_term,
+        max_restarts=request.max_restarts,
+        owner=os.getuid(),
     )
+    return _start(run, request.who)
+
+
+def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> RunDir:
+    """Start a run again with the settings of one that has ended; the old one and its history stay.
+
+    The new run is called as the old one with a number behind it, counting up.
+
+    Args:
+        ended: the run to repeat.
+        who: who asks, for the run's event list.
+        resume: let the program go on from its checkpoint, where it is one of the catalogue's that can.
+
+    Raises:
+        RequestError: it has not ended, or cannot be repeated.
+        rundir.RunDirError: there is no place for the run.
+    """
+    if not succession.meet(ended).ended:
+        raise RequestError(f"run {ended.name} has not ended; `ddptop kill {ended.name}` ends it")
+    old = ended.read()
+    if not old.launched:
+        raise RequestError(f"run {old.run} was started by hand, so that only whoever did can start it again")
+    if not os.path.isdir(old.cwd):
+        raise RequestError(f"run {old.run} was started in {old.cwd}, which is gone")
+    more = (RESUME,) if resume and RESUME not in old.arguments else ()
+    if resume and not (old.program in CATALOGUE and CATALOGUE[old.program].resumes):
+        raise RequestError(
+            f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
+        )
+    _check_torch()
+    succession.tidy()
+    fields = {name: getattr(old, name) for name in _SETTINGS}
+    run = Run(
+        **fields,
+        run=_next_name(old.run),
+        run_id=secrets.token_hex(16),
+        arguments=(*old.arguments, *more),
+        command=(*old.command, *more),
+        created_at_ns=time.time_ns(),
+        launched=True,
+        owner=os.getuid(),
+    )
+    return _start(run, who)
+
+
+def refuse_to_resume(run: Run) -> str | None:
+    """Return why a run cannot be restarted from a checkpoint, None where it can."""
+    if run.program not in CATALOGUE or not CATALOGUE[run.program].resumes:
+        return f"{run.program} is no program of the catalogue that takes {RESUME}"
+    if not any(argument.partition("=")[0] == _CHECKPOINTS for argument in run.arguments):
+        return f"run {run.run} kept no checkpoint ({_CHECKPOINTS} was not given)"
+    return None
+
+
+def _start(run: Run, who: str) -> RunDir:
     directory = rundir.create(run)
-    what = shlex.join((run.program, *run.arguments))
-    text = f"launched by {request.who}: {what}, world {world}"
-    journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", request.who))
-    supervisor.start(directory)
+    text = f"launched by {who}: {shlex.join((run.program, *run.arguments))}, world {run.world}"
+    journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
+    try:
+        supervisor.start(directory)
+    except OSError as problem:
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise RequestError(f"the supervisor could not be started: {problem}") from problem
     return directory
+
+
+def _next_name(name: str) -> str:
+    """Return `resnet-7f3a.2` for `resnet-7f3a`, and `.3` for that, skipping what is taken."""
+    stem, _, number = name.rpartition(".")
+    if not stem or not number.isdecimal():
+        stem, number = name, "1"
+    taken = {run.name for run in rundir.runs()}
+    for count in range(int(number) + 1, int(number) + 2 + len(taken)):
+        ending = f".{count}"
+        if (found := stem[: rundir.LONGEST_NAME - len(ending)] + ending) not in taken:
+            return found
+    raise AssertionError("more names than runs")
 
 
 def _injected(request: Request) -> dict[str, str]:
@@ -104,7 +192,7 @@ def _injected(request: Request) -> dict[str, str]:
 
 def _command(request: Request, target: str, world: int) -> tuple[str, ...]:
     if request.start != "spawn":
-        return engine.command(target, request.arguments, world)
+        return engine.command(target, request.arguments, world, request.max_restarts)
     own = ("--start", "spawn", "--world", str(world)) if request.program in CATALOGUE else ()
     return engine.spawn_command(target, (*own, *request.arguments))
 

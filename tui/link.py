@@ -7,19 +7,24 @@ runs in a thread and a ZeroMQ socket belongs to one.
 
 from __future__ import annotations
 
+import os
+import pwd
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import zmq
 
 from ddptop.agent import control, wire
 from ddptop.agent.caller import LiveGroup, connect, readable, watchful
 from ddptop.agent.control import Controller
-from ddptop.agent.group import census, freezer, journal, processes, recorder
+from ddptop.agent.group import census, freezer, journal, recording, succession
+from ddptop.agent.private import check_socket
 from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.tui import launch
+from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
-from ddptop.tui.source import Refused
+from ddptop.tui.source import Aim, ProcessLine, Refused
 from ddptop.tui.store import Liveness, Store
 
 DRAIN_S = 0.004
@@ -28,8 +33,6 @@ LOOK_S = 0.25
 SURVEY_S = 1.0
 FILL_S = 5.0
 """A gap that is not filled within this is given up and counted."""
-KILL_REPLY_S = 30.0
-"""Beyond the grace period: KILL, and processes that are slow to die."""
 ENDING_S = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
 
@@ -37,25 +40,38 @@ ENDING_S = 15.0
 class Link:
     """One run, as seen and controlled from outside it."""
 
-    def __init__(self, directory: RunDir, who: str) -> None:
-        self.directory = directory
+    def __init__(self, directory: RunDir, who: str, *, onlooker: bool = False) -> None:
+        """Open a run; an `onlooker` changes nothing about it, not even the record of an end that nobody saw."""
         self._who = who
+        self._onlooker = onlooker
+        self._user = "" if directory.owner == os.getuid() else _name_of(directory.owner)
+        self._meet = census.survey if onlooker else succession.meet
+        self._next: RunDir | None = None
+        """A run to be shown from the next `poll` on."""
+        self._open(directory)
+
+    def _open(self, directory: RunDir) -> None:
+        self.directory = directory
         self._run = directory.read()
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self.store = Store(self._run, logs)
+        self._endings = Endings(directory, self._who)
         self._context = zmq.Context()
         self._sub = watchful(self._context, zmq.SUB)
         self._sub.subscribe(b"")
         self._connected: dict[int, tuple[str, int]] = {}
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
+        self._generation = 0
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
         self._replay: Iterator[wire.Telemetry] | None = None
         if self._run.launched:
-            self._sub.connect(directory.address("supervisor", "pub"))
-        # Of a job started by hand there is a record only of what was done with it.
-        self._replay = recorder.read_history(directory.database) if directory.database.exists() else None
+            self._listen(directory.address("supervisor", "pub"))
+        # Of a job started by hand there is a record only of what was done with it. Reading a database may write
+        # beside it, so that an onlooker leaves it alone.
+        if not self._onlooker and directory.database.exists():
+            self._replay = recording.read_history(directory.database)
 
     @property
     def settled(self) -> bool:
@@ -64,6 +80,10 @@ class Link:
 
     def poll(self) -> None:
         """Take in what has arrived; bounded in time, never blocks."""
+        if self._next is not None:
+            self._context.destroy(linger=0)
+            self._open(self._next)
+            self._next = None
         now = time.monotonic()
         if now >= self._look_due:
             self._look()
@@ -72,7 +92,9 @@ class Link:
             self._survey()
             self._survey_due = now + SURVEY_S
         deadline = now + DRAIN_S
-        self._drain(deadline)
+        if self._replay is None or not self._generation:
+            self._drain(deadline)
+        # After a restart the past comes first; what is missed of the present meanwhile, a fill brings.
         self._take_replay(deadline)
         self._take_fills()
         self._ask_for_gaps()
@@ -94,12 +116,16 @@ class Link:
             return
         over = self._run.state in ENDED_STATES
         for message in self._replay:
-            # Of a live run the ranks themselves know better; what happened is known to the record alone.
-            if over or isinstance(message, wire.Event):
+            # Of a live run the ranks themselves know better; what happened, and what was before a restart,
+            # is known to the record alone.
+            if over or isinstance(message, wire.Event) or self._is_of_the_past(message):
                 self.store.apply(message, message.at_ns / 1e9 if isinstance(message, wire.Beat) else time.time())
             if time.monotonic() > deadline:
                 return
         self._replay = None
+
+    def _is_of_the_past(self, message: wire.Telemetry) -> bool:
+        return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
 
     def _look(self) -> None:
         """Read again what has changed in the run directory."""
@@ -115,16 +141,25 @@ class Link:
         members = self.directory.members()
         self.store.know_run(self._run)
         self.store.know_members(members)
+        self._generation = max((member.generation for member in members.values()), default=0)
         for rank, member in members.items():
             key = (member.pub, member.process.pid)
             if member.ended is None and self._connected.get(rank) != key:
                 if rank not in self._connected:
-                    self._sub.connect(member.pub)
+                    self._listen(member.pub)
                 self._connected[rank] = key
+
+    def _listen(self, address: str) -> None:
+        try:
+            check_socket(address, self.directory.owner)
+        except RunDirError as problem:
+            self.store.apply(wire.Event(time.time_ns(), f"not listened to: {problem}", None, "error"), time.time())
+        else:
+            self._sub.connect(address)
 
     def _survey(self) -> None:
         try:
-            self.store.know_liveness(_liveness(self.directory))
+            self.store.know_liveness(_liveness(self.directory, self._meet(self.directory)))
         except RunDirError:
             return
 
@@ -134,7 +169,10 @@ class Link:
         for rank, first in self.store.gaps().items():
             if rank in self._fills or rank not in self._connected:
                 continue
-            socket = connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
+            try:
+                socket = connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
+            except Refused:
+                continue
             socket.send(wire.encode(wire.Fill(1, first)))
             self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
 
@@ -156,7 +194,8 @@ class Link:
 
     def frame(self, now: float) -> Frame:
         """Return the picture of this moment."""
-        return self.store.frame(now)
+        picture = self.store.frame(now)
+        return replace(picture, user=self._user) if self._user else picture
 
     def pause(self) -> str:
         """Hold all ranks at the same step; see `Controller.pause`."""
@@ -178,7 +217,7 @@ class Link:
         done = controller.stop(checkpoint=checkpoint)
         # The scripts have ended; their processes and torchrun take another moment.
         deadline = time.monotonic() + ENDING_S
-        while census.settle(self.directory).state not in ENDED_STATES and time.monotonic() < deadline:
+        while self._meet(self.directory).state not in ENDED_STATES and time.monotonic() < deadline:
             time.sleep(0.05)
         return done
 
@@ -221,79 +260,52 @@ class Link:
         text = f"{action} by {self._who}: {outcome}"
         journal.note(self.directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
 
-    def victims(self, rank: int | None) -> str:
-        """Say what `kill` would end, in one line for each thing there is to know."""
-        run, members = self.directory.read(), self.directory.members()
-        if rank is not None:
-            others = run.world - 1
-            effect = "the others fail at their next collective, and torchrun ends them" if others else "the run ends"
-            pid = f" (pid {members[rank].process.pid})" if rank in members else ""
-            return f"rank {rank}{pid} and its helpers: {effect}"
-        counts = Counter(target.role for target in processes.find(run, members))
-        torchrun = f"torchrun {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
-        ranks = f"{counts['rank']} rank{'' if counts['rank'] == 1 else 's'}"
-        return f"{torchrun}{ranks}, {counts['helper']} helper{'' if counts['helper'] == 1 else 's'}"
+    def victims(self, aim: Aim) -> str:
+        """Say what `kill` would end; see `Endings.victims`."""
+        return self._endings.victims(aim)
 
-    def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
-        """End the run, or one rank of it, and say what was ended.
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run."""
+        return self._endings.processes()
+
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
+        """End the run, or one rank or process of it; see `Endings.kill`."""
+        return self._endings.kill(grace_s, aim, progress, self.store.count_down)
+
+    def signal(self, number: int, aim: Aim) -> str:
+        """Send a signal; see `Endings.signal`."""
+        return self._endings.signal(number, aim)
+
+    def resumable(self) -> bool:
+        """Say whether the run could be restarted from a checkpoint."""
+        return launch.refuse_to_resume(self._run) is None
+
+    def restart(self, *, resume: bool) -> str:
+        """Start the ended run again, and show the new one from the next `poll` on.
 
         Raises:
-            Refused: there is nothing to end, or something would not die.
+            Refused: nothing was started.
         """
-        state = census.settle(self.directory)
-        if state.state in ENDED_STATES:
-            raise Refused(f"run {self.directory.name} is over already ({state.state})")
-        if state.supervised:
-            reply = self._ask_supervisor(wire.Kill(1, grace_s, rank, self._who), grace_s, progress)
-            if reply is not None:
-                if not reply.done:
-                    raise Refused(reply.text)
-                return reply.text
-            progress("the supervisor does not answer; ending the run without it")
         try:
-            ended = census.kill(self.directory, grace_s, self._who, rank=rank, progress=progress)
-        except ValueError as refusal:
-            raise Refused(str(refusal)) from refusal
-        # A supervisor would have told it.
-        self._note("kill", ended, "warning")
-        return ended
-
-    def _ask_supervisor(self, command: wire.Kill, grace_s: float, progress: Callable[[str], None]) -> wire.Reply | None:
-        """Send a command, pass on what the supervisor tells meanwhile, and return its answer."""
-        with zmq.Context() as context:
-            events = connect(context, zmq.SUB, self.directory.address("supervisor", "pub"))
-            events.subscribe(wire.TOPIC_EVENT)
-            asking = connect(context, zmq.DEALER, self.directory.address("supervisor", "cmd"))
-            try:
-                asking.send(wire.encode(command))
-                poller = zmq.Poller()
-                poller.register(events, zmq.POLLIN)
-                poller.register(asking, zmq.POLLIN)
-                deadline = time.monotonic() + grace_s + KILL_REPLY_S
-                while time.monotonic() < deadline:
-                    ready = dict(poller.poll(500))
-                    if events in ready:
-                        message = wire.read_telemetry(events.recv_multipart()[-1])
-                        if isinstance(message, wire.Event):
-                            progress(message.text)
-                    if asking in ready:
-                        answer = readable(asking.recv())
-                        if isinstance(answer, wire.Reply):
-                            return answer
-                    if not ready and not census.survey(self.directory).supervised:
-                        return None
-                return None
-            finally:
-                events.close(linger=0)
-                asking.close(linger=0)
+            started = launch.restart(self.directory, resume=resume, who=self._who)
+        except (launch.RequestError, RunDirError) as problem:
+            raise Refused(str(problem)) from problem
+        self._next = started
+        return f"started again as {started.name}"
 
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
         self._context.destroy(linger=0)
 
 
-def _liveness(directory: RunDir) -> Liveness:
-    found = census.settle(directory)
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _liveness(directory: RunDir, found: census.Census) -> Liveness:
     return Liveness(
         state=found.state,
         supervised=found.supervised,

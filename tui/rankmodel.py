@@ -44,7 +44,21 @@ class RankModel:
         self._losses: deque[float | None] = deque(maxlen=POINTS)
         self._latencies: deque[int] = deque(maxlen=512)
         self._curve = Curve()
+        self._past_steps = 0
+        """Steps of the generations before, which the curve counts on from."""
         self._summary: _Summary | None = None
+
+    def successor(self, past_steps: int) -> RankModel:
+        """Return the model of the process that has taken this one's place; the loss curve goes on."""
+        model = RankModel(self.rank, self._listener)
+        model.member, model.alive = self.member, self.alive
+        model._curve, model._past_steps = self._curve, past_steps
+        return model
+
+    @property
+    def last_step(self) -> int:
+        """The last step on the curve."""
+        return self._past_steps + (self._recent[-1].step if self._recent else 0)
 
     def take(self, steps: Iterable[Step]) -> None:
         """Take in records as they come; what follows a gap waits until it is filled."""
@@ -80,7 +94,7 @@ class RankModel:
         self._losses.append(step.loss)
         if step.loss is not None:
             self.loss = step.loss
-            self._curve.add(step.step, step.loss)
+            self._curve.add(self._past_steps + step.step, step.loss)
         self._latencies.extend(
             call.duration_ns
             for call in step.collectives

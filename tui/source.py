@@ -7,12 +7,34 @@ recording and a fake in a test look the same to it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from ddptop.agent.control import Refused, Unholdable
+from ddptop.agent.identity import Process
 from ddptop.tui.frame import Frame
 
-__all__ = ["Refused", "Source", "Unholdable"]
+__all__ = ["Aim", "ProcessLine", "Refused", "Source", "Unholdable"]
+
+Aim = int | Process | None
+"""What a kill or a signal is meant for: a rank by its number, one process by its identity, or the whole run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLine:
+    """One process of the run, for the list that one is chosen from. Text in here is clean."""
+
+    process: Process
+    role: str
+    """`torchrun`, `rank`, `data worker` or `helper`."""
+    rank: int | None
+    """The rank that it is or works for."""
+    status: str
+    age_s: float | None
+    cpu_percent: float | None
+    """Since it began; 100 is one core."""
+    memory_bytes: int | None
+    command: str
 
 
 class Source(Protocol):
@@ -74,8 +96,8 @@ class Source(Protocol):
         """
         ...
 
-    def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
-        """End the run, or one rank of it. Blocks; returns one line saying what was ended.
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
+        """End the run, or one rank or process of it. Blocks; returns one line saying what was ended.
 
         `progress` takes lines for the user and may be called from any thread.
 
@@ -84,8 +106,32 @@ class Source(Protocol):
         """
         ...
 
-    def victims(self, rank: int | None) -> str:
+    def signal(self, number: int, aim: Aim) -> str:
+        """Send a signal. Blocks for a moment; returns one line saying who got it.
+
+        Raises:
+            Refused: nobody got it, and why.
+        """
+        ...
+
+    def resumable(self) -> bool:
+        """Say whether the run, once ended, can be restarted from a checkpoint."""
+        ...
+
+    def restart(self, *, resume: bool) -> str:
+        """Start the ended run again, and show the new run from then on. Blocks; returns one line.
+
+        Raises:
+            Refused: nothing was started, and why.
+        """
+        ...
+
+    def victims(self, aim: Aim) -> str:
         """Describe in one or two lines what `kill` would end. May take a moment."""
+        ...
+
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run, torchrun first, then each rank with its helpers. Takes a moment."""
         ...
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ def frames(directories: Sequence[rundir.RunDir], who: str) -> list[Frame]:
     links = []
     for directory in directories:
         try:
-            links.append(Link(directory, who))
+            links.append(Link(directory, who, onlooker=directory.owner != os.getuid()))
         except rundir.RunDirError:
             # Removed, or damaged, since it was listed.
             continue
@@ -136,7 +137,13 @@ def run_json(frame: Frame) -> dict[str, Any]:
     """Return the documented form of one run in `ps --json`."""
     names = ("run", "state", "program", "world", "backend", "device", "step", "exit_code", "cause")
     row = {name: getattr(frame, name) for name in names}
-    return {**row, "pid": frame.torchrun_pid, "started_at": frame.started_at, "ended_at": frame.ended_at}
+    return {
+        **row,
+        "user": frame.user or None,
+        "pid": frame.torchrun_pid,
+        "started_at": frame.started_at,
+        "ended_at": frame.ended_at,
+    }
 
 
 def table(pictures: Sequence[Frame], now: float) -> list[str]:
@@ -146,7 +153,7 @@ def table(pictures: Sequence[Frame], now: float) -> list[str]:
         end = now if frame.ended_at is None else frame.ended_at
         rows.append(
             (
-                frame.run,
+                f"{frame.user}/{frame.run}" if frame.user else frame.run,
                 frame.state,
                 str(frame.world),
                 DASH if frame.step is None else f"{frame.step:,}",

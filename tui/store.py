@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
 from ddptop.tui.collectives import Alignment
-from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
+from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Restart, Verdict
 from ddptop.tui.rankmodel import RankModel
 from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
@@ -59,6 +59,9 @@ class Store:
         self._rank_states: dict[int, str] = {}
         self._held_since: float | None = None
         self._verdict: Verdict | None = None
+        self._generation = 0
+        self._restarts: tuple[Restart, ...] = ()
+        self._countdown = ""
         self.refused = 0
         """Messages that could not be read here."""
         if run.injected:
@@ -77,13 +80,15 @@ class Store:
                     return
                 model.beat, model.heard_at = message, now
                 self._judge.beat(message)
-            case wire.Steps(rank, steps):
+            case wire.Steps(rank, steps, generation):
+                self._follow(generation, now)
                 model = self._ranks.get(rank)
                 if model is None:
                     self.refused += 1
                     return
-                model.take(steps)
-                model.heard_at = now
+                if generation == self._generation:
+                    model.take(steps)
+                    model.heard_at = now
             case wire.Event(at_ns, text, rank, level):
                 self._add(EventLine(at_ns / 1e9, clean(text, 400), rank, level))
             case wire.RunState():
@@ -94,6 +99,10 @@ class Store:
         if model is None or hello.run_id != self._run.run_id:
             self.refused += 1
             return
+        self._follow(hello.generation, hello.started_at_ns / 1e9)
+        if hello.generation != self._generation:
+            return
+        model = self._ranks[hello.rank]
         if hello.protocol != wire.PROTOCOL and model.hello is None:
             text = (
                 f"rank {hello.rank} speaks protocol {hello.protocol}, this dashboard {wire.PROTOCOL}: update the older"
@@ -101,10 +110,28 @@ class Store:
             self._add(EventLine(now, text, hello.rank, "warning"))
         if model.hello is not None and model.hello.started_at_ns != hello.started_at_ns:
             # A new process in the old one's place: its numbers begin anew.
-            self._ranks[hello.rank] = model = RankModel(hello.rank, self._record)
-            self._judge.restart()
-            self._alignment = Alignment(self._run.world)
+            self._ranks[hello.rank] = model = model.successor(0)
+            self._begin_anew()
         model.hello, model.heard_at = hello, now
+
+    def _follow(self, generation: int, now: float) -> None:
+        """Begin with the ranks of a new generation, where this is one: torchrun has started all of them anew."""
+        if generation <= self._generation:
+            return
+        # Every rank's curve goes on from the same step, however far each had come.
+        last = max(model.last_step for model in self._ranks.values())
+        self._ranks = {rank: model.successor(last) for rank, model in self._ranks.items()}
+        self._generation = generation
+        self._restarts += (Restart(generation, now, last),)
+        self._rank_states = {}
+        self._begin_anew()
+        if not self._run.launched:
+            # No supervisor tells of it.
+            self._add(EventLine(now, f"restart {generation}: all ranks were started anew", None, "warning"))
+
+    def _begin_anew(self) -> None:
+        self._judge.restart()
+        self._alignment = Alignment(self._run.world)
 
     def _record(self, rank: int, step: wire.Step) -> None:
         self._judge.take(rank, step)
@@ -119,6 +146,13 @@ class Store:
         for rank, member in members.items():
             if rank in self._ranks:
                 self._ranks[rank].member = member
+                if member.generation > self._generation:
+                    # What its predecessor said last tells nothing of it.
+                    self._ranks[rank].beat = None
+
+    def count_down(self, line: str) -> None:
+        """Take in who is left of an ending that goes on here, without a supervisor; from any thread."""
+        self._countdown = line
 
     def know_liveness(self, liveness: Liveness) -> None:
         """Take in what the process table says."""
@@ -266,6 +300,9 @@ class Store:
             outstanding=sum(rank.outstanding for rank in ranks if rank.state not in ENDED),
             checkpoints=any(beat.checkpoints for beat in beats),
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
+            ending=self._countdown or (clean(self._group.ending, 200) if self._group is not None else ""),
+            restarts=self._restarts,
+            max_restarts=run.max_restarts,
         )
 
     def _held(self, state: str, beats: list[wire.Beat]) -> float | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import signal
 import sys
 import threading
@@ -12,22 +10,10 @@ from types import FrameType
 
 from ddptop.agent.rundir import RunDir
 from ddptop.tui import plain
+from ddptop.tui.actor import who as who
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.link import Link
 from ddptop.tui.source import Refused
-
-
-def who(place: str) -> str:
-    """Say who acts, for the run's event list: from the `dashboard` or the `shell`, which user, on which terminal."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"user {os.getuid()}"
-    try:
-        terminal = os.ttyname(0).removeprefix("/dev/")
-    except OSError:
-        terminal = "no terminal"
-    return f"{place} of {user} on {terminal}"
 
 
 def show_dashboard(directory: RunDir) -> int:

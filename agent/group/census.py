@@ -6,6 +6,7 @@ job was started by hand), the processes decide, and the first to notice an end w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.group import cause, processes
-from ddptop.agent.rundir import ENDED_STATES, Member, Run, RunDir, is_alive
+from ddptop.agent import wire
+from ddptop.agent.group import cause, ladder, processes
+from ddptop.agent.private import Claim
+from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, is_alive
 
 _START_PATIENCE_S: Final = 30.0
 """How long a run may have nobody at all before it counts as lost."""
@@ -61,6 +64,9 @@ def survey(directory: RunDir) -> Census:
     members = directory.members()
     alive = tuple(rank for rank, member in members.items() if is_alive(member.process))
     dead = tuple(rank for rank in members if rank not in alive)
+    if not supervised and run.supervisor is not None and run.torchrun is None and run.state not in ENDED_STATES:
+        # The supervisor may have been killed between the start of torchrun and the note of it.
+        run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
     torchrun = is_alive(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
@@ -96,37 +102,59 @@ def settle(directory: RunDir) -> Census:
         cause=census.cause,
         cause_rank=census.cause_rank,
     )
-    directory.write(run)
-    directory.remove_sockets()
+    try:
+        claim = Claim.take(directory.path)
+        if claim is None:
+            # Somebody else has met it at the same moment, and writes it down.
+            return census
+        with claim:
+            directory.write(run)
+            directory.remove_sockets()
+    except OSError:
+        # A full disk: it is over all the same.
+        return census
     return survey(directory)
 
 
 def kill(
     directory: RunDir,
-    grace_s: float,
-    who: str,
-    rank: int | None = None,
-    progress: processes.Progress = lambda line: None,
+    command: wire.Kill,
+    progress: ladder.Progress = lambda line: None,
+    countdown: ladder.Progress = lambda line: None,
 ) -> str:
-    """End a run, or one rank of it, that nobody supervises; return what was ended in one line.
+    """Carry out a kill or a signal where nobody supervises the run; return what was done in one line.
 
-    Where a supervisor lives, send it `wire.Kill` instead: it would take this for a failure.
+    Where a supervisor lives, send it the command instead: it would take this for a failure.
 
     Raises:
-        ValueError: there is no such rank, or it is over.
+        ladder.NotOurs: there is no such rank or process, or it is over.
     """
-    run = directory.read()
-    if rank is not None:
-        outcome = processes.end_rank(directory, run, rank, grace_s, progress)
-        return f"rank {rank}: {outcome.text}"
+    run, members = directory.read(), directory.members()
+    process = None if command.pid is None else Process(command.pid, command.started or 0.0)
+    if command.signal is not None:
+        targets = ladder.signal_targets(run, members, command.signal, command.rank, process)
+        return ladder.deliver(targets, command.signal)
+    if process is not None:
+        outcome = ladder.end_process(directory, run, process, command.grace_s, progress, countdown)
+        return outcome.text_of(process)
+    if command.rank is not None:
+        outcome = ladder.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
+        return f"rank {command.rank}: {outcome.text}"
     over = survey(directory)
-    outcome = processes.end(directory, run, grace_s, progress)
-    if over.ended:
-        return f"already {settle(directory).state}: {outcome.text}"
-    why = f"killed by {cause.clean(who, 100)}" if who else "killed"
-    directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
-    directory.remove_sockets()
-    return outcome.text
+    # Held, so that no new supervisor takes this for a failure.
+    claim = Claim.take(directory.path)
+    try:
+        outcome = ladder.end(directory, run, command.grace_s, progress, countdown)
+        if not over.ended:
+            why = f"killed by {cause.clean(command.who, 100)}" if command.who else "killed"
+            with contextlib.suppress(OSError):
+                directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
+            directory.remove_sockets()
+            return outcome.text
+    finally:
+        if claim is not None:
+            claim.release()
+    return f"already {settle(directory).state}: {outcome.text}"
 
 
 def _end_of(members: dict[int, Member], directory: RunDir) -> int:

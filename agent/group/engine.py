@@ -1,25 +1,28 @@
-"""The torchrun command line: who spawns the ranks, and how the agent gets between.
+"""torchrun: its command line, and the process itself.
 
-torchrun (`torch.distributed.run`) does all spawning and rendezvous.  This room only knows
-its flags; it imports no torch, and the command is plain text until the supervisor runs it.
+ddptop spawns no ranks itself: torchrun does all spawning, rendezvous and restarting.  Knows
+how to start it and how to take it over, not what becomes of a run.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
 from ddptop.agent import startup
+from ddptop.agent.rundir import DIRECTORY_VARIABLE, MARKER, Process, Run, RunDir, identify, is_alive
 
 
-def command(program: str, arguments: Sequence[str], world: int) -> tuple[str, ...]:
+def command(program: str, arguments: Sequence[str], world: int, max_restarts: int = 0) -> tuple[str, ...]:
     """Return the command line that runs `program` as `world` ranks under the agent.
 
     Args:
         program: path of a script, or `-m module`.
         arguments: the program's own; they reach it unchanged, whatever they begin with.
         world: number of ranks on this machine.
+        max_restarts: how often all ranks are started anew when one has failed.
     """
     return (
         sys.executable,
@@ -30,7 +33,7 @@ def command(program: str, arguments: Sequence[str], world: int) -> tuple[str, ..
         # Otherwise MASTER_ADDR is the host's name, which need not resolve.
         "--local-addr=127.0.0.1",
         f"--nproc-per-node={world}",
-        "--max-restarts=0",
+        f"--max-restarts={max_restarts}",
         # Otherwise an empty torchelastic_* folder stays behind for each run.
         f"--log-dir={os.devnull}",
         "-m",
@@ -57,3 +60,51 @@ def _target(program: str) -> list[str]:
     flag, _, module = program.partition(" ")
     # A script whose name begins with a dash must not be read as an option.
     return ["-m", module.strip()] if flag == "-m" else [os.path.join(".", program) if flag[:1] == "-" else program]
+
+
+class Torchrun:
+    """The torchrun of a run: a child of this process, or adopted from a supervisor that is gone."""
+
+    def __init__(self, process: Process, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.process = process
+        self.exit_code: int | None = None
+        """Negative for a signal. None while it runs, and for good where it was adopted: only a parent is told."""
+        self._child = child
+
+    @classmethod
+    def start(cls, directory: RunDir, run: Run) -> Torchrun:
+        """Start it in a session of its own, with the run's marker.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        environment = {
+            **os.environ,
+            **run.environment,
+            MARKER: run.run_id,
+            DIRECTORY_VARIABLE: str(directory.path),
+            "PYTHONUNBUFFERED": "1",
+        }
+        with directory.torchrun_log.open("ab") as log:
+            child = subprocess.Popen(
+                run.command,
+                cwd=run.cwd or None,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return cls(identify(child.pid) or Process(child.pid, 0.0), child)
+
+    @property
+    def adopted(self) -> bool:
+        """Say whether it was another process's child, so that its exit status is not to be had."""
+        return self._child is None
+
+    def is_over(self) -> bool:
+        """Look whether it has ended, and take its exit status."""
+        if self._child is None:
+            return not is_alive(self.process)
+        self.exit_code = self._child.poll()
+        return self.exit_code is not None

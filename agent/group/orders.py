@@ -1,4 +1,4 @@
-"""What the supervisor is told to do: the command socket, and the endings carried out for it.
+"""What the supervisor is told to do: the command socket, and the endings and signals carried out for it.
 
 Each command is one message and gets one reply: done, or refused with the reason.  An ending
 takes seconds and runs in a thread, so that the run's state stays on the air meanwhile.
@@ -10,15 +10,19 @@ import contextlib
 import logging
 import math
 import queue
+import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.group import cause, processes
-from ddptop.agent.rundir import Run, RunDir
+from ddptop.agent.group import cause, ladder
+from ddptop.agent.identity import boot
+from ddptop.agent.private import seal
+from ddptop.agent.rundir import Process, Run, RunDir, RunDirError
 
 _log = logging.getLogger("ddptop.supervisor")
 
@@ -48,19 +52,22 @@ class Orders:
         """Who asked first for the end of the run."""
         self.ranks_killed_by: dict[int, str] = {}
         """Ranks that were ended on request, and who asked."""
-        self.outcome: processes.Outcome | None = None
+        self.outcome: ladder.Outcome | None = None
+        self.countdown = ""
+        """While something is being ended: who is left, and when the next rung comes."""
         self._problem = "not carried out"
         self._directory = directory
         self._say = say
         self._tell = tell
         self._ending: threading.Thread | None = None
-        self._rank_endings: list[threading.Thread] = []
+        self._partial_endings: list[threading.Thread] = []
         self._waiting: list[tuple[bytes, int]] = []
         self._replies: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = LINGER_MS
         self.socket.maxmsgsize = wire.MAX_COMMAND_BYTES
         self.socket.bind(directory.address("supervisor", "cmd"))
+        seal(directory.address("supervisor", "cmd"))
 
     @property
     def ending(self) -> bool:
@@ -88,7 +95,7 @@ class Orders:
 
     def close(self, run: Run) -> None:
         """Give the last replies, once the run is over and all traces are gone."""
-        for thread in self._rank_endings:
+        for thread in self._partial_endings:
             # The group follows its rank at once; the thread may still be counting.
             thread.join(_PATIENCE_S)
         self.turn(run)
@@ -102,6 +109,15 @@ class Orders:
         """Say in one line what the ending has ended."""
         return self.outcome.text if self.outcome else self._problem
 
+    def go_on(self, run: Run) -> None:
+        """Take up the ending that an earlier supervisor was at when it was killed."""
+        if run.killed_by is not None:
+            self._end_run(run, run.grace_s, run.killed_by)
+
+    def forget_ranks(self) -> None:
+        """Forget whose ranks were ended on request: a new generation is another one's fault."""
+        self.ranks_killed_by.clear()
+
     def _obey(self, sender: bytes, command: wire.Command, run: Run) -> str | None:
         """Set about a command, to be answered later, or return why not."""
         if isinstance(command, wire.Note):
@@ -112,44 +128,88 @@ class Orders:
             return "the supervisor only ends runs; ask the ranks for everything else"
         if not (math.isfinite(command.grace_s) and 0 <= command.grace_s <= _LONGEST_GRACE_S):
             return f"a grace period is 0 to {_LONGEST_GRACE_S:.0f} seconds"
+        if command.pid is not None and command.started is None:
+            return f"process {command.pid}: say when it started, so that no other of its number is meant"
         who = cause.clean(command.who, 100) or "somebody"
-        if command.rank is not None and self.killed_by is not None:
+        whole = command.rank is None and command.pid is None
+        if self.killed_by is not None and not whole:
             return "the whole run is being killed already"
-        if command.rank is not None:
-            self._say(f"kill of rank {command.rank} asked for by {who}", "warning", command.rank)
-            self.ranks_killed_by.setdefault(command.rank, who)
-            thread = threading.Thread(target=self._end_rank, args=(sender, command, run), daemon=True)
-            self._rank_endings.append(thread)
-            thread.start()
+        if command.signal is not None:
+            return self._signal(sender, command, run, who)
+        if whole:
+            self._waiting.append((sender, command.id))
+            if self.killed_by is None:
+                self._acted("kill", f"kill asked for by {who}", who)
+                self._end_run(run, command.grace_s, who)
             return None
-        self._waiting.append((sender, command.id))
-        if self.killed_by is None:
-            self.killed_by = who
-            self._say(f"kill asked for by {who}", "warning", None)
-            self._ending = threading.Thread(target=self._end, args=(run, command.grace_s), daemon=True)
-            self._ending.start()
+        what = f"rank {command.rank}" if command.pid is None else f"process {command.pid}"
+        self._acted("kill", f"kill of {what} asked for by {who}", who, command.rank)
+        if command.pid is None and command.rank is not None:
+            self.ranks_killed_by.setdefault(command.rank, who)
+        thread = threading.Thread(target=self._end_part, args=(sender, command, run), daemon=True)
+        self._partial_endings.append(thread)
+        thread.start()
         return None
+
+    def _acted(self, action: str, text: str, who: str, rank: int | None = None) -> None:
+        self._tell(wire.Event(time.time_ns(), text, rank, "warning", action, who))
+
+    def _signal(self, sender: bytes, command: wire.Kill, run: Run, who: str) -> str | None:
+        assert command.signal is not None
+        if command.signal not in signal.valid_signals():
+            return f"there is no signal {command.signal} on this platform"
+        try:
+            targets = ladder.signal_targets(
+                run, self._directory.members(), command.signal, command.rank, _process(command)
+            )
+            text = ladder.deliver(targets, command.signal)
+        except ladder.NotOurs as refusal:
+            return str(refusal)
+        if command.signal in (signal.SIGKILL, signal.SIGTERM):
+            for target in targets:
+                if target.role == "rank" and target.rank is not None:
+                    self.ranks_killed_by.setdefault(target.rank, who)
+        self._acted("signal", f"{text}, sent by {who}", who, command.rank)
+        self._send(sender, wire.Reply(command.id, True, text))
+        return None
+
+    def _end_run(self, run: Run, grace_s: float, who: str) -> None:
+        self.killed_by = who
+        # Where this supervisor is killed at it, the next one must know that it is not a failure.
+        with contextlib.suppress(OSError, RunDirError):
+            self._directory.update(killed_by=who)
+        self._ending = threading.Thread(target=self._end, args=(run, grace_s), daemon=True)
+        self._ending.start()
 
     def _end(self, run: Run, grace_s: float) -> None:
         try:
-            self.outcome = processes.end(self._directory, run, grace_s, self._progress)
+            self.outcome = ladder.end(self._directory, run, grace_s, self._progress, self._count_down)
         except Exception as error:  # a wall: whoever waits for the reply must get one
             _log.exception("kill")
             self._problem = f"the kill failed: {cause.clean(repr(error))}"
 
-    def _end_rank(self, sender: bytes, command: wire.Kill, run: Run) -> None:
-        assert command.rank is not None
+    def _end_part(self, sender: bytes, command: wire.Kill, run: Run) -> None:
+        grace_s, process, directory = command.grace_s, _process(command), self._directory
         try:
-            outcome = processes.end_rank(self._directory, run, command.rank, command.grace_s, self._progress)
-            text = f"rank {command.rank}: {outcome.text}; torchrun ends the others"
+            if process is not None:
+                outcome = ladder.end_process(directory, run, process, grace_s, self._progress, self._count_down)
+                text = outcome.text_of(process)
+            else:
+                assert command.rank is not None
+                outcome = ladder.end_rank(directory, run, command.rank, grace_s, self._progress, self._count_down)
+                text = f"rank {command.rank}: {outcome.text}; torchrun {_consequence(run)}"
             reply = wire.Reply(command.id, not outcome.survivors, text)
-        except ValueError as error:
-            self.ranks_killed_by.pop(command.rank, None)
+        except ladder.NotOurs as error:
+            if command.rank is not None:
+                self.ranks_killed_by.pop(command.rank, None)
             reply = wire.Reply(command.id, False, str(error))
         except Exception as error:  # a wall, as above
-            _log.exception("kill of a rank")
+            _log.exception("kill of a part")
             reply = wire.Reply(command.id, False, f"the kill failed: {cause.clean(repr(error))}")
         self._replies.put((sender, reply))
+
+    def _count_down(self, line: str) -> None:
+        self.countdown = line
 
     def _progress(self, line: str) -> None:
         self._say(line, "warning", None)
@@ -157,3 +217,13 @@ class Orders:
     def _send(self, sender: bytes, reply: wire.Reply) -> None:
         # A ROUTER drops what is for somebody who has left.
         self.socket.send_multipart([sender, wire.encode(reply)])
+
+
+def _process(command: wire.Kill) -> Process | None:
+    if command.pid is None or command.started is None:
+        return None
+    return Process(command.pid, command.started, boot())
+
+
+def _consequence(run: Run) -> str:
+    return "starts all ranks anew, as often as --max-restarts allows" if run.max_restarts else "ends the others"

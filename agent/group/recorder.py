@@ -1,8 +1,8 @@
 """The memory of a run: a subscriber to every rank that writes the run's SQLite file.
 
 Payloads are stored as they came, one transaction a second, in a thread of its own: neither
-a slow nor a failing disk reaches supervision.  `read_history` gives the recording back,
-also while it is being written.
+a slow nor a failing disk reaches supervision.  What a rank published before anybody listened
+is asked for.
 """
 
 from __future__ import annotations
@@ -11,33 +11,38 @@ import contextlib
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.group import recording
+from ddptop.agent.rundir import Member
 
 BATCH_S: Final = 1.0
 MOST_BYTES: Final = 512 << 20
 """Size of the file at which no more steps and events of ranks are taken in."""
 
+FILL_S: Final = 5.0
+"""A rank that does not send its older records within this has none."""
+
 _MOST_A_BATCH: Final = 20_000
 _HIGH_WATER: Final = 10_000
 _LARGEST: Final = 2**63 - 1
 """SQLite's largest integer; a hostile number beyond it is not a message of ours."""
-_SUPERVISOR: Final = -1
-_KINDS: Final = {wire.Hello: "hello", wire.Beat: "beat"}
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS steps(rank INTEGER, first_seq INTEGER, last_seq INTEGER, payload BLOB);
-CREATE TABLE IF NOT EXISTS latest(kind TEXT, rank INTEGER, payload BLOB, PRIMARY KEY(kind, rank));
-CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB);
-"""
 
-Row = tuple[str, tuple[Any, ...]]
-"""A statement and its values."""
+@dataclass(slots=True)
+class _Fill:
+    """The older records of one rank, on their way; what it publishes meanwhile waits behind them."""
+
+    socket: zmq.Socket[bytes]
+    give_up: float
+    waiting: list[tuple[wire.Steps, bytes]] = field(default_factory=list)
 
 
 class Recorder:
@@ -55,10 +60,14 @@ class Recorder:
         self._database = database
         self._world = world
         self._report = report
-        self._addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._newcomers: queue.SimpleQueue[Member] = queue.SimpleQueue()
         self._own: queue.SimpleQueue[wire.Event | wire.RunState] = queue.SimpleQueue()
         self._stop = threading.Event()
-        self._followed = 0
+        self._heard: set[str] = set()
+        """Addresses subscribed to; the rank of a new generation takes over that of the old one."""
+        self._fills: dict[int, _Fill] = {}
+        self._newest: dict[int, tuple[int, int]] = {}
+        """Generation and number of the last record kept, by rank."""
         self._full = False
         # A daemon: a disk that hangs forever must not keep the supervisor from ending.
         self._thread = threading.Thread(target=self._guarded, name="recorder", daemon=True)
@@ -67,9 +76,9 @@ class Recorder:
         """Begin to record."""
         self._thread.start()
 
-    def follow(self, address: str) -> None:
-        """Subscribe to one more rank."""
-        self._addresses.put(address)
+    def follow(self, member: Member) -> None:
+        """Record one more rank, from the first record on that is not there yet."""
+        self._newcomers.put(member)
 
     def add(self, message: wire.Event | wire.RunState) -> None:
         """Record a message of the supervisor's own."""
@@ -96,55 +105,105 @@ class Recorder:
                 socket.subscribe(topic)
             ending = False
             while not ending:
-                # Ranks appear within moments of each other, and what they publish before we listen is lost.
-                ending = self._stop.wait(BATCH_S if self._followed >= self._world else 0.1)
-                self._connect(socket)
+                # Ranks appear within moments of each other; who is asked for records answers as quickly.
+                hurry = self._fills or len(self._heard) < self._world
+                ending = self._stop.wait(0.1 if hurry else BATCH_S)
+                self._welcome(socket)
                 rest = True
                 while rest:
                     rows, rest = self._take(socket)
+                    rows += self._take_fills()
                     if rows:
                         connection = self._write(connection, rows)
+        for fill in self._fills.values():
+            fill.socket.close(linger=0)
         if connection is not None:
-            _finish(connection)
+            recording.finish(connection)
 
-    def _connect(self, socket: zmq.Socket[bytes]) -> None:
+    def _welcome(self, socket: zmq.Socket[bytes]) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                address = self._addresses.get_nowait()
+                member = self._newcomers.get_nowait()
                 try:
-                    socket.connect(address)
-                    self._followed += 1
+                    if member.pub not in self._heard:
+                        socket.connect(member.pub)
+                        self._heard.add(member.pub)
+                    self._ask(member)
                 except zmq.ZMQError as error:
-                    self._report(f"recording: {error} ({address})", "warning")
+                    self._report(f"recording: {error} ({member.pub})", "warning")
 
-    def _take(self, socket: zmq.Socket[bytes]) -> tuple[list[Row], bool]:
+    def _ask(self, member: Member) -> None:
+        """Ask a rank for what it has published and is not kept yet."""
+        if not member.cmd:
+            return
+        if member.rank not in self._newest:
+            self._newest[member.rank] = recording.last_kept(self._database, member.rank)
+        generation, seq = self._newest[member.rank]
+        asking = self._context.socket(zmq.DEALER)
+        asking.linger = 0
+        asking.connect(member.cmd)
+        asking.send(wire.encode(wire.Fill(1, seq + 1 if generation == member.generation else 0)))
+        if (earlier := self._fills.pop(member.rank, None)) is not None:
+            earlier.socket.close()
+        self._fills[member.rank] = _Fill(asking, time.monotonic() + FILL_S)
+
+    def _take_fills(self) -> list[recording.Row]:
+        """Return the older records that have come, each rank's before what it has published since."""
+        rows: list[recording.Row] = []
+        for rank, fill in list(self._fills.items()):
+            done = self._stop.is_set() or time.monotonic() > fill.give_up
+            with contextlib.suppress(zmq.Again, wire.Unreadable):
+                while not isinstance(answer := wire.read_answer(payload := fill.socket.recv(zmq.NOBLOCK)), wire.Reply):
+                    if answer.rank == rank and self._is_sound(answer) and not self._full:
+                        rows += self._fresh(answer, payload)
+                done = True
+            if done:
+                del self._fills[rank]
+                fill.socket.close(linger=0)
+                for steps, payload in fill.waiting:
+                    rows += self._fresh(steps, payload)
+        return rows
+
+    def _fresh(self, steps: wire.Steps, payload: bytes) -> list[recording.Row]:
+        """Return the row of a batch, nothing where all of it is kept already."""
+        newest = max(step.seq for step in steps.steps)
+        if (steps.generation, newest) <= self._newest.get(steps.rank, recording.NOTHING):
+            return []
+        self._newest[steps.rank] = (steps.generation, newest)
+        return [recording.row(steps, payload)]
+
+    def _take(self, socket: zmq.Socket[bytes]) -> tuple[list[recording.Row], bool]:
         """Return what has come, and whether there may be more."""
-        rows: list[Row] = []
+        rows: list[recording.Row] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self._own.get_nowait()
-                rows.append(_row(message, wire.encode(message)))
+                rows.append(recording.row(message, wire.encode(message)))
         try:
             for _ in range(_MOST_A_BATCH):
-                row = self._read(socket.recv_multipart(zmq.NOBLOCK))
-                if row is not None:
-                    rows.append(row)
+                rows += self._read(socket.recv_multipart(zmq.NOBLOCK))
         except zmq.Again:
             return rows, False
         return rows, not self._stop.is_set()
 
-    def _read(self, frames: list[bytes]) -> Row | None:
+    def _read(self, frames: list[bytes]) -> list[recording.Row]:
+        payload = frames[-1]
         try:
-            message = wire.read_telemetry(frames[-1])
+            message = wire.read_telemetry(payload)
         except wire.Unreadable:
             self.refused += 1
-            return None
+            return []
         if not self._is_sound(message):
             self.refused += 1
-            return None
+            return []
         if self._full and isinstance(message, wire.Steps | wire.Event):
-            return None
-        return _row(message, frames[-1])
+            return []
+        if isinstance(message, wire.Steps):
+            if message.rank in self._fills:
+                self._fills[message.rank].waiting.append((message, payload))
+                return []
+            return self._fresh(message, payload)
+        return [recording.row(message, payload)]
 
     def _is_sound(self, message: wire.Telemetry) -> bool:
         match message:
@@ -155,14 +214,19 @@ class Recorder:
             case wire.Steps():
                 numbers = [step.seq for step in message.steps]
                 return (
-                    0 <= message.rank < self._world and bool(numbers) and 0 <= min(numbers) <= max(numbers) <= _LARGEST
+                    0 <= message.rank < self._world
+                    and 0 <= message.generation <= _LARGEST
+                    and bool(numbers)
+                    and 0 <= min(numbers) <= max(numbers) <= _LARGEST
                 )
+            case wire.Hello():
+                return 0 <= message.rank < self._world and 0 <= message.generation <= _LARGEST
             case _:
                 return 0 <= message.rank < self._world
 
-    def _write(self, connection: sqlite3.Connection | None, rows: list[Row]) -> sqlite3.Connection | None:
+    def _write(self, connection: sqlite3.Connection | None, rows: list[recording.Row]) -> sqlite3.Connection | None:
         try:
-            connection = connection or _open(self._database)
+            connection = connection or recording.open_file(self._database)
             with connection:
                 for statement, values in rows:
                     connection.execute(statement, values)
@@ -176,53 +240,3 @@ class Recorder:
             self._full = True
             self._report(f"recording has reached {MOST_BYTES >> 20} MiB: no more steps are kept", "warning")
         return connection
-
-
-def read_history(database: Path) -> Iterator[wire.Telemetry]:
-    """Give back a recording: who the ranks were, their steps and events in order, how each was at last.
-
-    Damage or absence of the file ends the iteration; what could be read before it is given.
-    """
-    try:
-        with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            for query in (
-                "SELECT payload FROM latest WHERE kind = 'hello' ORDER BY rank",
-                "SELECT payload FROM steps ORDER BY rowid",
-                "SELECT payload FROM events ORDER BY at_ns, rowid",
-                "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank",
-                "SELECT payload FROM latest WHERE kind = 'run'",
-            ):
-                for (payload,) in connection.execute(query):
-                    with contextlib.suppress(wire.Unreadable):
-                        yield wire.read_telemetry(payload)
-    except sqlite3.Error:
-        return
-
-
-def _row(message: wire.Telemetry, payload: bytes) -> Row:
-    if isinstance(message, wire.Steps):
-        seqs = [step.seq for step in message.steps]
-        return "INSERT INTO steps VALUES(?, ?, ?, ?)", (message.rank, min(seqs), max(seqs), payload)
-    if isinstance(message, wire.Event):
-        return "INSERT INTO events VALUES(?, ?)", (message.at_ns, payload)
-    kind, rank = ("run", _SUPERVISOR) if isinstance(message, wire.RunState) else (_KINDS[type(message)], message.rank)
-    return "INSERT OR REPLACE INTO latest VALUES(?, ?, ?)", (kind, rank, payload)
-
-
-def _open(database: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(database)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(_SCHEMA)
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
-
-
-def _finish(connection: sqlite3.Connection) -> None:
-    # Leaving WAL mode takes run.db-wal and run.db-shm away; a reader that is still there keeps them.
-    with contextlib.suppress(sqlite3.Error):
-        connection.execute("PRAGMA journal_mode = DELETE")
-    connection.close()

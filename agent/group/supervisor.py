@@ -2,16 +2,14 @@
 
 It publishes the run's state, watches the ranks die, records, and obeys `wire.Kill`.  The
 training does not depend on it: torchrun and the ranks write to files, are in a session of
-their own, and go on when this process ends, however it ends.
+their own, and go on when this process ends, however it ends.  Another one then takes over
+(`succession`), and finds all it needs in the run directory; a lock keeps two from doing so.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -23,11 +21,14 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.group import cause, processes
+from ddptop.agent.group import cause, descendants, ladder, processes
+from ddptop.agent.group.broadcast import Broadcast
 from ddptop.agent.group.deaths import Deaths
-from ddptop.agent.group.orders import LINGER_MS, Orders
+from ddptop.agent.group.engine import Torchrun
+from ddptop.agent.group.orders import Orders
 from ddptop.agent.group.recorder import Recorder
-from ddptop.agent.rundir import DIRECTORY_VARIABLE, ENDED_STATES, MARKER, Run, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.private import Claim
+from ddptop.agent.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
 
 _log = logging.getLogger("ddptop.supervisor")
 
@@ -59,22 +60,24 @@ def start(directory: RunDir) -> None:
 class Supervisor:
     """Looks after one run until it is over, or until told to leave it alone."""
 
-    def __init__(self, directory: RunDir, run: Run, context: zmq.Context[Any]) -> None:
+    def __init__(self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self._directory = directory
         self._run = run
+        self._claim = claim
         self._state = "starting"
         self._cause: str | None = None
-        self._torchrun: subprocess.Popen[bytes] | None = None
+        self._torchrun: Torchrun | None = None
         self._exit_code: int | None = None
+        self._orphaned = False
         self._leaving = False
-        self._announced: set[int] = set()
+        self._members: dict[int, Member] = {}
+        """The present generation's, as last seen: its successor writes over their records."""
+        self._generation = 0
         self._deaths = Deaths()
-        self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
-        self._pub = context.socket(zmq.PUB)
-        self._pub.linger = LINGER_MS
-        self._pub.bind(directory.address("supervisor", "pub"))
-        self._orders = Orders(context, directory, self._say, self._events.put)
+        self._air = Broadcast(context, directory)
+        self._say = self._air.say
+        self._orders = Orders(context, directory, self._say, self._air.tell)
         self._recorder = Recorder(context, directory.database, run.world, self._say)
 
     def leave(self, *_: object) -> None:
@@ -86,11 +89,15 @@ class Supervisor:
         if self._run.torchrun is not None:
             processes.send(self._run.torchrun, number)
 
-    def run(self) -> None:
-        """Start torchrun and stay until the run is over."""
+    def run(self, predecessor: Run | None = None) -> None:
+        """Start torchrun, or take over from a supervisor that is gone, and stay until the run is over.
+
+        Args:
+            predecessor: the record that the earlier supervisor has left.
+        """
+        descendants.adopt_orphans()
         self._recorder.start()
-        problem = self._spawn()
-        next_word = 0.0
+        problem = self._start() if predecessor is None else self._take_over(predecessor)
         while self._torchrun is not None and not self._is_over():
             if self._leaving and not self._orders.ending:
                 self._abandon()
@@ -98,13 +105,9 @@ class Supervisor:
             self._meet()
             self._bury()
             self._orders.turn(self._run)
-            if self._orders.ending and self._state != "killing":
+            if self._orders.ending:
                 self._state = "killing"
-                next_word = 0.0
-            if time.monotonic() >= next_word:
-                next_word = time.monotonic() + 1.0
-                self._publish_state()
-            self._publish_events()
+            self._air.publish(self._word(), self._recorder)
             self._wait()
         self._conclude(problem)
         self._close()
@@ -114,81 +117,108 @@ class Supervisor:
         self._recorder.close()
         for kind in ("pub", "cmd"):
             Path(self._directory.address("supervisor", kind).removeprefix("ipc://")).unlink(missing_ok=True)
-        self._directory.lock.unlink(missing_ok=True)
         self._close()
+        self._claim.release()
 
     def _close(self) -> None:
         self._deaths.close()
         self._orders.close(self._run)
-        self._pub.close()
+        self._air.close()
 
-    def _spawn(self) -> str | None:
-        run = self._run
-        environment = {
-            **os.environ,
-            **run.environment,
-            MARKER: run.run_id,
-            DIRECTORY_VARIABLE: str(self._directory.path),
-            "PYTHONUNBUFFERED": "1",
-        }
+    def _start(self) -> str | None:
         try:
-            with self._directory.torchrun_log.open("ab") as log:
-                self._torchrun = subprocess.Popen(
-                    run.command,
-                    cwd=run.cwd or None,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            self._torchrun = Torchrun.start(self._directory, self._run)
         except OSError as error:
             return f"torchrun could not be started: {error}"
-        self._write(torchrun=identify(self._torchrun.pid))
-        self._say(f"torchrun started (pid {self._torchrun.pid})")
+        self._write(torchrun=self._torchrun.process)
+        self._say(f"torchrun started (pid {self._torchrun.process.pid})")
+        return None
+
+    def _take_over(self, before: Run) -> str | None:
+        """Adopt the torchrun and the ranks of a supervisor that is gone."""
+        found = before.torchrun or processes.find_torchrun(before)
+        was = f"supervisor {before.supervisor.pid}" if before.supervisor else "the first supervisor"
+        if found is None:
+            return f"{was} was gone before torchrun was started"
+        self._torchrun = Torchrun(found)
+        self._write(torchrun=found)
+        self._say(
+            f"{was} is gone: another (pid {os.getpid()}) looks after the run from now on; "
+            f"torchrun's own exit status will not be known",
+            "warning",
+        )
+        for rank, member in self._directory.members().items():
+            self._generation = member.generation
+            self._enlist(rank, member)
+        if len(self._members) >= self._run.world:
+            self._state = "running"
+        self._orders.go_on(self._run)
         return None
 
     def _is_over(self) -> bool:
         assert self._torchrun is not None
+        over = self._torchrun.is_over()
+        self._exit_code = self._torchrun.exit_code
+        descendants.bury(self._torchrun.process.pid)
         if self._orders.killed_by is not None:
-            self._exit_code = self._torchrun.poll()
             return not self._orders.ending
-        if self._exit_code is None:
-            self._exit_code = self._torchrun.poll()
-            if self._exit_code is None:
-                return False
-            if self._exit_code < 0 and (orphans := self._living()):
-                self._say(f"torchrun is gone (signal {-self._exit_code}); ranks {orphans} go on without it", "error")
-                self._publish_state()
+        if not over:
+            return False
+        if self._exit_code is not None and self._exit_code >= 0:
+            return True
         # Orphans are still a training; whatever outlives a torchrun that has ended by itself is not.
-        return self._exit_code >= 0 or not self._living()
+        orphans = self._living()
+        if orphans and not self._orphaned:
+            self._orphaned = True
+            how = "its exit status is not known" if self._exit_code is None else f"signal {-self._exit_code}"
+            self._say(f"torchrun is gone ({how}); ranks {orphans} go on without it", "error")
+        return not orphans
 
     def _living(self) -> list[int]:
         return [rank for rank, member in self._directory.members().items() if is_alive(member.process)]
 
     def _meet(self) -> None:
-        if len(self._announced) >= self._run.world and self._deaths.alive():
+        if len(self._deaths.alive()) >= self._run.world:
             return
         for rank, member in self._directory.members().items():
-            if not 0 <= rank < self._run.world:
-                continue
-            self._deaths.watch(rank, member.process)
-            if rank not in self._announced:
-                self._announced.add(rank)
-                self._recorder.follow(member.pub)
+            if member.generation > self._generation:
+                self._begin_generation(member.generation)
+            known = self._members.get(rank)
+            if 0 <= rank < self._run.world and (known is None or known.process != member.process):
+                self._enlist(rank, member)
                 self._say(f"rank {rank} is up (pid {member.process.pid})")
-        if self._state == "starting" and len(self._announced) == self._run.world:
+        if self._state == "starting" and len(self._members) == self._run.world:
             self._state = "running"
             self._write(state="running")
-            self._publish_state()
+
+    def _enlist(self, rank: int, member: Member) -> None:
+        self._members[rank] = member
+        self._deaths.watch(rank, member.process)
+        self._recorder.follow(member)
+
+    def _begin_generation(self, generation: int) -> None:
+        """Say why torchrun has started the group anew, and forget the ranks that were."""
+        log = cause.tail(self._directory.torchrun_log)
+        judgement = self._attributed(cause.judge(self._run.world, self._members, 1, log, self._deaths.at_ns))
+        why = judgement.cause or "its end left no trace"
+        most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
+        self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
+        self._generation = generation
+        self._state = "starting"
+        self._members.clear()
+        self._deaths.close()
+        self._orders.forget_ranks()
 
     def _bury(self) -> None:
         members = self._directory.members() if (dead := self._deaths.read()) else {}
+        for rank, member in members.items():
+            if member.generation == self._generation and rank in self._members:
+                self._members[rank] = member
         for rank in dead:
-            if self._orders.killed_by is not None or rank not in members:
+            if self._orders.killed_by is not None or rank not in self._members:
                 self._say(f"rank {rank} is gone", "info", rank)
             else:
-                self._say(*cause.describe_end(members[rank]), rank)
+                self._say(*cause.describe_end(self._members[rank]), rank)
 
     def _wait(self) -> None:
         poller = zmq.Poller()
@@ -212,7 +242,7 @@ class Supervisor:
         told = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else told
         self._say(f"run {told}", "error" if judgement.state == "failed" else "info")
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
-        self._publish_events()
+        self._air.publish(self._word(), self._recorder)
         self._recorder.add(self._word())
         self._recorder.close()
         # From the moment the record says that the run is over, its name may be taken again: whatever
@@ -225,7 +255,8 @@ class Supervisor:
             cause=judgement.cause,
             cause_rank=judgement.rank,
         )
-        self._publish_state()
+        self._claim.release()
+        self._air.publish(self._word(), None)
 
     def _clear_up(self) -> None:
         """End what the run has left behind, after a moment in which data workers go by themselves."""
@@ -234,7 +265,7 @@ class Supervisor:
             if time.monotonic() < deadline:
                 time.sleep(0.05)
                 continue
-            left = processes.end(self._directory, self._run, self._run.grace_s, lambda line: self._say(line, "warning"))
+            left = ladder.end(self._directory, self._run, self._run.grace_s, lambda line: self._say(line, "warning"))
             self._say(f"left behind by the run: {left.text}", "warning")
             return
 
@@ -249,11 +280,15 @@ class Supervisor:
             self._deaths.at_ns,
         )
         if self._orders.killed_by is not None:
-            return cause.Judgement("killed", judgement.exit_code, f"killed by {self._orders.killed_by}")
-        if judgement.rank is not None and (who := self._orders.ranks_killed_by.get(judgement.rank)):
-            text = f"rank {judgement.rank} was killed by {who}"
-            return cause.Judgement("failed", judgement.exit_code, text, judgement.rank)
-        return judgement
+            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}")
+        return self._attributed(judgement)
+
+    def _attributed(self, judgement: cause.Judgement) -> cause.Judgement:
+        """Name who asked for it, where the rank that is the cause was ended on request."""
+        if judgement.rank is None or (who := self._orders.ranks_killed_by.get(judgement.rank)) is None:
+            return judgement
+        text = f"rank {judgement.rank} was killed by {who}"
+        return cause.Judgement("failed", judgement.exit_code, text, judgement.rank)
 
     def _write(self, **changes: object) -> None:
         try:
@@ -262,54 +297,43 @@ class Supervisor:
             _log.error("run record: %s", error)
 
     def _word(self) -> wire.RunState:
-        alive = self._torchrun is not None and self._torchrun.returncode is None
+        alive = self._torchrun is not None and not self._torchrun.is_over()
         return wire.RunState(
             at_ns=time.time_ns(),
             state=self._state,
-            torchrun_pid=self._torchrun.pid if self._torchrun is not None and alive else None,
+            torchrun_pid=self._torchrun.process.pid if self._torchrun is not None and alive else None,
             exit_code=self._exit_code,
             cause=self._cause,
             refused=self._orders.refused + self._recorder.refused,
+            ending=self._orders.countdown,
         )
-
-    def _publish_state(self) -> None:
-        self._pub.send_multipart([wire.TOPIC_RUN, wire.encode(self._word())])
-
-    def _say(self, text: str, level: str = "info", rank: int | None = None) -> None:
-        """Make an event; any thread may."""
-        self._events.put(wire.Event(time.time_ns(), text, rank, level))
-
-    def _publish_events(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                event = self._events.get_nowait()
-                _log.log(logging.INFO if event.level == "info" else logging.WARNING, "%s", event.text)
-                self._pub.send_multipart([wire.TOPIC_EVENT, wire.encode(event)])
-                self._recorder.add(event)
 
 
 def main() -> int:
     """Look after the run whose directory is the only argument."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     directory = RunDir(Path(sys.argv[1]))
-    lock = os.open(directory.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        _log.error("run %s has a supervisor already", directory.name)
+        claim = Claim.take(directory.path)
+        if claim is None:
+            _log.info("run %s has a supervisor already", directory.name)
+            return 0
+        before = directory.read()
+        if before.state in ENDED_STATES:
+            _log.info("run %s is over", directory.name)
+            claim.release()
+            return 0
+        run = directory.update(supervisor=identify(os.getpid()))
+    except (OSError, RunDirError) as problem:
+        # Where not even this can be written, nothing can be recorded: let go of the run.
+        _log.error("run %s: %s", directory.name, problem)
         return 1
-    run = directory.read()
-    if run.state in ENDED_STATES or run.torchrun is not None:
-        _log.error("run %s was started before", directory.name)
-        return 1
-    run = directory.update(supervisor=identify(os.getpid()))
     with zmq.Context() as context:
-        supervisor = Supervisor(directory, run, context)
+        supervisor = Supervisor(directory, run, context, claim)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, supervisor.pass_on if run.on_term else supervisor.leave)
-        supervisor.run()
-    os.close(lock)
+        supervisor.run(before if before.supervisor is not None else None)
     return 0
 
 

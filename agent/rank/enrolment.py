@@ -70,6 +70,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
             torchrun=launcher,
             injected=injection.describe(injection.from_environment(os.environ)),
             state="running",
+            owner=os.getuid(),
         )
         try:
             return rundir.create(run), run_id

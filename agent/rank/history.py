@@ -19,13 +19,15 @@ class _Joined(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
 
     rank: int
     steps: tuple[msgspec.Raw, ...]
+    generation: int
 
 
 class History:
     """The newest step records of one rank, in their encoded form."""
 
-    def __init__(self, rank: int, max_bytes: int = 32 << 20) -> None:
+    def __init__(self, rank: int, max_bytes: int = 32 << 20, generation: int = 0) -> None:
         self._rank = rank
+        self._generation = generation
         self._max_bytes = max_bytes
         self._bytes = 0
         self._kept: deque[tuple[int, bytes]] = deque()
@@ -45,7 +47,7 @@ class History:
         count = sum(1 for _ in self._newest(first_seq, limit))
         chosen = islice(self._kept, len(self._kept) - count, None)
         while chunk := tuple(msgspec.Raw(payload) for _, payload in islice(chosen, CHUNK)):
-            yield msgspec.msgpack.encode(_Joined(self._rank, chunk))
+            yield msgspec.msgpack.encode(_Joined(self._rank, chunk, self._generation))
 
     def _newest(self, first_seq: int, limit: int) -> Iterator[int]:
         for seq, _ in islice(reversed(self._kept), limit):
@@ -54,6 +56,6 @@ class History:
             yield seq
 
 
-def batch(rank: int, steps: list[Step]) -> bytes:
+def batch(rank: int, steps: list[Step], generation: int) -> bytes:
     """Return the payload of one publication."""
-    return encode(Steps(rank, tuple(steps)))
+    return encode(Steps(rank, tuple(steps), generation))

@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.private import seal
 from ddptop.agent.rank import device_time, history, meter
 from ddptop.agent.rank.batches import Batches
 from ddptop.agent.rank.gate import GateError
@@ -36,7 +37,7 @@ class Publisher:
 
     def __init__(self, session: Session, pub: str, cmd: str) -> None:
         self._session = session
-        self._history = history.History(session.rank)
+        self._history = history.History(session.rank, generation=session.hello.generation)
         self._batches = Batches()
         self._starvation = Starvation()
         self._context = zmq.Context()
@@ -48,6 +49,7 @@ class Publisher:
             bound.linger = 200
             bound.setsockopt(zmq.MAXMSGSIZE, wire.MAX_COMMAND_BYTES)
             bound.bind(address)
+            seal(address)
         self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddptop-agent", daemon=True)
@@ -110,7 +112,7 @@ class Publisher:
             for step in steps:
                 self._history.add(step)
             self._seq = steps[-1].seq
-            self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps))
+            self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps, self._session.hello.generation))
         if self._situation() != self._told or time.monotonic() >= self._beat_due:
             self._send_beat()
 

@@ -4,8 +4,8 @@ Whole jobs differ by 10-20 % from run to run, so the agent is switched on and of
 short blocks of one job, and the medians of the ratios within a round are compared: on/off,
 and off/off beside it as the control that says how far the figures can be trusted.  The CPU
 time of the rank, all threads, is compared likewise: it is what the agent costs a machine whose
-cores are all busy, and is less disturbed by what else runs there.  `--tool tensorboard` and
-`--tool wandb` (offline) run the same loop with them in place of the agent.
+cores are all busy, and is less disturbed by what else runs there.  `--tool tensorboard`,
+`--tool wandb` (offline) and `--tool traceml` run the same loop with them in place of the agent.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ TARGETS = {"linear": 1.05, "conv": 1.01, "resnet18": 1.01}
 """Largest ratio wanted, by network; 1-2 ms a step for the first, 15 ms and more for the others."""
 BLOCK_S = 0.2
 """Short, so that what else runs on the machine is the same for the blocks of a round."""
-PEERS = ("tensorboard", "wandb")
+PEERS = ("tensorboard", "wandb", "traceml")
 
 
 def network(name: str) -> tuple[Any, Any]:
@@ -129,8 +130,12 @@ class Agent:
             getattr(group, f"unregister_{kind}_hook")(number)
         self._may_publish = False
 
-    def after_step(self, loss: Any) -> None:
+    def step(self, model: Any) -> AbstractContextManager[None]:
         """Do nothing: the agent sees the step by itself."""
+        return nullcontext()
+
+    def after_step(self, loss: Any) -> None:
+        """Do nothing, likewise."""
 
 
 def _is_ours(value: object) -> bool:
@@ -139,13 +144,21 @@ def _is_ours(value: object) -> bool:
 
 
 class Peer:
-    """Another tool in the place of the agent: rank 0 logs the loss of every step, as its tutorial does."""
+    """Another tool in the place of the agent, used as its tutorial does: rank 0 logs the loss of every
+    step, or, with TraceML, every rank traces its steps.
+    """
 
     def __init__(self, name: str, folder: str) -> None:
         self.records = 0
         self._on = False
-        self._log: Callable[[float], None]
-        if name == "tensorboard":
+        self._log: Callable[[float], None] | None = None
+        self._trace: Callable[[Any], AbstractContextManager[None]] = lambda _: nullcontext()
+        if name == "traceml":
+            import traceml_ai
+
+            traceml_ai.init(on_missing_aggregator="raise")
+            self._trace = traceml_ai.trace_step
+        elif name == "tensorboard":
             from torch.utils.tensorboard import SummaryWriter
 
             writer: Any = SummaryWriter(folder)
@@ -164,11 +177,16 @@ class Peer:
         """Log no more."""
         self._on = False
 
+    def step(self, model: Any) -> AbstractContextManager[None]:
+        """Trace the step that begins."""
+        return self._trace(model) if self._on else nullcontext()
+
     def after_step(self, loss: Any) -> None:
         """Log one loss."""
         if self._on:
             self.records += 1
-            self._log(loss.item())
+            if self._log is not None:
+                self._log(loss.item())
 
 
 def work(name: str, rounds: int, tool: str, out: str) -> None:
@@ -185,8 +203,8 @@ def work(name: str, rounds: int, tool: str, out: str) -> None:
     distributed.init_process_group("gloo")
     if tool == "ddptop":
         switch.find()
-    else:
-        switch = Peer(tool, os.path.dirname(out)) if distributed.get_rank() == 0 else None
+    elif tool == "traceml" or distributed.get_rank() == 0:
+        switch = Peer(tool, os.path.dirname(out))
     torch.manual_seed(0)
     model, inputs = network(name)
     labels = torch.randint(0, 10, (len(inputs),))
@@ -205,10 +223,11 @@ def work(name: str, rounds: int, tool: str, out: str) -> None:
         begin, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             images, targets = next(batches)
-            sgd.zero_grad()
-            loss = nn.functional.cross_entropy(ddp(images), targets)
-            loss.backward()
-            sgd.step()
+            with nullcontext() if switch is None else switch.step(ddp):
+                sgd.zero_grad()
+                loss = nn.functional.cross_entropy(ddp(images), targets)
+                loss.backward()
+                sgd.step()
             if switch is not None:
                 switch.after_step(loss)
         distributed.barrier()
@@ -248,6 +267,9 @@ def measure(name: str, world: int, rounds: int, tool: str) -> dict[str, Any]:
         if tool == "ddptop":
             command = ["-m", "ddptop.tui.cli", "launch", "--world", str(world), "--backend", "gloo"]
             command += own
+        elif tool == "traceml":
+            command = ["-m", "traceml_ai.launcher.cli", "run", "--logs-dir", folder, f"--nproc-per-node={world}"]
+            command += [own[0], "--args", *own[2:]]
         else:
             command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", own[0], *own[2:]]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

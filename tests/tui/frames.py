@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ddptop.agent.identity import Process
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
-from ddptop.tui.source import Refused, Unholdable
+from ddptop.tui.source import Aim, ProcessLine, Refused, Unholdable
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""
@@ -166,14 +167,44 @@ class StillSource:
         """End in order."""
         return self._do(f"stop {checkpoint}", "stopped at step 1,284", "stopped")
 
-    def kill(self, grace_s: float, rank: int | None, progress: Callable[[str], None]) -> str:
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
         """End, telling about it."""
         progress("TERM to torchrun 4710")
-        return self._do(f"kill {rank} {grace_s:g}", "4 ranks and 8 helpers ended, 0 left", "killed")
+        whom = aim.pid if isinstance(aim, Process) else aim
+        return self._do(f"kill {whom} {grace_s:g}", "4 ranks and 8 helpers ended, 0 left", "killed")
 
-    def victims(self, rank: int | None) -> str:
+    def signal(self, number: int, aim: Aim) -> str:
+        """Send."""
+        whom = aim.pid if isinstance(aim, Process) else aim
+        return self._do(f"signal {number} {whom}", f"signal {number} sent", self.picture.state)
+
+    def victims(self, aim: Aim) -> str:
         """Describe."""
-        return "torchrun 4710, 4 ranks, 8 helpers" if rank is None else f"rank {rank} (pid {4711 + rank})"
+        if isinstance(aim, Process):
+            return f"process (pid {aim.pid}) alone"
+        return "torchrun 4710, 4 ranks, 8 helpers" if aim is None else f"rank {aim} (pid {4711 + aim})"
+
+    def processes(self) -> list[ProcessLine]:
+        """Return torchrun, and each rank with two data workers."""
+        lines = [ProcessLine(Process(4710, 1.0), "torchrun", None, "sleeping", 104.0, 1.2, 180 << 20, "torchrun")]
+        for rank in range(self.picture.world):
+            ours = (
+                ("rank", 4711 + rank, 96.4, 812 << 20),
+                *(("data worker", 4800 + 2 * rank + n, 9.0, 300 << 20) for n in (0, 1)),
+            )
+            lines += [
+                ProcessLine(Process(pid, 1.0), role, rank, "running", 100.0, cpu, memory, "python -m ddptop.agent")
+                for role, pid, cpu, memory in ours
+            ]
+        return lines
+
+    def resumable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def restart(self, *, resume: bool) -> str:
+        """Start again."""
+        return self._do(f"restart {resume}", "started again as resnet-7f3a.2", "starting")
 
     def close(self) -> None:
         """Note it."""

@@ -28,16 +28,21 @@ from textual.widgets import Footer
 
 from ddptop.tui.app import FAILED, DdptopApp
 from ddptop.tui.frame import STATES, EventLine, Verdict
+from ddptop.tui.screens import live
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.processes import ProcessMenu
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
 
 from .frames import EVIL, NOW, MovingSource, StillSource, frame
 
+DIALOGS = KillDialog, ProcessMenu, RestartDialog, SignalMenu
 FRAMES = Path(__file__).with_name("frames.py")
 
 
@@ -114,8 +119,9 @@ async def test_space_pauses_and_resumes() -> None:
         await until(pilot, lambda: source.asked == ["pause", "resume"], "resumed")
 
 
-async def test_a_count_before_the_dot_makes_so_many_steps() -> None:
+async def test_a_count_before_the_dot_makes_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """`.` makes one step, `1` `0` `.` ten, and the header shows the count while it is typed."""
+    monkeypatch.setattr(live, "COUNT_S", 3600)
     source = StillSource(frame("paused"))
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("full_stop")
@@ -127,7 +133,7 @@ async def test_a_count_before_the_dot_makes_so_many_steps() -> None:
         assert "10 steps: type" not in seen(pilot.app)
 
 
-async def test_a_digit_alone_is_the_key_that_it_is_elsewhere() -> None:
+async def test_a_digit_alone_is_the_key_that_it_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows no `.` goes to the view that has the digit, at once where the run is not paused."""
 
     class Numbered(RunScreen):
@@ -141,9 +147,14 @@ async def test_a_digit_alone_is_the_key_that_it_is_elsewhere() -> None:
         async with dashboard(StillSource(frame(state))).run_test(size=(80, 24), notifications=True) as pilot:
             screen = Numbered(frame(state))
             await pilot.app.push_screen(screen)
+            monkeypatch.setattr(live, "COUNT_S", 3600)
             await pilot.press("2")
             assert screen.views == (1 if state == "running" else 0)
-            await until(pilot, lambda: screen.views == 1, "the view")  # noqa: B023 - awaited within the turn
+            if state == "paused":
+                monkeypatch.setattr(live, "COUNT_S", 0.1)
+                await screen._forget_typed()
+                await pilot.press("2")
+                await until(pilot, lambda: screen.views == 2, "the view")  # noqa: B023 - awaited within the turn
 
 
 async def test_a_stop_asks_how() -> None:
@@ -258,6 +269,70 @@ async def test_kill_stays_with_the_rank_it_was_opened_for() -> None:
     assert source.asked == ["kill 1 5"]
 
 
+async def test_one_process_is_chosen_from_the_list() -> None:
+    """The list shows torchrun, ranks and workers; Enter asks about the marked one, Enter again ends it alone."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("k", "right", "right", "enter")
+        await until(pilot, lambda: "data worker" in seen(pilot.app), "the list")
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda: "End the data worker 4800 of resnet-7f3a?" in seen(pilot.app), "the question")
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked, "ended")
+    assert source.asked == ["kill 4800 5"]
+
+
+async def test_a_signal_is_found_by_typing_and_warns_where_it_must() -> None:
+    """Typing filters the signals of the platform; SIGSTOP to a rank tells of the collective timeout; Enter sends."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("right", "k", "right", "s")
+        await until(pilot, lambda: "Send a signal to rank 1" in seen(pilot.app), "the menu")
+        assert "SIGTERM" in seen(pilot.app)
+        await pilot.press(*"usr1")
+        await until(pilot, lambda: "SIGTERM" not in seen(pilot.app) and "SIGUSR1" in seen(pilot.app), "the filter")
+        assert "collective timeout" not in seen(pilot.app)
+        await pilot.press(*["backspace"] * 4, *"stop")
+        await until(pilot, lambda: "collective timeout" in " ".join(seen(pilot.app).split()), "the warning")
+        await pilot.press("enter")
+        await until(pilot, lambda: f"signal {int(signal.SIGSTOP)} sent" in seen(pilot.app), "the account")
+    assert source.asked == [f"signal {int(signal.SIGSTOP)} 1"]
+
+
+async def test_a_closed_dialog_lets_the_kill_go_on() -> None:
+    """The header counts down meanwhile, k shows the account again, and the end is told once."""
+    source, let_go = StillSource(frame()), threading.Event()
+
+    def kill(grace_s: float, aim: object, progress: Callable[[str], None]) -> str:
+        progress("SIGTERM to torchrun")
+        let_go.wait(10)
+        return "4 ranks and 8 helpers ended, 0 left"
+
+    source.kill = kill
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("k", "enter")
+        await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account")
+        source.picture = replace(source.picture, state="killing", ending="4 ranks left, KILL in 3 s")
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await until(pilot, lambda: "being ended: 4 ranks left, KILL in 3 s" in seen(pilot.app), "the header")
+        await pilot.press("k")
+        await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account again")
+        await pilot.press("escape")
+        let_go.set()
+        await until(pilot, lambda: "8 helpers ended, 0 left" in seen(pilot.app), "the end is told")
+
+
+async def test_an_ended_run_is_restarted_from_where_the_user_says() -> None:
+    """R asks for the beginning or the checkpoint; Escape starts nothing; a live run has no such key."""
+    source = StillSource(frame("failed"))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("R", "escape", "R", "enter")
+        await until(pilot, lambda: source.asked, "started")
+        await until(pilot, lambda: "Restart" not in footer_keys(pilot.app), "it lives")
+    assert source.asked == ["restart True"]
+
+
 async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
     """The end is followed; scrolled back it stands still while lines come; `end` follows again."""
     log = tmp_path / "rank-0.log"
@@ -293,7 +368,7 @@ async def test_help_lists_every_binding() -> None:
         await pilot.press("question_mark")
         assert isinstance(pilot.app.screen, HelpScreen)
         text = seen(pilot.app)
-        for owner in (DdptopApp, RunScreen, PanelGrid, RankScreen, LogScreen, KillDialog):
+        for owner in (DdptopApp, RunScreen, PanelGrid, RankScreen, LogScreen, *DIALOGS):
             for binding in owner.BINDINGS:
                 assert binding.id
                 assert binding.tooltip in text

@@ -174,3 +174,24 @@ def test_history_is_bounded_and_keeps_the_whole_run():
     assert curve[0][0] < 200
     assert curve[-1][0] > 19_800
     assert all(abs(loss - at) < 200 for at, loss in curve)
+
+
+def hello(rank: int, generation: int) -> wire.Hello:
+    return wire.Hello(wire.PROTOCOL, "toy-1", "id", rank, rank, 2, 7, generation + 5, "h", "p", "0", "3", generation)
+
+
+def test_a_restart_keeps_the_curve_and_is_marked():
+    """Steps of a new generation follow the old one's on every rank's curve; what comes late of the old is dropped."""
+    store = Store(RUN)
+    for rank, last in ((0, 3), (1, 2)):
+        store.apply(hello(rank, 0), 2.0)
+        store.apply(wire.Steps(rank, tuple(step(seq) for seq in range(1, last + 1))), 2.0)
+    store.apply(hello(0, 1), 3.0)
+    store.apply(wire.Steps(1, (step(3),)), 3.0)
+    store.apply(wire.Steps(1, (step(1), step(2)), 1), 3.0)
+    store.apply(hello(1, 1), 3.0)
+    store.apply(wire.Steps(0, (step(1),), 1), 3.0)
+    frame = store.frame(3.0)
+    assert [restart.step for restart in frame.restarts] == [3]
+    assert [at for at, _ in frame.ranks[0].curve] == [1, 2, 3, 4]
+    assert [at for at, _ in frame.ranks[1].curve] == [1, 2, 4, 5]

@@ -16,8 +16,11 @@ from ddptop.tui.frame import STATES
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.processes import ProcessMenu
 from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.restart import RestartDialog
+from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.lines import Page, Row
@@ -30,6 +33,9 @@ _PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
     ("logs", LogScreen),
     ("questions", Question),
     ("kill", KillDialog),
+    ("signals", SignalMenu),
+    ("processes", ProcessMenu),
+    ("restart", RestartDialog),
 )
 
 _STATE_WORDS = {

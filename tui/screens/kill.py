@@ -1,6 +1,7 @@
-"""The question before a kill, and the account of it.
+"""The question before a kill or a signal, and the account of it.
 
-What it ends is fixed when it opens: a rank by its number, never by where it stands on a screen.
+What it ends is fixed when it opens: a rank by its number, a process by its identity, never by
+where they stand on a screen.  It may be closed while a kill goes on, and opened on it again.
 """
 
 from __future__ import annotations
@@ -17,15 +18,23 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from ddptop.tui.source import Refused, Source
+from ddptop.tui.frame import Frame
+from ddptop.tui.killing import Killing
+from ddptop.tui.screens.processes import ProcessMenu
+from ddptop.tui.screens.signals import SignalMenu
+from ddptop.tui.source import Aim, ProcessLine, Refused, Source
+
+_LOOK_S = 0.1
+_LINES = 8
 
 
 class KillDialog(ModalScreen[None]):
-    """Ends the run or one rank of it, if the user says so."""
+    """Ends the run, one rank or one process of it, or sends a signal, if the user says so."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "press", "Do it", id="kill.do", tooltip="Do what the marked button says", show=False),
-        Binding("escape", "cancel", "Cancel", id="kill.cancel", tooltip="Close; nothing is ended"),
+        Binding("s", "signal", "Signal", id="kill.signal", tooltip="Choose a signal to send instead", show=False),
+        Binding("escape", "cancel", "Close", id="kill.cancel", tooltip="Close; a kill under way goes on"),
         Binding("right,down", "app.focus_next", "Next", id="kill.next", tooltip="Mark the next button", show=False),
         Binding(
             "left,up",
@@ -40,36 +49,32 @@ class KillDialog(ModalScreen[None]):
     class Described(Message):
         """What a kill would end is known."""
 
-        def __init__(self, rank: int | None, text: str) -> None:
+        def __init__(self, aim: Aim, text: str) -> None:
             super().__init__()
-            self.rank = rank
+            self.aim = aim
             self.text = text
 
-    class Progressed(Message):
-        """A line about a kill under way."""
+    class Begun(Message):
+        """A kill or a signal is under way."""
 
-        def __init__(self, text: str) -> None:
+        def __init__(self, killing: Killing) -> None:
             super().__init__()
-            self.text = text
+            self.killing = killing
 
-    class Ended(Message):
-        """The kill is over."""
-
-        def __init__(self, text: str, *, done: bool) -> None:
-            super().__init__()
-            self.text = text
-            self.done = done
-
-    def __init__(self, source: Source, run: str, rank: int, world: int, grace_s: float) -> None:
+    def __init__(
+        self, source: Source, run: str, rank: int, world: int, grace_s: float, killing: Killing | None = None
+    ) -> None:
         super().__init__()
         self._source = source
         self._run = run
         self._rank = rank
         self._world = world
         self._grace_s = grace_s
-        self._under_way = False
-        self._victims: dict[int | None, str] = {}
-        self._progress: list[str] = []
+        self._process: ProcessLine | None = None
+        self._killing = killing
+        """Under way, or just over."""
+        self._victims: dict[Aim, str] = {}
+        self._countdown = ""
 
     def compose(self) -> ComposeResult:
         """Lay out the question."""
@@ -84,9 +89,10 @@ class KillDialog(ModalScreen[None]):
             yield Static("", id="account", markup=False)
             with Horizontal(id="choices"):
                 yield Button(Content(f"Kill all {self._world}" if self._world > 1 else "Kill the run"), id="all")
-                yield Button(Content(f"Kill rank {self._rank} only"), id="one")
+                yield Button(Content(f"Rank {self._rank} only"), id="one")
+                yield Button(Content("A process…"), id="process")
                 yield Button(Content("Cancel"), id="cancel")
-            yield Static("Enter does it, Escape cancels, arrows choose", id="hint", markup=False)
+            yield Static("Enter does it, s sends a signal, Escape cancels, arrows choose", id="hint", markup=False)
 
     def on_mount(self) -> None:
         """Mark the whole run, and find out what that is without holding up the screen."""
@@ -94,86 +100,128 @@ class KillDialog(ModalScreen[None]):
         if self._world == 1:
             self.query_one("#one").display = False
         self.query_one("#all").focus()
+        self.watch(self.app, "frame", self._take, init=False)
+        self.set_interval(_LOOK_S, self._show_account)
+        if self._killing is not None:
+            self._follow(self._killing)
+            return
         self._tell_victims()
-        for rank in (None, self._rank):
-            self.run_worker(partial(self._describe, rank), thread=True)
+        for aim in (None, self._rank):
+            self.run_worker(partial(self._describe, aim), thread=True)
 
     def on_descendant_focus(self) -> None:
         """Say what the button now marked would end."""
         self._tell_victims()
 
-    def _describe(self, rank: int | None) -> None:
+    def _describe(self, aim: Aim) -> None:
         try:
-            text = self._source.victims(rank)
+            text = self._source.victims(aim)
         except Refused as reason:
             text = str(reason)
-        self.post_message(self.Described(rank, text))
+        self.post_message(self.Described(aim, text))
 
     @on(Described)
     def _described(self, message: Described) -> None:
-        self._victims[message.rank] = message.text
+        self._victims[message.aim] = message.text
         self._tell_victims()
 
     def _tell_victims(self) -> None:
         focused = self.focused.id if self.focused is not None else "all"
         if focused == "cancel":
             text = "Nothing is ended."
+        elif focused == "process" and self._process is None:
+            text = "Enter lists torchrun, ranks, data workers and helpers: choose one of them."
         else:
-            text = self._victims.get(self._rank if focused == "one" else None, "looking for its processes …")
+            text = self._victims.get(self._aim(), "looking for its processes …")
         self.query_one("#victims", Static).update(Content(text))
+
+    def _aim(self) -> Aim:
+        """Return what the marked button stands for."""
+        if self._process is not None:
+            return self._process.process
+        return self._rank if self.focused is not None and self.focused.id == "one" else None
 
     def action_press(self) -> None:
         """Do what the marked button says."""
-        if self._under_way:
-            return
-        if self.query_one("#choices").display and isinstance(self.focused, Button):
-            self.focused.press()
-        elif not self.query_one("#choices").display:
+        if self._killing is not None:
             self.dismiss()
+        elif isinstance(self.focused, Button):
+            self.focused.press()
 
     def action_cancel(self) -> None:
-        """Close, unless a kill is under way: its account is not to be lost."""
-        if not self._under_way:
-            self.dismiss()
+        """Close; what is under way goes on."""
+        self.dismiss()
+
+    def action_signal(self) -> None:
+        """Choose a signal for what the marked button stands for."""
+        if self._killing is not None:
+            return
+        aim = self._aim()
+        if self._process is not None:
+            whom = f"the {self._process.role} {self._process.process.pid}"
+        else:
+            whom = self._run if aim is None else f"rank {aim}"
+        self.app.push_screen(SignalMenu(whom, self._world), partial(self._send, aim))
+
+    def _send(self, aim: Aim, number: int | None) -> None:
+        if number is not None:
+            self._begin(Killing(lambda tell: self._source.signal(number, aim)))
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        if self._under_way:
+        if self._killing is not None:
             return
         if event.button.id == "cancel":
             self.dismiss()
+        elif event.button.id == "process" and self._process is None:
+            self.app.push_screen(ProcessMenu(self._source, self._run), self._narrow)
+        else:
+            aim = self._aim() if event.button.id != "all" else None
+            self._begin(Killing(partial(self._source.kill, self._grace_s, aim)))
+
+    def _narrow(self, chosen: ProcessLine | None) -> None:
+        """Ask about one process from now on."""
+        if chosen is None:
             return
-        rank = self._rank if event.button.id == "one" else None
-        self._under_way = True
+        self._process = chosen
+        pid = chosen.process.pid
+        self.query_one("#question", Static).update(Content(f"End the {chosen.role} {pid} of {self._run}?"))
+        self.query_one("#signals", Static).update(
+            Content(f"It gets TERM; KILL, if it is left after {self._grace_s:g} s.")
+        )
+        for name in ("#all", "#one"):
+            self.query_one(name).display = False
+        button = self.query_one("#process", Button)
+        button.label = Content(f"Kill {pid}")
+        button.focus()
+        self.run_worker(partial(self._describe, chosen.process), thread=True)
+
+    def _begin(self, killing: Killing) -> None:
+        killing.start()
+        self.post_message(self.Begun(killing))
+        self._follow(killing)
+
+    def _follow(self, killing: Killing) -> None:
+        self._killing = killing
         self.query_one("#choices").display = False
         self.query_one("#account").display = True
-        self._account("ending it …")
-        self.query_one("#hint", Static).update(Content("ctrl+c leaves the dashboard; the kill goes on"))
-        self.run_worker(partial(self._kill, rank), thread=True)
+        self._show_account()
 
-    def _kill(self, rank: int | None) -> None:
-        try:
-            text = self._source.kill(self._grace_s, rank, self._progressed)
-        except Refused as reason:
-            self.post_message(self.Ended(str(reason), done=False))
-        else:
-            self.post_message(self.Ended(text, done=True))
+    def _take(self, frame: Frame | None) -> None:
+        self._countdown = "" if frame is None else frame.ending
+        self._show_account()
 
-    def _progressed(self, text: str) -> None:
-        self.post_message(self.Progressed(text))
-
-    @on(Progressed)
-    def _show_progress(self, message: Progressed) -> None:
-        self._account(message.text)
-
-    @on(Ended)
-    def _show_result(self, message: Ended) -> None:
-        self._under_way = False
-        self._account(message.text)
-        self.query_one("#account").add_class("-done" if message.done else "-refused")
-        self.query_one("#hint", Static).update(Content("Enter or Escape closes"))
-
-    def _account(self, line: str) -> None:
-        self._progress.append(line)
-        self.query_one("#account", Static).update(Content("\n".join(self._progress[-8:])))
+    def _show_account(self) -> None:
+        killing = self._killing
+        if killing is None:
+            return
+        lines = killing.lines[-_LINES:] or ["under way …"]
+        if not killing.over and self._countdown:
+            lines = [*lines, self._countdown]
+        account = self.query_one("#account", Static)
+        account.update(Content("\n".join(lines)))
+        if killing.over:
+            account.add_class("-done" if killing.done else "-refused")
+        hint = "Enter or Escape closes" if killing.over else "Enter or Escape closes; it goes on, k shows it again"
+        self.query_one("#hint", Static).update(Content(hint))

@@ -60,6 +60,10 @@ class KillAsked(Asked):
         self.rank = rank
 
 
+class RestartAsked(Asked):
+    """Start an ended run again: ask how."""
+
+
 class LogsAsked(Asked):
     """Show what a rank printed."""
 
@@ -82,6 +86,9 @@ class LiveScreen(Screen[int]):
         ),
         Binding("x", "stop", "Stop", id="run.stop", tooltip="End the run at a step, after a checkpoint: asks first"),
         Binding("k", "kill", "Kill", id="run.kill", tooltip="End the run, or the chosen rank: asks first"),
+        Binding(
+            "R", "restart", "Restart", id="run.restart", tooltip="Start the ended run again, with the same settings"
+        ),
         Binding("g", "logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
@@ -129,6 +136,8 @@ class LiveScreen(Screen[int]):
             return state in ("running", "stalled", "paused")
         if action == "kill":
             return state not in ENDED
+        if action == "restart":
+            return state in ENDED and self.frame.launched
         return True
 
     def action_pause(self) -> None:
@@ -185,6 +194,10 @@ class LiveScreen(Screen[int]):
     def action_kill(self) -> None:
         """Ask to end."""
         self.post_message(KillAsked(self.rank))
+
+    def action_restart(self) -> None:
+        """Ask to start again."""
+        self.post_message(RestartAsked())
 
     def action_logs(self) -> None:
         """Ask for the log."""

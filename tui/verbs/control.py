@@ -1,12 +1,11 @@
-"""`pause`, `step`, `resume`, `checkpoint`, `stop`, `kill`: act on a run, by the same functions as the keys."""
+"""`pause`, `step`, `resume`, `checkpoint`, `stop`: act on a run, by the same functions as the keys."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, seconds
+from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain
 
 if TYPE_CHECKING:
     from ddptop.tui.link import Link
@@ -32,14 +31,6 @@ def add(verbs: Verbs) -> None:
         add_run(verb)
         verb.set_defaults(carry=_control)
     step.add_argument("steps", metavar="K", nargs="?", type=_steps, default=1, help="number of steps (1)")
-
-    kill = verbs.add_parser("kill", help="end a run and everything that belongs to it")
-    kill.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
-    kill.add_argument(
-        "--rank", type=int, metavar="N", help="end this rank only; the others fail at their next collective"
-    )
-    kill.add_argument("--grace", type=seconds, default=None, metavar="S", help="seconds between TERM and KILL (5)")
-    kill.set_defaults(carry=_control)
 
 
 def _steps(text: str) -> int:
@@ -78,8 +69,5 @@ def _carry_out(options: argparse.Namespace, link: Link) -> str:
             return link.resume()
         case "checkpoint":
             return link.checkpoint()
-        case "stop":
+        case _:
             return link.stop(checkpoint=not options.no_checkpoint)
-    grace = link.directory.read().grace_s if options.grace is None else options.grace
-    print(link.victims(options.rank), file=sys.stderr)
-    return link.kill(grace, options.rank, lambda line: print(line, file=sys.stderr))

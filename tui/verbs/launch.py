@@ -1,16 +1,18 @@
-"""`launch`: start a training group and watch it."""
+"""`launch` and `restart`: start a training group and watch it."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.verbs.options import Verbs, add_view, complain, seconds, show
+from ddptop.tui.verbs.options import Verbs, add_view, chosen, complain, seconds, show
 
 if TYPE_CHECKING:
     from ddptop.agent.rundir import RunDir
+
+MOST_RESTARTS: Final = 1000
 
 
 def add(verbs: Verbs) -> None:
@@ -46,8 +48,31 @@ def add(verbs: Verbs) -> None:
         "with phase data, forward, backward, optimizer or comm, or rank=1,crash[,from=STEP], "
         "as well hang, nan, skip-collective; may be repeated",
     )
-    launch.add_argument("--detach", action="store_true", help="return once all ranks are up, printing the run's name")
-    add_view(launch)
+    launch.add_argument(
+        "--max-restarts",
+        type=_restarts,
+        default=0,
+        metavar="N",
+        help="start all ranks anew when one has failed, N times at most (0)",
+    )
+    _add_watching(launch)
+
+    restart = verbs.add_parser("restart", help="start an ended run again, with the same settings")
+    restart.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
+    restart.add_argument("--resume", action="store_true", help="go on from its checkpoint, where its program can")
+    restart.set_defaults(carry=_restart)
+    _add_watching(restart)
+
+
+def _add_watching(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--detach", action="store_true", help="return once all ranks are up, printing the run's name")
+    add_view(verb)
+
+
+def _restarts(text: str) -> int:
+    if not text.isdecimal() or int(text) > MOST_RESTARTS:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number of restarts is 0 to {MOST_RESTARTS}")
+    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -72,6 +97,7 @@ def _run(options: argparse.Namespace) -> int:
         on_term=options.on_term,
         who=view.who("shell"),
         inject=tuple(options.inject),
+        max_restarts=options.max_restarts,
     )
     try:
         directory = launch(request)
@@ -80,6 +106,18 @@ def _run(options: argparse.Namespace) -> int:
     if options.detach:
         return _detach(directory)
     return show(options, directory)
+
+
+def _restart(options: argparse.Namespace) -> int:
+    from ddptop.tui import view
+    from ddptop.tui.launch import RequestError, restart
+
+    try:
+        directory = restart(chosen(options.run), resume=options.resume, who=view.who("shell"))
+    except RequestError as problem:
+        return complain(problem, 1)
+    print(f"ddptop: started again as {directory.name}", file=sys.stderr)
+    return _detach(directory) if options.detach else show(options, directory)
 
 
 def _detach(directory: RunDir) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, print_json
@@ -16,6 +18,7 @@ def add(verbs: Verbs) -> None:
     """Add the verbs."""
     ps = verbs.add_parser("ps", help="list runs, live and lately ended")
     ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see README)")
+    ps.add_argument("--all", action="store_true", help="those of all users; for root")
     ps.set_defaults(carry=_ps)
 
     status = verbs.add_parser("status", help="say how a run and each of its ranks are")
@@ -41,9 +44,13 @@ def _ps(options: argparse.Namespace) -> int:
     import time
 
     from ddptop.agent import rundir
+    from ddptop.agent.group import succession
     from ddptop.tui import status
 
-    pictures = _frames(rundir.runs())
+    succession.tidy()
+    pictures = _frames(rundir.runs_of_all() if options.all else rundir.runs())
+    if options.all and os.getuid() != 0:
+        print("ddptop: only root sees the runs of others: sudo ddptop ps --all", file=sys.stderr)
     if options.json:
         print_json([status.run_json(frame) for frame in pictures])
     elif pictures:

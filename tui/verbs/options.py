@@ -48,7 +48,7 @@ def show(options: argparse.Namespace, directory: RunDir) -> int:
 
     plain = options.plain or not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if plain:
-        return view.follow_plainly(directory, options.interval, launched_here=options.verb == "launch")
+        return view.follow_plainly(directory, options.interval, launched_here=options.verb in ("launch", "restart"))
     return view.show_dashboard(directory)
 
 
@@ -59,11 +59,11 @@ def chosen(name: str | None, *, ended: bool = False) -> RunDir:
         RunDirError: it is not clear, or there is none.
     """
     from ddptop.agent import rundir
-    from ddptop.agent.group import census
+    from ddptop.agent.group import succession
 
     if name is not None:
         return rundir.find(name)
-    live = [run for run in rundir.runs() if census.settle(run).state not in rundir.ENDED_STATES]
+    live = [run for run in rundir.runs() if succession.meet(run).state not in rundir.ENDED_STATES]
     if len(live) == 1:
         return live[0]
     if live:

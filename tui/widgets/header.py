@@ -121,6 +121,8 @@ def message(frame: Frame, typed: str = "") -> tuple[str, str]:
     """
     if frame.state in ENDED:
         return _ending(frame), f"bold state-{frame.state}"
+    if frame.ending:
+        return f"being ended: {frame.ending} · k shows it", "bold state-killing"
     if frame.orphaned:
         return "torchrun is gone and its ranks live on without it: k ends them", "bold level-error"
     if frame.state == "killing":
@@ -193,9 +195,10 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
     if frame.note:
         pieces.append([Segment(units.shorten(frame.note, width), ink["level-warning"])])
     if frame.launched and not frame.supervised and frame.state not in ENDED:
-        pieces.append(
-            [Segment("no supervisor: nothing records this run, but pause and kill still work", ink["level-warning"])]
-        )
+        pieces.append([Segment("its supervisor is gone: another one takes over", ink["level-warning"])])
+    if frame.restarts:
+        most = f" of {frame.max_restarts}" if frame.max_restarts else ""
+        pieces.append([Segment(f"restarted: {frame.restarts[-1].generation}{most}", ink["level-warning"])])
     if frame.refused:
         text = f"{frame.refused:,} unreadable {_plural('message', frame.refused)} refused"
         pieces.append([Segment(text, ink["level-warning"])])

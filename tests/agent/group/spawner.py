@@ -1,4 +1,4 @@
-"""What a test needs of torchrun: start the ranks under the agent, hand TERM on, end all when one fails."""
+"""What a test needs of torchrun: start the ranks under the agent, hand TERM on, end all when one fails, start anew."""
 
 from __future__ import annotations
 
@@ -10,21 +10,33 @@ import time
 
 
 def main() -> int:
-    """Run `python spawner.py WORLD SCRIPT ARGS…`."""
+    """Run `python spawner.py WORLD SCRIPT ARGS…`; RESTARTS in the environment is `--max-restarts`."""
+    told: list[bool] = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    for generation in range(int(os.environ.get("RESTARTS", "0")) + 1):
+        if _train(generation, told):
+            return 0
+        if told:
+            break
+    return 1
+
+
+def _train(generation: int, told: list[bool]) -> bool:
+    """Run one generation of ranks to its end, and say whether it went well."""
     world, target = int(sys.argv[1]), sys.argv[2:]
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "ddptop.agent", *target],
-            env=os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)},
+            env=os.environ
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+            | {"TORCHELASTIC_RESTART_COUNT": str(generation)},
         )
         for rank in range(world)
     ]
-    told = []
-    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     while not told:
         codes = [rank.poll() for rank in ranks]
         if all(code == 0 for code in codes):
-            return 0
+            return True
         if any(codes):
             break
         time.sleep(0.02)
@@ -32,7 +44,7 @@ def main() -> int:
         rank.terminate()
     for rank in ranks:
         rank.wait()
-    return 1
+    return False
 
 
 if __name__ == "__main__":

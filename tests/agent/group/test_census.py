@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from ddptop.agent import wire
 from ddptop.agent.group import census
 from ddptop.agent.rundir import Ended, Member, Process, RunDir, identify
 
@@ -76,5 +77,5 @@ def test_last_word_of_the_supervisor_wins(new_run: Callable[..., RunDir]) -> Non
     enlist(directory, 1, code=0)
     before = directory.read()
     assert (census.settle(directory).state, census.survey(directory).cause) == ("failed", "as written")
-    assert census.kill(directory, 0.1, "ada") == "already failed: 0 ranks and 0 helpers ended, 0 left"
+    assert census.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks and 0 helpers ended, 0 left"
     assert msgspec.json.encode(directory.read()) == msgspec.json.encode(before)

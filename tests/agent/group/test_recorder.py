@@ -11,11 +11,18 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.group import recorder
-from ddptop.agent.group.recorder import Recorder, read_history
+from ddptop.agent.group.recorder import Recorder
+from ddptop.agent.group.recording import read_history
+from ddptop.agent.rundir import Member, Process
 
 from .conftest import until
 
 HELLO = wire.Hello(wire.PROTOCOL, "r", "id", 0, 0, 1, 1, 0, "host", "p", "0", "3")
+
+
+def member(pub: str, cmd: str = "") -> Member:
+    """Return the record of rank 0, which listens there."""
+    return Member(0, 0, 1, Process(1, 0.0), "host", 0, pub, cmd, None)
 
 
 def step(seq: int) -> wire.Step:
@@ -65,7 +72,7 @@ def test_round_trip_also_while_writing(context: zmq.Context, runtime: Path) -> N
     rank = Rank(context, address)
     recording = Recorder(context, database, 1, lambda text, level: None)
     recording.start()
-    recording.follow(address)
+    recording.follow(member(address))
     rank.meet()
     rank.publish(wire.TOPIC_HELLO, HELLO)
     rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(0), step(1))))
@@ -92,7 +99,7 @@ def test_garbage_is_counted_and_left_out(context: zmq.Context, runtime: Path) ->
     rank = Rank(context, address)
     recording = Recorder(context, database, 1, lambda text, level: None)
     recording.start()
-    recording.follow(address)
+    recording.follow(member(address))
     rank.meet()
     rank.publish(wire.TOPIC_STEPS, *(bytes([n % 256]) * (n % 50) for n in range(1000)))
     rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(2**64 - 2),)), wire.Steps(9, (step(1),)), wire.Steps(0, ()))
@@ -123,7 +130,7 @@ def test_a_full_disk_or_file_is_said_once(context: zmq.Context, runtime: Path, m
     rank = Rank(context, address)
     full = Recorder(context, runtime / "run.db", 1, lambda text, level: said.append(text))
     full.start()
-    full.follow(address)
+    full.follow(member(address))
     rank.meet()
     full.add(wire.Event(1, "a"))
     until(lambda: said, "the word that it is full")

@@ -14,7 +14,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.group import census, engine
-from ddptop.agent.group.recorder import read_history
+from ddptop.agent.group.recording import read_history
 from ddptop.agent.rundir import RunDir, identify, is_alive
 
 from .conftest import marked, until
@@ -210,7 +210,7 @@ def test_end_of_the_supervisor_leaves_the_training(launch: Launch, number: int) 
     now = census.settle(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
     assert ("supervisor.cmd" in left(directory)) == (number == signal.SIGKILL)
-    assert census.kill(directory, 1.0, "ada") == "2 ranks and 0 helpers ended, 0 left"
+    assert census.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks and 0 helpers ended, 0 left"
     assert marked(run.run_id) == []
     assert census.survey(directory).state == "killed"
     assert [name for name in left(directory) if not name.startswith("run.db")] == []

@@ -1,0 +1,62 @@
+"""Who looks after a run whose supervisor is gone: whoever meets it next starts another one.
+
+Never two at once: the claim in the run directory decides, not what is seen here.  A run that
+is over and has left nobody behind needs none; its end is only written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Final
+
+from ddptop.agent import rundir
+from ddptop.agent.group import census, processes, supervisor
+from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
+
+_AGAIN_S: Final = 3.0
+"""Between two attempts, by whomever: the last one may still be starting."""
+_START_S: Final = 5.0
+"""How long the first supervisor of a run may take to say who it is."""
+
+
+def meet(directory: RunDir) -> census.Census:
+    """Return what is true of a run now, and see to it that somebody looks after it.
+
+    Raises:
+        RunDirError: the run has no readable record.
+    """
+    now = census.survey(directory)
+    run = now.run
+    if run.state in ENDED_STATES or now.supervised:
+        return now
+    if not run.launched or (now.ended and not processes.find(run, now.members)):
+        return census.settle(directory)
+    starting = run.supervisor is None and time.time_ns() - run.created_at_ns < _START_S * 1e9
+    if not starting and _is_due(directory):
+        with contextlib.suppress(OSError):
+            supervisor.start(directory)
+    return now
+
+
+def tidy() -> None:
+    """Write down the end of every run that has ended unseen, and remove the oldest ended ones."""
+    for run in rundir.runs():
+        with contextlib.suppress(RunDirError):
+            meet(run)
+    rundir.prune()
+
+
+def _is_due(directory: RunDir) -> bool:
+    """Say whether the last attempt is long enough ago, and note this one; the log's date serves as the note."""
+    log = directory.supervisor_log
+    try:
+        if time.time() - log.stat().st_mtime < _AGAIN_S:
+            return False
+        os.utime(log)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,230 @@
+"""A supervisor that is gone has a successor, never two, and what nobody saw end is not shown as alive."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ddptop.agent import rundir, wire
+from ddptop.agent.group import census, succession
+from ddptop.agent.group.recording import read_history
+from ddptop.agent.private import Claim
+from ddptop.agent.rundir import Process, RunDir, RunDirError, identify, is_alive
+
+from .conftest import marked, until
+from .test_supervisor import SLEEP, events, over, running
+
+Launch = Callable[..., RunDir]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again at once."""
+    monkeypatch.setattr(succession, "_AGAIN_S", 0.3)
+
+
+def lose_supervisor(directory: RunDir) -> int:
+    """End the run's supervisor by kill -9 and return its pid."""
+    process = directory.read().supervisor
+    assert process
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: not is_alive(process), "the supervisor has gone")
+    return process.pid
+
+
+def succeeded(directory: RunDir, lost: int) -> Process:
+    """Meet the run until another supervisor looks after it, and return that."""
+
+    def another() -> bool:
+        now = succession.meet(directory)
+        return now.supervised and now.run.supervisor is not None and now.run.supervisor.pid != lost
+
+    until(another, "another supervisor")
+    found = directory.read().supervisor
+    assert found
+    return found
+
+
+def test_another_takes_over_and_obeys(launch: Launch) -> None:
+    """After kill -9 of the supervisor the next one adopts torchrun, says so, records on, and can be told to kill."""
+    directory = launch(SLEEP)
+    running(directory)
+    run = directory.read()
+    until(lambda: "rank 1 is up" in "".join(events(directory)), "the first batch of the recording")
+    first = lose_supervisor(directory)
+    second = succeeded(directory, first)
+    assert directory.read().torchrun == run.torchrun
+    until(lambda: any(f"supervisor {first} is gone" in text for text in events(directory)), "the event")
+    assert "rank 0 is up" in "".join(events(directory)), "what was recorded before is still there"
+    # Told by a shell of its own, as a user would.
+    done = subprocess.run(
+        [sys.executable, "-m", "ddptop.tui.cli", "kill", directory.name], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"{directory.name}: 2 ranks and 0 helpers ended, 0 left\n")
+    until(lambda: not is_alive(second), "the second supervisor has gone")
+    assert marked(run.run_id) == []
+    assert directory.read().state == "killed"
+    assert not (directory.path / "lock").exists()
+
+
+def test_of_many_that_want_to_take_over_one_does(launch: Launch) -> None:
+    """Eight successors started at once: one looks after the run, the others leave; and none comes in later."""
+    directory = launch(SLEEP)
+    running(directory)
+    lose_supervisor(directory)
+    command = [sys.executable, "-m", "ddptop.agent.group.supervisor", str(directory.path)]
+    contenders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(8)]
+    until(lambda: census.survey(directory).supervised, "one of them")
+    until(lambda: sum(each.poll() is None for each in contenders) == 1, "all but one have left")
+    assert Claim.take(directory.path) is None
+    (winner,) = (each for each in contenders if each.poll() is None)
+    assert directory.read().supervisor == identify(winner.pid)
+    assert sum("looks after the run from now on" in text for text in events(directory)) == 1
+    winner.kill()
+    for each in contenders:
+        each.wait()
+
+
+def test_an_adopted_run_ends_as_its_ranks_say(launch: Launch, tmp_path: Path) -> None:
+    """The exit status of an adopted torchrun is not known: what the ranks wrote decides."""
+    directory = launch("import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)")
+    running(directory)
+    succeeded(directory, lose_supervisor(directory))
+    (tmp_path / "go").touch()
+    end = over(directory)
+    assert (end.state, end.exit_code) == ("finished", 0)
+    assert any("torchrun's own exit status will not be known" in text for text in events(directory))
+
+
+def test_a_kill_goes_on_where_the_supervisor_was_killed_at_it(launch: Launch) -> None:
+    """The successor finds in the record that the run was being killed, ends it, and does not call that a failure."""
+    directory = launch("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
+    running(directory)
+    lose_supervisor(directory)
+    directory.update(killed_by="ada")
+    until(lambda: succession.meet(directory).state == "killed", "the run is killed")
+    assert directory.read().cause == "killed by ada"
+    assert marked(directory.read().run_id) == []
+
+
+def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) -> None:
+    """A supervisor killed between the start of torchrun and its note of it leaves a run, not an orphan."""
+    directory = launch(SLEEP)
+    running(directory)
+    torchrun = directory.read().torchrun
+    lost = lose_supervisor(directory)
+    directory.update(torchrun=None)
+    assert census.survey(directory).state == "running"
+    succeeded(directory, lost)
+    until(lambda: directory.read().torchrun == torchrun, "the same torchrun in the record")
+
+
+def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: Path) -> None:
+    """Ranks that finish without a supervisor leave a child behind: the run's end is written only once it is gone."""
+    directory = launch(
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.05)"
+    )
+    running(directory)
+    run = directory.read()
+    lose_supervisor(directory)
+    (tmp_path / "go").touch()
+    until(lambda: census.survey(directory).ended, "the ranks have finished")
+    assert len(marked(run.run_id)) == 2
+    until(lambda: succession.meet(directory).run.state == "finished", "the end is written down")
+    assert marked(run.run_id) == []
+
+
+def test_ranks_of_an_orphaned_child_fall_to_the_supervisor(launch: Launch, tmp_path: Path) -> None:
+    """A grandchild without marker, session and parent is still found: the supervisor has become its parent."""
+    directory = launch(
+        "import os, subprocess, sys, time\n"
+        'middle = \'import subprocess; print(subprocess.Popen(["sleep", "100"], env={}, start_new_session=True, \'\n'
+        "middle += 'stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)'\n"
+        "found = subprocess.run([sys.executable, '-c', middle], env={}, capture_output=True, text=True).stdout\n"
+        "open('pid-' + os.environ['RANK'], 'w').write(found)\n"
+        "time.sleep(100)"
+    )
+    files = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
+    until(lambda: all(file.exists() and file.read_text().strip() for file in files), "the grandchildren are up")
+    strays = [identify(int(file.read_text())) for file in files]
+    assert all(strays)
+    assert not {stray.pid for stray in strays if stray} & set(marked(directory.read().run_id))
+    done = subprocess.run(
+        [sys.executable, "-m", "ddptop.tui.cli", "kill", directory.name], capture_output=True, text=True, check=False
+    )
+    assert "2 ranks and 2 helpers ended, 0 left" in done.stdout
+    assert not any(is_alive(stray) for stray in strays)
+
+
+def test_a_run_of_another_boot_is_lost(new_run: Callable[..., RunDir]) -> None:
+    """After a reboot pid and start time may fit by chance; the boot does not, so nobody is taken for a rank."""
+    me = identify(os.getpid())
+    assert me
+    assert me.boot, "Linux tells"
+    then = msgspec.structs.replace(me, boot="an earlier one")
+    directory = new_run(state="running", supervisor=then, torchrun=then)
+    (directory.path / "0.pub").touch()
+    assert not is_alive(then)
+    assert succession.meet(directory).state == "lost"
+    assert directory.read().state == "lost"
+    assert not (directory.path / "0.pub").exists()
+
+
+def test_each_generation_has_its_cause(launch: Launch) -> None:
+    """Torchrun starts the ranks anew: they register again, and the event of the restart names the first cause."""
+    directory = launch(
+        "import os, time\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    if os.environ['RANK'] == '1': time.sleep(1); raise ValueError('bad lr')\n"
+        "    time.sleep(100)\n"
+        "time.sleep(1)",
+        max_restarts=2,
+        environment={"RESTARTS": "2"},
+    )
+    end = over(directory)
+    assert (end.state, {member.generation for member in end.members.values()}) == ("finished", {1})
+    assert "restart 1 of 2: rank 1: ValueError: bad lr" in events(directory)
+    hellos = [(m.generation, m.rank) for m in read_history(directory.database) if isinstance(m, wire.Hello)]
+    assert hellos == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> Iterator[Path]:
+    """A runtime directory on a file system of 256 KiB."""
+    mounted = runtime / "small"
+    mounted.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", mounted], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("needs the right to mount a small file system")
+    monkeypatch.setenv("DDPTOP_RUNTIME_DIR", str(mounted))
+    yield mounted
+    subprocess.run(["umount", mounted], check=True)
+
+
+def test_a_full_disk_is_told_in_one_line_and_hides_no_end(full: Path) -> None:
+    """Nothing begins on it, and a run that is over there is said to be over though that cannot be written."""
+    run = rundir.Run("old", "id", "x.py", (), 1, None, None, 1, True, state="running", torchrun=Process(2**22 + 1, 1.0))
+    directory = RunDir(full / "old")
+    for folder in (directory.path, directory.path / "ranks", directory.logs):
+        folder.mkdir(mode=0o700)
+    directory.write(run)
+    with (full / "flood").open("wb", buffering=0) as flood, contextlib.suppress(OSError):
+        while True:
+            flood.write(bytes(4096))
+    assert succession.meet(directory).state == "lost"
+    assert directory.read().state == "running", "it could not be written"
+    assert list(directory.path.glob(".*")) == [], "nor half of it"
+    with pytest.raises(RunDirError, match=r"full \(0 KiB free\); make room, or set DDPTOP_RUNTIME_DIR"):
+        rundir.create(msgspec.structs.replace(run, run="new"))

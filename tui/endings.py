@@ -1,0 +1,176 @@
+"""End a run, a rank or a process of it, or send it a signal: by its supervisor, or here where none lives.
+
+Key and shell verb both end here.  Knows no screen.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.caller import connect, readable
+from ddptop.agent.group import census, journal, processes, roster, succession
+from ddptop.agent.group.ladder import NotOurs
+from ddptop.agent.private import Claim
+from ddptop.agent.rundir import Process, RunDir
+from ddptop.tui.source import Aim, ProcessLine, Refused
+from ddptop.tui.units import clean
+
+_SUCCESSION_S: Final = 5.0
+"""How long a command waits for a supervisor that is just taking over."""
+_REPLY_S: Final = 30.0
+"""Beyond the grace period: KILL, and processes that are slow to die."""
+_LOOK_S: Final = 0.1
+
+
+class Endings:
+    """What can be ended of one run, and how."""
+
+    def __init__(self, directory: RunDir, who: str) -> None:
+        self._directory = directory
+        self._who = who
+
+    def victims(self, aim: Aim) -> str:
+        """Say what `kill` would end, in one line for each thing there is to know."""
+        run, members = self._directory.read(), self._directory.members()
+        if isinstance(aim, Process):
+            return f"process {aim.pid} alone; what depends on it may fail"
+        if aim is not None:
+            effect = "the run ends"
+            if run.world > 1:
+                effect = "the others fail at their next collective, and torchrun ends them"
+            if run.max_restarts:
+                effect += f", then starts all anew (at most {run.max_restarts} times)"
+            pid = f" (pid {members[aim].process.pid})" if aim in members else ""
+            return f"rank {aim}{pid} and its helpers: {effect}"
+        counts = Counter(target.role for target in processes.find(run, members))
+        torchrun = f"torchrun {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
+        ranks = f"{counts['rank']} rank{'' if counts['rank'] == 1 else 's'}"
+        return f"{torchrun}{ranks}, {counts['helper']} helper{'' if counts['helper'] == 1 else 's'}"
+
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run."""
+        return [
+            ProcessLine(
+                process=entry.process,
+                role=entry.role,
+                rank=entry.rank,
+                status=clean(entry.status, 20),
+                age_s=entry.age_s,
+                cpu_percent=entry.cpu_percent,
+                memory_bytes=entry.memory_bytes,
+                command=clean(entry.command, 200),
+            )
+            for entry in roster.entries(self._directory.read(), self._directory.members())
+        ]
+
+    def kill(
+        self,
+        grace_s: float,
+        aim: Aim,
+        progress: Callable[[str], None],
+        countdown: Callable[[str], None] = lambda line: None,
+    ) -> str:
+        """End the run, or one rank or process of it, and say what was ended.
+
+        Raises:
+            Refused: there is nothing to end, or something would not die.
+        """
+        return self._carry_out(self._command(aim, grace_s), progress, countdown)
+
+    def signal(self, number: int, aim: Aim) -> str:
+        """Send a signal to the run, a rank or a process, and say who got it.
+
+        Raises:
+            Refused: nobody got it.
+        """
+        if number == signal.SIGKILL and aim is None:
+            # The end of the whole run, which is to be recorded as that.
+            return self.kill(0.0, None, lambda line: None)
+        return self._carry_out(msgspec.structs.replace(self._command(aim, 0.0), signal=number))
+
+    def _command(self, aim: Aim, grace_s: float) -> wire.Kill:
+        process = aim if isinstance(aim, Process) else None
+        return wire.Kill(
+            id=1,
+            grace_s=grace_s,
+            rank=aim if isinstance(aim, int) else None,
+            who=self._who,
+            pid=None if process is None else process.pid,
+            started=None if process is None else process.started,
+        )
+
+    def _carry_out(
+        self,
+        command: wire.Kill,
+        progress: Callable[[str], None] = lambda line: None,
+        countdown: Callable[[str], None] = lambda line: None,
+    ) -> str:
+        """Have the supervisor do it; where none lives or answers, do it here."""
+        deadline = time.monotonic() + _SUCCESSION_S
+        while True:
+            state = census.survey(self._directory)
+            if state.ended:
+                raise Refused(f"run {self._directory.name} is over already ({succession.meet(self._directory).state})")
+            if state.supervised:
+                reply = self._ask_supervisor(command, progress)
+                if reply is not None and not reply.done:
+                    raise Refused(reply.text)
+                if reply is not None:
+                    return reply.text
+                progress("the supervisor does not answer; going on without it")
+                break
+            # While somebody holds the claim, another supervisor is about to take over.
+            if (claim := Claim.take(self._directory.path)) is not None:
+                claim.release()
+                break
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_S)
+        try:
+            done = census.kill(self._directory, command, progress, countdown)
+        except NotOurs as refusal:
+            raise Refused(str(refusal)) from refusal
+        # What a supervisor does it tells itself.
+        action = "kill" if command.signal is None else "signal"
+        event = wire.Event(
+            time.time_ns(), f"{action} by {self._who}: {done}", command.rank, "warning", action, self._who
+        )
+        journal.note(self._directory, event)
+        return done
+
+    def _ask_supervisor(self, command: wire.Kill, progress: Callable[[str], None]) -> wire.Reply | None:
+        """Send a command, pass on what the supervisor tells meanwhile, and return its answer."""
+        with zmq.Context() as context:
+            events = connect(context, zmq.SUB, self._directory.address("supervisor", "pub"))
+            events.subscribe(wire.TOPIC_EVENT)
+            asking = connect(context, zmq.DEALER, self._directory.address("supervisor", "cmd"))
+            try:
+                asking.send(wire.encode(command))
+                poller = zmq.Poller()
+                poller.register(events, zmq.POLLIN)
+                poller.register(asking, zmq.POLLIN)
+                deadline = time.monotonic() + command.grace_s + _REPLY_S
+                while time.monotonic() < deadline:
+                    ready = dict(poller.poll(500))
+                    if events in ready:
+                        message = wire.read_telemetry(events.recv_multipart()[-1])
+                        if isinstance(message, wire.Event):
+                            progress(message.text)
+                    if asking in ready:
+                        answer = readable(asking.recv())
+                        if isinstance(answer, wire.Reply):
+                            return answer
+                    if not ready and not census.survey(self._directory).supervised:
+                        return None
+                return None
+            finally:
+                events.close(linger=0)
+                asking.close(linger=0)

@@ -1,0 +1,54 @@
+"""A kill or a signal that is under way, whether anybody looks at it or not.
+
+Knows no screen: a dialog shows it while it is open, and may be closed and opened again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from ddptop.tui.source import Refused
+
+_MOST_LINES: Final = 50
+
+Work = Callable[[Callable[[str], None]], str]
+"""Does it; takes what wants to be told of every rung, and returns what came of it."""
+
+
+class Killing:
+    """One piece of work in a thread, and the account of it."""
+
+    def __init__(self, work: Work) -> None:
+        self.lines: list[str] = []
+        """What was told so far, oldest first."""
+        self.done: bool | None = None
+        """None while it goes on; False where it was refused."""
+        self._work = work
+        # No daemon: where no supervisor does the work, leaving the dashboard must not leave half a group.
+        self._thread = threading.Thread(target=self._run, name="killing")
+
+    @property
+    def over(self) -> bool:
+        """Say whether it has come to its end."""
+        return self.done is not None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        done = False
+        try:
+            text = self._work(self._tell)
+            done = True
+        except Refused as reason:
+            text = str(reason)
+        except Exception as fault:  # a wall: whoever waits must be told
+            text = f"failed: {fault!r}"
+        self._tell(text)
+        self.done = done
+
+    def _tell(self, line: str) -> None:
+        self.lines = [*self.lines, line][-_MOST_LINES:]
