@@ -7,7 +7,7 @@ needs none of this.  Importing it loads neither torch nor textual.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 __all__ = ["log", "on_checkpoint", "start"]
@@ -18,8 +18,8 @@ CheckpointFunction = Callable[[int], "str | os.PathLike[str] | None"]
 class Listener(Protocol):
     """The agent of this process, as the public functions see it."""
 
-    def announce(self, total_steps: int | None, note: str | None) -> None:
-        """Take in how long the training will be and what it says of itself."""
+    def announce(self, total_steps: int | None, note: str | None, coordinates: Mapping[str, int] | None) -> None:
+        """Take in how long the training will be, what it says of itself, and where this rank stands in it."""
 
     def log(self, metrics: dict[str, float]) -> None:
         """Take in values for the step now in work."""
@@ -31,15 +31,19 @@ class Listener(Protocol):
 _listener: Listener | None = None
 
 
-def start(*, total_steps: int | None = None, note: str | None = None) -> None:
+def start(
+    *, total_steps: int | None = None, note: str | None = None, coordinates: Mapping[str, int] | None = None
+) -> None:
     """Tell the dashboard how many optimizer steps the training takes, so that it can show progress.
 
     Args:
         total_steps: Optimizer steps of the whole run, None where nobody knows.
         note: One line that every screen shows, for example that the data is synthetic.
+        coordinates: Where this rank stands where ranks are not alike: `{"data": 0, "tensor": 1}` on a device mesh,
+            `{"stage": 2}` in a pipeline.
     """
     if _listener is not None:
-        _listener.announce(total_steps, note)
+        _listener.announce(total_steps, note, coordinates)
 
 
 def log(**metrics: float) -> None:

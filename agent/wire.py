@@ -24,6 +24,7 @@ PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
 TOPIC_HELLO: Final = b"hello"
 TOPIC_BEAT: Final = b"beat"
 TOPIC_STEPS: Final = b"steps"
+TOPIC_SUMMARY: Final = b"summary"
 TOPIC_EVENT: Final = b"event"
 TOPIC_RUN: Final = b"run"
 
@@ -86,6 +87,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     starved_ns: int | None = None
     """Time in which the training thread could have run but had no core, wherever in the step; a batch of records
     shares one reading. None: the system does not tell."""
+    lr: float | None = None
+    """Learning rate of the optimizer's first parameter group. None: a tensor, or not there."""
 
 
 class Hello(_Message, frozen=True, tag="hello"):
@@ -158,6 +161,8 @@ class Beat(_Message, frozen=True, tag="beat"):
     """Timeout of collectives in the default process group. None: there is no group yet."""
     checkpoints: bool = False
     """True once the script has registered a function with `ddptop.agent.on_checkpoint`."""
+    coordinates: dict[str, int] | None = None
+    """Where the rank stands, as its script says: `{"data": 0, "tensor": 1}` on a device mesh."""
 
 
 class Steps(_Message, frozen=True, tag="steps"):
@@ -167,6 +172,42 @@ class Steps(_Message, frozen=True, tag="steps"):
     steps: tuple[Step, ...]
     generation: int = 0
     """Of the rank's process; the numbers of the records begin anew with each."""
+
+
+class Summary(_Message, frozen=True, tag="summary"):
+    """What a rank's newest steps were like, once a second: all that a view of many ranks needs of most of them."""
+
+    rank: int
+    number: int
+    """Consecutive number of the summary, so that a gap is seen."""
+    end_at_ns: int
+    """End of the last of these steps."""
+    step: int
+    """Number of that step."""
+    seq: int
+    """Number of its record."""
+    steps: int
+    """Steps since the summary before."""
+    wall_ns: int
+    """Of one step, as all times here: a mean over these steps."""
+    data_ns: int
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    wait_ns: int | None
+    other_ns: int
+    loss: float | None = None
+    """The last one known."""
+    samples: float | None = None
+    """A step, where they are known."""
+    starved_ns: int | None = None
+    p50_ns: int | None = None
+    """All-reduce latency over the recent calls, median."""
+    p99_ns: int | None = None
+    metrics: dict[str, float] = {}
+    """Newest value of everything given to `ddptop.agent.log` so far."""
+    generation: int = 0
+    """Restart count of the group when they were done."""
 
 
 class Event(_Message, frozen=True, tag="event"):
@@ -199,7 +240,7 @@ class RunState(_Message, frozen=True, tag="run"):
     """While something is being ended: who is left, and when the next rung of the ladder comes."""
 
 
-Telemetry = Hello | Beat | Steps | Event | RunState
+Telemetry = Hello | Beat | Steps | Summary | Event | RunState
 
 
 class Hold(_Message, frozen=True, tag="hold"):
@@ -240,6 +281,8 @@ class Fill(_Message, frozen=True, tag="fill"):
     first_seq: int = 0
     limit: int = 20_000
     """Newest records only, so that an answer stays within a few megabytes."""
+    earlier: int = 0
+    """Of the records before those, send so many, evenly spread: enough for a curve."""
 
 
 class Query(_Message, frozen=True, tag="query"):

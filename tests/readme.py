@@ -1,28 +1,27 @@
-"""Makes what README shows from the real program: the picture, the plain output, the key table.
+"""Makes what README shows from the real program: the pictures, the plain output, the key table.
 
     python tests/readme.py
 
 launches `resnet` on four ranks, waits until it has something to show, and rewrites the
-picture and the marked parts of README.md.  Needs the extra `test`.
+pictures and the marked parts of README.md.  Needs the extra `test`.
 """
 
 from __future__ import annotations
 
-import asyncio
+import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from ddptop.agent.rundir import RunDir, find
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.link import Link
-from ddptop.tui.screens.help import key_table
+from ddptop.tui.keymap import key_table
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-PICTURE = ROOT / ".github" / "panels.svg"
+PICTURES = ROOT / ".github"
+VIEWS = {"panels": "120x40"}
+"""Views that README shows, each with the size of its picture."""
 DDPTOP = (sys.executable, "-m", "ddptop.tui.cli")
 PICTURE_STEP = 120
 """A step late enough for curves and early enough for the run to be still going."""
@@ -47,25 +46,33 @@ def plain() -> str:
     return f"```\n$ ddptop launch --world 2 simplenet -- --steps 600 | cat\n{done.stdout.strip()}\n```"
 
 
-async def picture(directory: RunDir) -> str:
-    """Return a picture of the dashboard as it is at `PICTURE_STEP`."""
-    link = Link(directory, "readme")
-    app = DdptopApp(link)
-    async with app.run_test(size=(120, 40)) as pilot:
-        while (link.frame(time.time()).step or 0) < PICTURE_STEP:
-            await pilot.pause(0.5)
-        await pilot.pause(1.5)
-        return app.export_screenshot(title="ddptop")
+def reach(run: str, step: int) -> None:
+    """Wait until every rank of the run has completed that step."""
+    watch = subprocess.Popen([*DDPTOP, "watch", run, "--json", "--interval", "0.5"], stdout=subprocess.PIPE, text=True)
+    with watch:
+        assert watch.stdout is not None
+        for line in watch.stdout:
+            if (json.loads(line)["step"] or 0) >= step:
+                break
+        watch.terminate()
+
+
+def pictures(run: str) -> None:
+    """Write a picture of each view, of the same run one after the other."""
+    PICTURES.mkdir(exist_ok=True)
+    for view, size in VIEWS.items():
+        file = str(PICTURES / f"{view}.svg")
+        subprocess.run([*DDPTOP, "attach", run, "--view", view, "--screenshot", file, "--size", size], check=True)
 
 
 def main() -> None:
-    """Rewrite the picture and README."""
+    """Rewrite the pictures and README."""
     name = subprocess.run(
         [*DDPTOP, "launch", "--world", "4", "--detach", "resnet"], capture_output=True, text=True, check=True
     ).stdout.strip()
     try:
-        PICTURE.parent.mkdir(exist_ok=True)
-        PICTURE.write_text(asyncio.run(picture(find(name))))
+        reach(name, PICTURE_STEP)
+        pictures(name)
     finally:
         subprocess.run([*DDPTOP, "kill", name], check=False)
     text = fill(README.read_text(), "keys", keys())

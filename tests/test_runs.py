@@ -78,10 +78,10 @@ def test_status_tells_what_proc_tells(live):
 
 def test_a_late_joiner_gets_the_history_since_the_start(live):
     """The losses that a dashboard shows from step 1 on are those that the script itself printed."""
-    link = Link(live, "test")
+    link = Link(live, "test", looks_back=True)
     try:
-        until(lambda: link.poll() or (link.frame(time.time()).ranks[1].curve and link.settled), "the history")
-        curve = link.frame(time.time()).ranks[1].curve
+        until(lambda: link.poll() or link.settled, "the history")
+        found = link.frame(time.time()).past.history.read(1, "loss")
     finally:
         link.close()
     printed = {}
@@ -89,10 +89,13 @@ def test_a_late_joiner_gets_the_history_since_the_start(live):
         if line.startswith("loss "):
             _, step, loss = line.split()
             printed[int(step)] = float(loss)
-    stride = curve[0][0]
-    for late, value in curve[:20]:
-        expected = [printed[step] for step in range(late - stride + 1, late + 1)]
+    assert found.steps[0] <= 64
+    before = 0
+    for late, value, count in zip(found.steps[:20], found.mean, found.count, strict=False):
+        expected = [printed[step] for step in range(before + 1, int(late) + 1)]
+        assert count == len(expected)
         assert value == pytest.approx(sum(expected) / len(expected), rel=1e-6)
+        before = int(late)
 
 
 def test_a_pause_holds_all_ranks_at_one_step_longer_than_the_collective_timeout(live):
@@ -164,14 +167,14 @@ def test_one_process_or_one_signal_and_only_of_this_run(live):
     me = ddptop("kill", "live", "--pid", str(os.getpid()))
     assert (me.returncode, f"process {os.getpid()}: not of run live" in me.stderr) == (1, True)
     assert ddptop("kill", "live", "--signal", "NONSENSE").returncode == 2
-    pid = status("live")["ranks"][1]["pid"]
+    before = status("live")
+    pid = before["ranks"][1]["pid"]
     stopped = ddptop("kill", "live", "--rank", "1", "--signal", "stop")
     assert (stopped.returncode, stopped.stdout) == (0, f"live: SIGSTOP to rank (pid {pid})\n")
     assert "fail after the collective timeout" in stopped.stderr
     assert "T (stopped)" in Path(f"/proc/{pid}/status").read_text()
-    before = status("live")["step"]
     assert ddptop("kill", "live", "--signal", "CONT").returncode == 0
-    until(lambda: status("live")["step"] > before + 3, "steps after SIGCONT")
+    until(lambda: (status("live")["step"] or 0) > before["step"] + 20, "steps after SIGCONT")
 
 
 def test_the_run_outlives_its_supervisor_and_another_takes_over(live):
@@ -232,7 +235,7 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     until(lambda: (status("flaky")["step"] or 0) > 3, "its steps", 60)
     link = Link(directory, "test")
     try:
-        until(lambda: link.poll() or (link.settled and link.frame(time.time()).ranks[0].loss), "the picture")
+        until(lambda: link.poll() or (link.settled and link.frame(time.time()).step), "the picture")
         picture = link.frame(time.time())
     finally:
         link.close()

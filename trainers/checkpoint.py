@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
-from ddptop.trainers.group import Place
+from ddptop.trainers.data import Batches
+from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal, one_line
 from ddptop.trainers.task import Progress
+from ddptop.trainers.technique import Technique
 
 CURRENT: Final = "checkpoint.pt"
 PREVIOUS: Final = "checkpoint.previous.pt"
@@ -46,6 +46,42 @@ class Checkpoint:
     """Images of the next epoch that have been trained on already, over all ranks."""
     model: dict[str, Any]
     optimizer: dict[str, Any]
+
+
+def begin(asked: Options, program: str, technique: Technique, batches: Batches) -> Progress:
+    """Return how far a former run has come, with its state loaded, or the very beginning.
+
+    Args:
+        batches: of an epoch.
+
+    Raises:
+        Refusal: the options ask for what cannot be done with the folder.
+    """
+    folder, place = asked.checkpoint_dir, technique.place
+    if folder is None:
+        return Progress()
+    if not asked.resume:
+        place.agree(lambda: prepare(folder) if place.first else None)
+        return Progress()
+    progress, path = place.agree(lambda: restore(folder, program, asked.seed, technique))
+    if place.first:
+        make_current(path)
+    if batches.batches_in(progress.images) == len(batches):
+        # Saved right after the last step of an epoch, before that was counted.
+        return Progress(progress.epoch + 1, progress.step)
+    return progress
+
+
+def keep(asked: Options, program: str, progress: Progress, state: tuple[dict[str, Any], dict[str, Any]]) -> Path | None:
+    """Write a checkpoint where one was asked for, and return its path.
+
+    Args:
+        state: of model and optimizer, whole.
+    """
+    if asked.checkpoint_dir is None:
+        return None
+    now = Checkpoint(program, asked.seed, progress.epoch, progress.step, progress.images, *state)
+    return save(asked.checkpoint_dir, now)
 
 
 def prepare(folder: Path) -> None:
@@ -124,20 +160,17 @@ def load(folder: Path, program: str, tell: Callable[[str], None] = print) -> tup
     raise Refusal(f"{'; '.join(damage)}; leave --resume away, and choose another --checkpoint-dir, to begin anew")
 
 
-def restore(
-    folder: Path, program: str, seed: int, model: nn.Module, optimizer: Optimizer, place: Place
-) -> tuple[Progress, Path]:
+def restore(folder: Path, program: str, seed: int, technique: Technique) -> tuple[Progress, Path]:
     """Load the newest whole checkpoint into model and optimizer; return how far it had come, and its file.
 
     Raises:
         Refusal: as `load`, or it does not fit, or was made with another seed.
     """
-    found, path = load(folder, program, place.say)
+    found, path = load(folder, program, technique.place.say)
     if found.seed != seed:
         raise Refusal(f"the checkpoint in {folder} was made with --seed {found.seed}, not {seed}; give that one")
     try:
-        model.load_state_dict(found.model)
-        optimizer.load_state_dict(found.optimizer)
+        technique.load(found.model, found.optimizer)
     except (RuntimeError, ValueError, LookupError, TypeError) as error:
         raise Refusal(f"the checkpoint in {folder} does not fit {program}: {one_line(error)[:120]}") from error
     return Progress(found.epoch, found.step, found.images), path

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 import torch
@@ -100,14 +100,15 @@ def open_data(kind: Kind, options: Options, place: Place, train_view: View, test
     else:
         train, test = place.agree(lambda: _real(kind, folder, train_view, test_view))
         title = f"{kind.name} from {folder}"
-    if options.samples is not None and options.samples < _length(train):
-        title += f" (first {options.samples:,} of {_length(train):,} images)"
+    if options.samples is not None and options.samples < length(train):
+        title += f" (first {options.samples:,} of {length(train):,} images)"
         train = Subset(train, range(options.samples))
-        test = Subset(test, range(min(_length(test), -(-options.samples // _EVALUATED_SHARE))))
+        test = Subset(test, range(min(length(test), -(-options.samples // _EVALUATED_SHARE))))
     return Data(train, test, title, synthetic=folder is None)
 
 
-def _length(pictures: Pictures) -> int:
+def length(pictures: Pictures) -> int:
+    """Return the number of pictures."""
     return len(cast(Any, pictures))  # torch's Dataset has no len() in its type
 
 
@@ -169,6 +170,26 @@ def _damaged(kind: Kind, folder: Path, error: Exception) -> Refusal:
     return Refusal(f"{kind.name} in {folder} is damaged ({one_line(error)}); remove it there and add --download")
 
 
+class Batches(Protocol):
+    """What the training loop draws the batches of a rank from."""
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch, on the rank that has the most."""
+        ...
+
+    def batches_in(self, images: int) -> int:
+        """Return in how many batches this number of images is trained on by all ranks."""
+        ...
+
+    def begin(self, epoch: int, batch: int) -> None:
+        """Let the next batches be those of this epoch, from this one on."""
+        ...
+
+    def take(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the next batches, fewer where this rank has no more."""
+        ...
+
+
 class TrainingLoader:
     """The share of this rank in each epoch, in batches that depend on nothing but seed, epoch and position.
 
@@ -207,7 +228,7 @@ class _Share(Sampler[tuple[int, int]]):
         self.most = len(self._order)
         """Pictures of the largest share."""
         # DistributedSampler repeats pictures at the end so that all shares are as large.
-        own = len(range(place.rank, _length(pictures), place.world))
+        own = len(range(place.rank, length(pictures), place.world))
         self._own = own if options.uneven else self.most
         self._first = 0
 
@@ -237,7 +258,7 @@ class _Seeded(Dataset[tuple[torch.Tensor, int]]):
 def evaluation_loader(data: Data, options: Options, place: Place) -> DataLoader[Any]:
     """Return the loader of this rank's share of the evaluation; no picture is in two shares."""
     # DistributedSampler would repeat pictures to make the shares equal, and so count them twice.
-    share = Subset(data.test, range(place.rank, _length(data.test), place.world))
+    share = Subset(data.test, range(place.rank, length(data.test), place.world))
     return _loader(share, options, place, None)
 
 

@@ -15,19 +15,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import ddptop.agent as agent
 from ddptop.trainers import checkpoint, options, start
-from ddptop.trainers.checkpoint import Checkpoint
-from ddptop.trainers.data import TrainingLoader, evaluation_loader, open_data
+from ddptop.trainers.data import evaluation_loader, open_data
 from ddptop.trainers.group import Place, say
 from ddptop.trainers.metrics import Metrics
 from ddptop.trainers.options import Options
 from ddptop.trainers.randomness import seed
-from ddptop.trainers.task import Evaluation, Outcome, Plan, Progress, Task
+from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.task import Evaluation, Outcome, Plan, Task
+from ddptop.trainers.technique import Technique
 
 
 def run(
@@ -59,14 +59,16 @@ class Training:
         self.place = place
         self._started = time.monotonic()
         self.data = open_data(task.kind, asked, place, task.train_view, task.test_view)
-        self._loader = TrainingLoader(self.data, asked, place)
-        self._test = evaluation_loader(self.data, asked, place)
         torch.manual_seed(asked.seed)
         self.model = place.agree(task.model).to(place.device)
         self._optimizer = task.optimizer(self.model.parameters(), asked.lr)
-        self.progress = self._begin()
-        self._metrics = place.agree(lambda: Metrics(asked.tensorboard, place))
         self.technique = task.technique(self.model, self._optimizer, place)
+        self._loader = self.technique.loader(self.data, asked)
+        if not len(self._loader):
+            raise Refusal(f"{self.data.title}: fewer images than one step takes; lower --batch-size or raise --samples")
+        self._test = evaluation_loader(self.data, asked, self.technique.share)
+        self.progress = checkpoint.begin(asked, task.title, self.technique, self._loader)
+        self._metrics = place.agree(lambda: Metrics(asked.tensorboard, place))
         batch = self._loader.batches_in(self.progress.images)
         self.plan = Plan.of(asked, len(self._loader), self.progress.epoch, self.progress.step, batch)
 
@@ -79,7 +81,11 @@ class Training:
             f"{place.backend} on {place.device.type}, data {self.data.title}"
             + (f", goes on from epoch {progress.epoch}, step {progress.step}" if asked.resume else "")
         )
-        agent.start(total_steps=plan.steps - progress.step, note=self.data.title if self.data.synthetic else None)
+        agent.start(
+            total_steps=plan.steps - progress.step,
+            note=self.data.title if self.data.synthetic else None,
+            coordinates=self.technique.coordinates,
+        )
         if asked.checkpoint_dir is not None:
             agent.on_checkpoint(self.save)
         losses = []
@@ -87,7 +93,7 @@ class Training:
         while progress.epoch < plan.epochs and progress.step < plan.steps:
             epoch = progress.epoch
             losses.append(self._train_epoch())
-            evaluation = evaluate(self.model, self._test, place)
+            evaluation = evaluate(self.technique, self._test)
             self._metrics.log(progress.step, accuracy=evaluation.accuracy)
             place.say(
                 f"epoch {epoch}: step {progress.step} of {plan.steps}, training loss {losses[-1]:.4f}, "
@@ -97,44 +103,17 @@ class Training:
             self.save()
         self._metrics.close()
         seconds = time.monotonic() - self._started
-        evaluation = evaluation or evaluate(self.model, self._test, place)
+        evaluation = evaluation or evaluate(self.technique, self._test)
         outcome = Outcome(progress.step, tuple(losses), evaluation, self.data.title, seconds)
         place.say(f"{self.name} finished: {outcome.summary()}")
         return outcome
 
     def save(self, _: int = 0) -> Path | None:
         """Write a checkpoint and return its path; every rank calls it at the same step, rank 0 writes."""
-        folder, progress = self.asked.checkpoint_dir, self.progress
-        if folder is None or not self.place.first:
+        if self.asked.checkpoint_dir is None:
             return None
-        state = Checkpoint(
-            program=self.task.title,
-            seed=self.asked.seed,
-            epoch=progress.epoch,
-            step=progress.step,
-            images=progress.images,
-            model=self.model.state_dict(),
-            optimizer=self._optimizer.state_dict(),
-        )
-        return checkpoint.save(folder, state)
-
-    def _begin(self) -> Progress:
-        """Return how far a former run has come, with its state loaded, or the very beginning."""
-        folder, place = self.asked.checkpoint_dir, self.place
-        if folder is None:
-            return Progress()
-        if not self.asked.resume:
-            place.agree(lambda: checkpoint.prepare(folder) if place.first else None)
-            return Progress()
-        progress, path = place.agree(
-            lambda: checkpoint.restore(folder, self.task.title, self.asked.seed, self.model, self._optimizer, place)
-        )
-        if place.first:
-            checkpoint.make_current(path)
-        if self._loader.batches_in(progress.images) == len(self._loader):
-            # Saved right after the last step of an epoch, before that was counted.
-            progress = Progress(progress.epoch + 1, progress.step)
-        return progress
+        state = self.technique.state()
+        return checkpoint.keep(self.asked, self.task.title, self.progress, state) if self.place.first else None
 
     def _train_epoch(self) -> float:
         """Train to the end of the epoch, or of the plan; return the mean loss over all ranks."""
@@ -174,7 +153,7 @@ class Training:
 
     def _count(self) -> None:
         self.progress.step += 1
-        self.progress.images += self.asked.batch_size * self.place.world
+        self.progress.images += self.asked.batch_size * self.technique.share.world
 
     def _set_rate(self) -> float:
         lr = self.asked.lr * self.task.schedule(self.progress.step / self.plan.steps)
@@ -183,22 +162,28 @@ class Training:
         return lr
 
 
-@torch.no_grad()
-def evaluate(model: nn.Module, loader: DataLoader[Any], place: Place) -> Evaluation:
+def evaluate(technique: Technique, loader: DataLoader[Any]) -> Evaluation:
     """Return loss and accuracy over the shares of all ranks, from sums: exact, however uneven the shares."""
+    place, share = technique.place, technique.share
     # Statistics that no gradient moves (batch norm) differ between ranks after a step. DDP takes
     # rank 0's before the next one; so do we, and evaluate the one model that is also saved.
-    for buffer in model.buffers():
+    for buffer in technique.model.buffers():
         dist.broadcast(buffer, src=0)
-    model.eval()
-    loss = torch.zeros((), device=place.device)
-    right = torch.zeros((), device=place.device)
-    pictures = 0
+    loss, right, pictures = place.total(*tally(technique, loader))
+    seen_by = place.world // share.world  # ranks that hold parts of one model see the same pictures
+    return Evaluation(loss / pictures, right / pictures, int(pictures) // seen_by)
+
+
+@torch.no_grad()
+def tally(technique: Technique, loader: DataLoader[Any]) -> tuple[float, float, int]:
+    """Return the sum of the losses, how many were named rightly, and how many there are, of this rank's share."""
+    technique.model.eval()
+    device = technique.place.device
+    loss, right, pictures = torch.zeros((), device=device), torch.zeros((), device=device), 0
     for images, labels in loader:
-        images, labels = images.to(place.device), labels.to(place.device)
-        scores = model(images)
+        images, labels = images.to(device), labels.to(device)
+        scores = technique.scores(images)
         loss += cross_entropy(scores, labels, reduction="sum")
         right += (scores.argmax(1) == labels).sum()
         pictures += len(labels)
-    loss_total, right_total, pictures_total = place.total(loss, right, pictures)
-    return Evaluation(loss_total / pictures_total, right_total / pictures_total, int(pictures_total))
+    return float(loss), float(right), pictures

@@ -1,13 +1,14 @@
 """How the ranks become one training: what each does with its batch, one technique a class.
 
 The usual one is here, the others in the programs that show them.  A technique knows nothing of
-data sets, epochs or checkpoints.
+epochs, of what is in the images, or where checkpoints are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ddptop.trainers.data import Batches, Data, TrainingLoader
 from ddptop.trainers.group import Place
+from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal
 
 
@@ -31,6 +34,20 @@ class Technique:
         self.optimizer = optimizer
         self.place = place
 
+    @property
+    def share(self) -> Place:
+        """Which of the images are this rank's; ranks that hold parts of one model have the same."""
+        return self.place
+
+    @property
+    def coordinates(self) -> dict[str, int] | None:
+        """Where this rank stands, by dimension; None where all ranks do the same."""
+        return None
+
+    def loader(self, data: Data, options: Options) -> Batches:
+        """Return what draws the batches of this rank."""
+        return TrainingLoader(data, options, self.share)
+
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Take one step and return the mean loss of this rank's batch, detached."""
         self.optimizer.zero_grad()
@@ -38,6 +55,20 @@ class Technique:
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
         self.optimizer.step()
         return loss.detach()
+
+    def scores(self, images: torch.Tensor) -> torch.Tensor:
+        """Return what the model says of images, without training it."""
+        scores: torch.Tensor = self.model(images)
+        return scores
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return all that model and optimizer hold, whole on rank 0; every rank calls it."""
+        return self.model.state_dict(), self.optimizer.state_dict()
+
+    def load(self, model: dict[str, Any], optimizer: dict[str, Any]) -> None:
+        """Take in what `state` returned on rank 0."""
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
 
     def uneven(self) -> AbstractContextManager[None]:
         """Return what surrounds an epoch in which ranks may have different numbers of batches.

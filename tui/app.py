@@ -7,31 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, Final
 
+import msgspec
+from rich.color import ColorSystem
 from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.events import AppBlur, DeliveryComplete, DeliveryFailed
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
+from ddptop.tui import keymap
+from ddptop.tui.filters import AsciiFilter
 from ddptop.tui.frame import Frame
+from ddptop.tui.glyphs import locale_is_unicode
 from ddptop.tui.killing import Killing
+from ddptop.tui.palette import Palette, RunCommands
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import (
     CheckpointAsked,
     HelpAsked,
+    KeepAsked,
     KillAsked,
     LiveScreen,
     LogsAsked,
@@ -42,15 +54,24 @@ from ddptop.tui.screens.live import (
     StopAsked,
 )
 from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.plotted import PlotAsked
 from ddptop.tui.screens.question import FREEZE, SAVE_AND_STOP, STOP, about_freeze, about_stop
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RankAsked, RunScreen
+from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused, Source, Unholdable
+from ddptop.tui.source import read_only as only_to_look
 from ddptop.tui.theme import DARK, LIGHT, THEMES
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
+DEFAULT: Final = Settings()
+THEME_NAMES: Final = {"dark": DARK.name, "light": LIGHT.name}
+_COLOR_SYSTEMS: Final = {
+    "16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR,
+}  # fmt: skip
 FAILED: Final = 70
 """Exit code when the dashboard itself failed (EX_SOFTWARE of sysexits.h)."""
 
@@ -71,11 +92,21 @@ class DdptopApp(App[None]):
 
     CSS_PATH = "ddptop.tcss"
     TITLE = "ddptop"
-    ENABLE_COMMAND_PALETTE = False
+    COMMANDS: ClassVar = {RunCommands}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (160, "-wide")]  # noqa: RUF012 - no ClassVar in Textual
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
+        Binding(
+            "ctrl+p",
+            "command_palette",
+            "Palette",
+            id="app.palette",
+            tooltip="Find an action, or a rank by its number",
+            show=False,
+            priority=True,
+        ),
+        Binding("S", "picture", "Picture", id="app.picture", tooltip="Write what is seen into an SVG file", show=False),
         Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),
         Binding(
             "ctrl+c",
@@ -92,7 +123,7 @@ class DdptopApp(App[None]):
                 f"count({digit})",
                 "Count",
                 id=f"run.count_{digit}",
-                tooltip="While paused, before . : how many steps",
+                tooltip="While paused: how many steps the next . makes",
                 show=False,
                 # Before the views that have digits, too; `check_action` keeps it to where there is a count.
                 priority=True,
@@ -104,19 +135,58 @@ class DdptopApp(App[None]):
     frame: var[Frame | None] = var(None)
     """The picture now shown, set at the frame rate. A `reactive` would repaint the whole screen each time."""
 
-    def __init__(self, source: Source, grace_s: float = 5.0, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        source: Source,
+        grace_s: float = 5.0,
+        clock: Callable[[], float] = time.time,
+        settings: Settings = DEFAULT,
+        *,
+        read_only: bool = False,
+    ) -> None:
         super().__init__()
-        self.source = source
+        self.source = only_to_look(source) if read_only else source
+        self.read_only = read_only
+        """The run can be looked at only; no key that acts on it is offered."""
+        self.settings = settings
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
         self._grace_s = grace_s
         self._clock = clock
         self._acting: str | None = None
+        self._kept: Frame | None = None
+        """The picture that the user keeps."""
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = DARK.name
+        self.theme = THEME_NAMES[settings.look.theme]
+        self._set_colors(settings.look.color)
+        self.ascii_only = settings.look.glyphs == "ascii"
+        self.set_keymap(keymap.complete(type(self), settings.keymap))
+        self.key_names = keymap.names(type(self), settings.keymap, ascii_only=self.ascii_only)
+        """By the id of an action, its key as it is told to the user."""
+
+    def _set_colors(self, choice: str) -> None:
+        if choice in _COLOR_SYSTEMS:
+            # Rich takes it only when the console is made, which Textual does by itself.
+            self.console._color_system = _COLOR_SYSTEMS[choice]
+        self._colorless = choice == "none" or self.no_color or self.console.color_system is None
+        self.set_class(self._colorless, "-colorless")
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Take away what the terminal must not get."""
+        # Textual's own way without color leaves grays, and fails on cells without a style.
+        filters = [each for each in super().get_line_filters() if not isinstance(each, Monochrome)]
+        if self._colorless:
+            filters.append(NoColor())
+        if self.ascii_only:
+            filters.append(AsciiFilter())
+        return filters
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Return a key as the footer names it."""
+        return keymap.shown(binding.key, ascii_only=self.ascii_only)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Give the style sheet its semantic names under any theme."""
@@ -125,7 +195,7 @@ class DdptopApp(App[None]):
     def get_default_screen(self) -> RunScreen:
         """Begin with the run, with what is known of it by now."""
         self.source.poll()
-        return RunScreen(self.source.frame(self._clock()))
+        return RunScreen(self.source.frame(self._clock()), self.settings.look.view)
 
     def on_load(self) -> None:
         """Take the signals before the terminal is changed, so that none finds it changed and unguarded."""
@@ -145,12 +215,25 @@ class DdptopApp(App[None]):
             with contextlib.suppress(ValueError, RuntimeError):
                 asyncio.get_running_loop().remove_signal_handler(number)
 
+    def on_app_blur(self, event: AppBlur) -> None:
+        """Go on while another window has the keyboard: the footer would lose its keys, in a browser from the start."""
+        event.prevent_default()
+
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
 
+    def _picture(self) -> Frame:
+        """Return the picture of this moment, or the one that the user keeps."""
+        now = self._clock()
+        if self._kept is None:
+            return self.source.frame(now)
+        return replace(self._kept, kept_s=float(int(now - self._kept.at)))
+
     def _paint(self) -> None:
-        self.frame = self.source.frame(self._clock())
-        self._look_after_kill()
+        # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
+        if self.is_running and self.return_code is None:
+            self.frame = self._picture()
+            self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -159,6 +242,7 @@ class DdptopApp(App[None]):
         for screen in reversed(self.screen_stack):
             if isinstance(screen, LiveScreen):
                 screen.take(frame)
+                self.source.watch(screen.in_sight)
             if not screen.is_modal:
                 break
 
@@ -174,6 +258,18 @@ class DdptopApp(App[None]):
             self.screen.count(digit)
 
     # What is asked
+
+    @on(KeepAsked)
+    def _keep(self) -> None:
+        frame = self.source.frame(self._clock())
+        # Ranks that nobody looks at would be drawn up later, as they are then.
+        upto = None if frame.past is None else frame.past.history.last
+        self._kept = None if self._kept is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
+        self._paint()
+
+    def _let_go(self) -> None:
+        """Keep it no longer: who acts on the run wants to see what comes of it."""
+        self._kept = None
 
     @on(PauseAsked)
     def _pause(self) -> None:
@@ -208,6 +304,7 @@ class DdptopApp(App[None]):
             self.notify(f"{self._acting} is still under way", severity="warning", markup=False)
             return
         self._acting = name
+        self._let_go()
         self.run_worker(partial(self._work, work), thread=True)
 
     def _work(self, work: Callable[[], str]) -> None:
@@ -231,7 +328,8 @@ class DdptopApp(App[None]):
 
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
-        frame = self.source.frame(self._clock())
+        self._let_go()
+        frame = self._picture()
         self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self._grace_s, self._killing))
 
     @on(KillDialog.Begun)
@@ -258,11 +356,15 @@ class DdptopApp(App[None]):
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:
         if not isinstance(self.screen, LogScreen):
-            self.push_screen(LogScreen(self.source.frame(self._clock()), message.rank), self._returned)
+            self.push_screen(LogScreen(self._picture(), message.rank), self._returned)
 
     @on(RankAsked)
     def _show_rank(self, message: RankAsked) -> None:
-        self.push_screen(RankScreen(self.source.frame(self._clock()), message.rank), self._returned)
+        self.push_screen(RankScreen(self._picture(), message.rank), self._returned)
+
+    @on(PlotAsked)
+    def _show_plot(self, message: PlotAsked) -> None:
+        self.push_screen(PlotScreen(self._picture(), message.rank, message.look, alone=message.alone), self._returned)
 
     def _returned(self, rank: int | None) -> None:
         for screen in self.screen_stack:
@@ -272,7 +374,13 @@ class DdptopApp(App[None]):
 
     @on(HelpAsked)
     def _show_help(self) -> None:
-        self.push_screen(HelpScreen())
+        table = keymap.key_table(type(self), self.settings.keymap, ascii_only=self.ascii_only)
+        self.push_screen(HelpScreen(table))
+
+    def action_command_palette(self) -> None:
+        """Let an action be found by its words."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
 
     def action_light(self) -> None:
         """Change between dark and light."""
@@ -281,6 +389,22 @@ class DdptopApp(App[None]):
     def action_leave(self) -> None:
         """Leave; the run goes on."""
         self.exit(return_code=0)
+
+    def action_picture(self) -> None:
+        """Write what is seen into a file, or have the browser keep it where the dashboard is in one."""
+        run = self.source.frame(self._clock()).run
+        name = f"ddptop-{run}-{time.strftime('%Y%m%d-%H%M%S')}.svg"
+        picture = io.StringIO(self.export_screenshot(title=f"ddptop {run}"))
+        self.deliver_text(picture, save_directory=Path.cwd(), save_filename=name, mime_type="image/svg+xml")
+
+    @on(DeliveryComplete)
+    def _delivered(self, event: DeliveryComplete) -> None:
+        self.notify("the browser has it" if event.path is None else str(event.path), title="picture", markup=False)
+
+    @on(DeliveryFailed)
+    def _not_delivered(self, event: DeliveryFailed) -> None:
+        reason = getattr(event.exception, "strerror", None) or str(event.exception)
+        self.notify(f"no picture: {reason}", severity="error", markup=False)
 
     # Errors of its own
 
@@ -295,24 +419,32 @@ class DdptopApp(App[None]):
         self._exit_renderables.clear()
 
 
-def run_dashboard(source: Source, grace_s: float = 5.0) -> int:
+def run_dashboard(
+    source: Source, grace_s: float = 5.0, settings: Settings = DEFAULT, *, read_only: bool = False
+) -> int:
     """Show the dashboard until the user leaves it.
 
     Returns:
         0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own.
     """
-    app = DdptopApp(source, grace_s)
+    if settings.look.glyphs == "auto" and not locale_is_unicode():
+        look = msgspec.structs.replace(settings.look, glyphs="ascii")
+        settings = msgspec.structs.replace(settings, look=look)
+    app = DdptopApp(source, grace_s, settings=settings, read_only=read_only)
     try:
-        app.run()
-    finally:
-        source.close()
+        try:
+            app.run()
+        finally:
+            source.close()
+    except Exception as error:  # The last wall: what comes here, Textual has not caught.
+        app.failure = app.failure or error
     if app.failure is not None:
-        print(f"ddptop: the dashboard failed; the run goes on. {_report(app.failure)}", file=sys.stderr)
+        print(f"ddptop: the dashboard failed; the run goes on. {report(app.failure)}", file=sys.stderr)
         return FAILED
     return app.return_code or 0
 
 
-def _report(error: Exception) -> str:
+def report(error: Exception) -> str:
     """Write the traceback of an error to a file; return what failed and the file's name, in one line."""
     what = " ".join(traceback.format_exception_only(error)[-1].split())
     try:

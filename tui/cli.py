@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from ddptop.tui.verbs import control, kill, launch, listing, watching
+from ddptop.tui.verbs import config, control, kill, launch, listing, serving, watching
 from ddptop.tui.verbs.options import complain
 
 EPILOG = """\
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser)
-    for family in (launch, watching, listing, control, kill):
+    for family in (launch, watching, listing, control, kill, serving, config):
         family.add(verbs)
     return parser
 
@@ -80,10 +80,15 @@ def _run(options: argparse.Namespace) -> int:
         _parser().print_help()
         return 0
     from ddptop.agent.rundir import RunDirError
+    from ddptop.tui.settings import SettingsError
 
+    if sys.stdout.encoding.lower() != "utf-8":
+        from ddptop.tui import glyphs
+
+        glyphs.let_print()
     try:
         return int(options.carry(options))
-    except RunDirError as problem:
+    except (RunDirError, SettingsError) as problem:
         return complain(problem, 2)
 
 

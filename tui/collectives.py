@@ -33,6 +33,8 @@ class Split(NamedTuple):
     """When the last rank had entered it, and a worker of its backend had taken it up."""
     done: int
     estimated: bool
+    last: int
+    """The rank that entered it last, or whose backend took it up last."""
 
     @property
     def waited_ns(self) -> int:
@@ -77,7 +79,9 @@ def _split_one(calls: Mapping[int, Collective], starts: Mapping[int, int]) -> di
     if any(call.on_device for call in calls.values()):
         # The host is ahead of the device: when it called says nothing of when the device came to it.
         return dict.fromkeys(calls)
-    last = max(starts[rank] + call.entered_ns + call.queued_ns for rank, call in calls.items())
+    ready = {rank: starts[rank] + call.entered_ns + call.queued_ns for rank, call in calls.items()}
+    latest = max(ready, key=ready.__getitem__)
+    last = ready[latest]
     estimated = any(call.estimated for call in calls.values())
     splits: dict[int, Split | None] = {}
     for rank, call in calls.items():
@@ -88,7 +92,7 @@ def _split_one(calls: Mapping[int, Collective], starts: Mapping[int, int]) -> di
         done = entered + call.duration_ns
         # Where a rank is done before the last one entered (the source of a broadcast), it waited for nobody.
         begun = last if last <= done else entered + min(call.queued_ns, call.duration_ns)
-        splits[rank] = Split(call.op, entered, begun, done, estimated)
+        splits[rank] = Split(call.op, entered, begun, done, estimated, latest)
     return splits
 
 

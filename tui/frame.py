@@ -7,9 +7,12 @@ not markup: draw it with `rich.text.Text` or `Segment`, never as a markup string
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, overload
+
+if TYPE_CHECKING:
+    from ddptop.tui.past import Past
 
 STATES: Final = (
     "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",
@@ -66,9 +69,6 @@ class RankFrame:
     loss: float | None = None
     losses: tuple[float | None, ...] = ()
     """Recent losses, oldest first, at most 240."""
-    curve: tuple[tuple[int, float], ...] = ()
-    """(step, loss) over the whole run, oldest first, at most 480 points; older ones are averages. After a restart
-    the steps count on from where the generation before had come."""
     step_ms: float | None = None
     """Mean over the recent window (about 2 s, at least one step)."""
     phases_ms: Mapping[str, float] | None = None
@@ -109,6 +109,46 @@ class RankFrame:
     """The same, from then until they were done."""
     timed_every: int = 1
     """One step of so many has its collectives timed."""
+    faults: int = 0
+    """Errors inside the agent so far."""
+    coordinates: Mapping[str, int] | None = None
+    """Where it stands on a device mesh or in a pipeline, as its script says."""
+
+
+class Ranks(Sequence[RankFrame]):
+    """Many ranks of which few are looked at: each is drawn up when it is first asked for.
+
+    What nobody asked for before the next frame is made is never drawn up, and is then no longer
+    that of the frame's moment; `tuple` takes hold of all.
+    """
+
+    def __init__(
+        self, count: int, draw: Callable[[int], RankFrame], tell: Callable[[str], Sequence[Any] | None]
+    ) -> None:
+        self._drawn: list[RankFrame | None] = [None] * count
+        self._draw = draw
+        self._tell = tell
+        """Returns a field of all ranks without drawing them up, None for one that takes as much."""
+
+    def __len__(self) -> int:
+        return len(self._drawn)
+
+    @overload
+    def __getitem__(self, index: int) -> RankFrame: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RankFrame, ...]: ...
+    def __getitem__(self, index: int | slice) -> RankFrame | tuple[RankFrame, ...]:
+        if isinstance(index, slice):
+            return tuple(self[each] for each in range(*index.indices(len(self))))
+        found = self._drawn[index]
+        if found is None:
+            found = self._drawn[index] = self._draw(range(len(self))[index])
+        return found
+
+    def values(self, field: str) -> Sequence[Any]:
+        """Return a field of every rank."""
+        told = self._tell(field)
+        return [getattr(rank, field) for rank in self] if told is None else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +208,20 @@ class Frame:
     exit_code: int | None = None
     cause: str | None = None
     cause_rank: int | None = None
-    ranks: tuple[RankFrame, ...] = ()
+    ranks: Sequence[RankFrame] = ()
     events: tuple[EventLine, ...] = ()
     """Newest last, at most 500."""
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    kept_s: float | None = None
+    """How long the user has kept this picture while the run goes on; None for one of this moment."""
+    upto: int | None = None
+    """The last step of `past` that belongs to a kept picture."""
+    past: Past | None = None
+    """What is kept of the past, to be read only: the one part of a frame that grows under it."""
+    logged: frozenset[str] = frozenset()
+    """Names of what the scripts gave to `ddptop.agent.log`."""
     outstanding: int = 0
     """Collectives that live ranks have entered and not finished, all ranks together."""
     checkpoints: bool = False
@@ -188,3 +236,14 @@ class Frame:
     """Oldest first."""
     max_restarts: int = 0
     """How often torchrun may start the group anew."""
+
+    def rank(self, number: int) -> RankFrame | None:
+        """Return a rank by its number."""
+        if 0 <= number < len(self.ranks) and self.ranks[number].rank == number:
+            return self.ranks[number]
+        return next((rank for rank in self.ranks if rank.rank == number), None)
+
+    def values(self, field: str) -> Sequence[Any]:
+        """Return a field of every rank, in order; for some fields cheaper than to look at the ranks."""
+        ranks = self.ranks
+        return ranks.values(field) if isinstance(ranks, Ranks) else [getattr(rank, field) for rank in ranks]

@@ -73,10 +73,10 @@ def launch(request: Request) -> RunDir:
     _check_torch()
     if request.backend == "mpi":
         raise RequestError(NO_MPI)
-    if request.start == "spawn" and (request.on_term or request.max_restarts):
-        raise RequestError(
-            "--on-term and --max-restarts need --start torchrun: a program that spawns its ranks ends with them"
-        )
+    if request.start == "spawn" and request.on_term:
+        raise RequestError("--on-term needs --start torchrun: a program that spawns its ranks ends them at a TERM")
+    if request.start == "spawn" and request.max_restarts:
+        raise RequestError("--max-restarts needs --start torchrun, which does the restarting")
     try:
         world = machine.check_world(machine.default_world() if request.world is None else request.world)
         placement = machine.choose(world, request.backend)

@@ -9,39 +9,79 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
 from ddptop.agent import control, wire
 from ddptop.agent.caller import LiveGroup, connect, readable, watchful
 from ddptop.agent.control import Controller
-from ddptop.agent.group import census, freezer, journal, recording, succession
+from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
 from ddptop.agent.private import check_socket
-from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.tui import launch
 from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.source import Aim, ProcessLine, Refused
 from ddptop.tui.store import Liveness, Store
 
-DRAIN_S = 0.004
+if TYPE_CHECKING:
+    from ddptop.tui.past import Past
+
+DEFAULT = Thresholds()
+DRAIN_S = 0.008
 """Longest stay in one `poll`, so that a flood of messages never holds up a key."""
+CATCH_UP_S = 0.03
+"""The same while the past is taken in: the picture is not whole before."""
+EARLIER_S = 0.012
+"""The same for what only plots look back at."""
+RECENT_RECORDS = 8192
+"""Messages of an ended run that its numbers are made of; what is older only plots look back at."""
 LOOK_S = 0.25
 SURVEY_S = 1.0
 FILL_S = 5.0
-"""A gap that is not filled within this is given up and counted."""
+"""A gap that nothing comes for within this is given up and counted."""
+FILL_SLICE_S = 0.012
+"""The same as `DRAIN_S` for records that were asked for."""
+WHOLE_RECORDS = 40_000
+"""Records of all ranks together that are asked for of the past; of older ones each rank sends `SAMPLES`."""
+SAMPLES = 480
+DETAILED = 64
+"""In a larger group only the ranks in sight send their records, and the others summaries."""
+MOST_WATCHED = 64
+REST_S = 0.25
+"""What is in sight has to stay so long before its records are asked for."""
+HEARD_S = 2.0
 ENDING_S = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
+
+_BRIEFLY: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_RUN)
 
 
 class Link:
     """One run, as seen and controlled from outside it."""
 
-    def __init__(self, directory: RunDir, who: str, *, onlooker: bool = False) -> None:
-        """Open a run; an `onlooker` changes nothing about it, not even the record of an end that nobody saw."""
+    def __init__(
+        self,
+        directory: RunDir,
+        who: str,
+        thresholds: Thresholds = DEFAULT,
+        *,
+        onlooker: bool = False,
+        looks_back: bool = False,
+    ) -> None:
+        """Open a run.
+
+        An `onlooker` changes nothing about it, not even the record of an end that nobody saw; one that
+        `looks_back` keeps more of the past than a picture of now takes.
+        """
+        self._thresholds = thresholds
+        self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
         self._user = "" if directory.owner == os.getuid() else _name_of(directory.owner)
@@ -54,11 +94,25 @@ class Link:
         self.directory = directory
         self._run = directory.read()
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
-        self.store = Store(self._run, logs)
+        self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
+        past = _past(self._run.world) if self._looks_back else None
+        self.store = Store(self._run, logs, self._thresholds, past, brief=self._brief)
         self._endings = Endings(directory, self._who)
+        _allow_files(self._run.world)
         self._context = zmq.Context()
         self._sub = watchful(self._context, zmq.SUB)
-        self._sub.subscribe(b"")
+        for topic in _BRIEFLY if self._brief else (b"",):
+            self._sub.subscribe(topic)
+        self._near = watchful(self._context, zmq.SUB)
+        """For the records of watched ranks, connected to them alone."""
+        self._near.subscribe(wire.TOPIC_STEPS)
+        self._listened: set[int] = set()
+        """Ranks whose sockets are the owner's own."""
+        self._wanted: frozenset[int] = frozenset()
+        self._watched: dict[int, str] = {}
+        """By rank, the address its records come from."""
+        self._watch_due = 0.0
+        self._members: dict[int, Member] = {}
         self._connected: dict[int, tuple[str, int]] = {}
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
@@ -66,17 +120,26 @@ class Link:
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
         self._replay: Iterator[wire.Telemetry] | None = None
+        """What is recorded of the run as a whole and of its end."""
+        self._earlier: Iterator[wire.Telemetry] | None = None
+        """Recorded steps, for those who look back."""
         if self._run.launched:
-            self._listen(directory.address("supervisor", "pub"))
+            self._listen(None, directory.address("supervisor", "pub"))
         # Of a job started by hand there is a record only of what was done with it. Reading a database may write
         # beside it, so that an onlooker leaves it alone.
         if not self._onlooker and directory.database.exists():
-            self._replay = recording.read_history(directory.database)
+            self._replay = self._recorded()
+            if past is not None:
+                self._earlier = recording.read_steps(directory.database)
+                past.history.complete = False
+                past.history.only_earlier = self._run.state in ENDED_STATES
+        # What is recorded by then reaches up to what the ranks themselves still tell.
+        self._earlier_due = time.monotonic() + 2 * recorder.BATCH_S
 
     @property
     def settled(self) -> bool:
         """True once everything recorded of the past has been taken in."""
-        return self._replay is None and not self._fills
+        return self._replay is None and self._earlier is None and not self._fills
 
     def poll(self) -> None:
         """Take in what has arrived; bounded in time, never blocks."""
@@ -87,22 +150,48 @@ class Link:
         now = time.monotonic()
         if now >= self._look_due:
             self._look()
-            self._look_due = now + LOOK_S
+            # Many ranks that start have many records; what it takes to read them leaves time for the screen.
+            self._look_due = now + max(LOOK_S, 10 * (time.monotonic() - now))
         if now >= self._survey_due:
             self._survey()
             self._survey_due = now + SURVEY_S
-        deadline = now + DRAIN_S
+        if self._brief:
+            self._follow_watched()
+        deadline = time.monotonic() + DRAIN_S
         if self._replay is None or not self._generation:
-            self._drain(deadline)
+            self._drain(self._sub, deadline)
+            self._drain(self._near, deadline)
         # After a restart the past comes first; what is missed of the present meanwhile, a fill brings.
+        if self._replay is not None:
+            deadline += CATCH_UP_S
         self._take_replay(deadline)
         self._take_fills()
         self._ask_for_gaps()
+        self._take_earlier(now + EARLIER_S)
 
-    def _drain(self, deadline: float) -> None:
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Say which ranks' records are looked at; those of a small group come anyway."""
+        if ranks != self._wanted:
+            self._wanted = ranks
+            self._watch_due = time.monotonic() + REST_S
+
+    def _follow_watched(self) -> None:
+        """Connect to the ranks that are watched now, and to no others."""
+        known = sorted(self._wanted & self._listened)[:MOST_WATCHED]
+        if time.monotonic() < self._watch_due or self._watched.keys() == set(known):
+            return
+        for rank in self._watched.keys() - set(known):
+            self._near.disconnect(self._watched.pop(rank))
+        self.store.watch(frozenset(known))
+        for rank in known:
+            if rank not in self._watched:
+                self._watched[rank] = self._connected[rank][0]
+                self._near.connect(self._watched[rank])
+
+    def _drain(self, socket: zmq.Socket[bytes], deadline: float) -> None:
         while time.monotonic() < deadline:
             try:
-                frames = self._sub.recv_multipart(zmq.NOBLOCK)
+                frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             try:
@@ -114,15 +203,48 @@ class Link:
     def _take_replay(self, deadline: float) -> None:
         if self._replay is None:
             return
-        over = self._run.state in ENDED_STATES
         for message in self._replay:
-            # Of a live run the ranks themselves know better; what happened, and what was before a restart,
-            # is known to the record alone.
-            if over or isinstance(message, wire.Event) or self._is_of_the_past(message):
+            if isinstance(message, wire.Steps):
+                self.store.recall(message, time.time())
+            else:
                 self.store.apply(message, message.at_ns / 1e9 if isinstance(message, wire.Beat) else time.time())
             if time.monotonic() > deadline:
                 return
         self._replay = None
+
+    def _recorded(self) -> Iterator[wire.Telemetry]:
+        """Yield what of the recording the ranks themselves do not tell: of a live run, what happened."""
+        database = self.directory.database
+        if self._run.state in ENDED_STATES:
+            yield from recording.read_ranks(database)
+            yield from recording.read_end(database)
+            yield from recording.read_events(database)
+            yield from recording.read_newest_steps(database, RECENT_RECORDS)
+        elif self._generation:
+            # What was before a restart is known to the record alone.
+            yield from filter(self._is_of_the_past, recording.read_ranks(database))
+            yield from filter(self._is_of_the_past, recording.read_steps(database))
+            yield from recording.read_events(database)
+        else:
+            if self.store.past is not None:
+                self.store.past.history.recorded = True
+            yield from recording.read_events(database)
+
+    def _take_earlier(self, deadline: float) -> None:
+        """Take in the steps of before, once what is needed at once is there."""
+        past = self.store.past
+        if past is None or self._earlier is None or self._replay is not None or self._fills:
+            return
+        if self._run.state not in ENDED_STATES and time.monotonic() < self._earlier_due:
+            return
+        # After a restart they are there already.
+        for message in self._earlier if not self._generation or past.history.only_earlier else ():
+            if isinstance(message, wire.Steps):
+                past.take_earlier(message)
+            if time.monotonic() > deadline:
+                return
+        self._earlier = None
+        past.history.complete = True
 
     def _is_of_the_past(self, message: wire.Telemetry) -> bool:
         return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
@@ -138,7 +260,7 @@ class Link:
         except (OSError, RunDirError):
             # Removed under our eyes, by a newer run of that name: the last picture stays.
             return
-        members = self.directory.members()
+        self._members = members = self.directory.members()
         self.store.know_run(self._run)
         self.store.know_members(members)
         self._generation = max((member.generation for member in members.values()), default=0)
@@ -146,20 +268,24 @@ class Link:
             key = (member.pub, member.process.pid)
             if member.ended is None and self._connected.get(rank) != key:
                 if rank not in self._connected:
-                    self._listen(member.pub)
+                    self._listen(rank, member.pub)
                 self._connected[rank] = key
 
-    def _listen(self, address: str) -> None:
+    def _listen(self, rank: int | None, address: str) -> None:
         try:
             check_socket(address, self.directory.owner)
         except RunDirError as problem:
             self.store.apply(wire.Event(time.time_ns(), f"not listened to: {problem}", None, "error"), time.time())
         else:
             self._sub.connect(address)
+            if rank is not None:
+                self._listened.add(rank)
 
     def _survey(self) -> None:
         try:
-            self.store.know_liveness(_liveness(self.directory, self._meet(self.directory)))
+            # To ask the process table for each of thousands, once a second, would cost more than all the rest.
+            heard = self.store.heard(time.time(), HEARD_S) if self._brief else frozenset()
+            self.store.know_liveness(_liveness(self.directory, self._meet(self.directory, self._members, heard)))
         except RunDirError:
             return
 
@@ -173,19 +299,24 @@ class Link:
                 socket = connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
             except Refused:
                 continue
-            socket.send(wire.encode(wire.Fill(1, first)))
+            limit = max(500, WHOLE_RECORDS // (MOST_WATCHED if self._brief else self._run.world))
+            socket.send(wire.encode(wire.Fill(1, first, limit, SAMPLES)))
             self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
 
     def _take_fills(self) -> None:
+        deadline = time.monotonic() + FILL_SLICE_S
         for rank, (socket, number, give_up) in list(self._fills.items()):
             done = time.monotonic() > give_up
             while not done:
+                if time.monotonic() > deadline:
+                    return
                 try:
                     answer = readable(socket.recv(zmq.NOBLOCK))
                 except zmq.Again:
                     break
                 if isinstance(answer, wire.Steps):
                     self.store.fill(rank, answer.steps, last=False)
+                    self._fills[rank] = (socket, number, time.monotonic() + FILL_S)
                 done = isinstance(answer, wire.Reply) and answer.id == number
             if done:
                 self.store.fill(rank, (), last=True)
@@ -296,6 +427,22 @@ class Link:
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
         self._context.destroy(linger=0)
+
+
+def _allow_files(world: int) -> None:
+    """Raise the limit of open files to what connections to so many ranks take, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 256 + 2 * world
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+
+
+def _past(world: int) -> Past:
+    # It brings NumPy along, which `status` and the plain lines do without.
+    from ddptop.tui.past import Past
+
+    return Past(world)
 
 
 def _name_of(uid: int) -> str:

@@ -42,22 +42,15 @@ class PlainView:
             self._tell_events(frame)
             self._tell_start(frame)
             if frame.state in ENDED:
-                self._drain()
-                return self._summarize(self._source.frame(time.time()))
+                last = drained(self._source)
+                self._tell_events(last)
+                return self._summarize(last)
             if time.monotonic() >= due and frame.step and frame.step_ms is not None:
                 if frame.step != self._last_step:
                     self._say(frame.at, line(frame))
                 self._last_step = frame.step
                 due = time.monotonic() + self._interval_s
             sleep(POLL_S)
-
-    def _drain(self) -> None:
-        # The last records and events are still on their way when the state is known.
-        deadline = time.monotonic() + 0.5
-        while time.monotonic() < deadline:
-            self._source.poll()
-            time.sleep(POLL_S / 5)
-        self._tell_events(self._source.frame(time.time()))
 
     def _announce(self, frame: Frame) -> None:
         if not self._announced:
@@ -93,6 +86,15 @@ class PlainView:
     def _say(self, at: float, text: str) -> None:
         stamp = time.strftime("%H:%M:%S", time.localtime(at))
         print(f"{stamp}  {text}", file=self._out, flush=True)
+
+
+def drained(source: Source) -> Frame:
+    """Return the frame of an ended run, with the records and events that were still on their way."""
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        source.poll()
+        time.sleep(POLL_S / 5)
+    return source.frame(time.time())
 
 
 def line(frame: Frame) -> str:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import is_
 
+from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
-from ddptop.agent.wire import PHASES, Beat, Hello, Step
-from ddptop.tui.curve import POINTS, Curve
+from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
 from ddptop.tui.frame import RankFrame
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.units import clean
 
+DEFAULT = Thresholds()
 WINDOW_NS = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
-SILENT_S = 3.5
-"""Without a heartbeat for so long, three of them missed, a rank is silent."""
-STALLED_S = 10.0
-"""Without a step for so long, and for ten usual steps, a rank is stalled."""
+LOSSES = 240
+"""Losses kept for the small history in a panel."""
+KEPT_S = 1.0
+"""A picture is no older than this; its ages are what grows meanwhile."""
+METRICS = 64
+"""Names a script may log before further ones are left out."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
 
@@ -25,10 +31,16 @@ PENDING = 20_000
 class RankModel:
     """One rank: its identity, its last beat, its records in order, what is missing of them."""
 
-    def __init__(self, rank: int, listener: Callable[[int, Step], None] = lambda rank, step: None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        listener: Callable[[int, Step, bool], None] = lambda rank, step, sampled: None,
+        thresholds: Thresholds = DEFAULT,
+    ) -> None:
         self.rank = rank
+        self._thresholds = thresholds
         self._listener = listener
-        """Told of every record, in order and once."""
+        """Told of every record, in order and once, and whether it stands for others that were not sent."""
         self.hello: Hello | None = None
         self.beat: Beat | None = None
         self.member: Member | None = None
@@ -38,27 +50,34 @@ class RankModel:
         self.missed = 0
         self.metrics: dict[str, float] = {}
         self.loss: float | None = None
+        self.told: Summary | None = None
+        """Its last summary."""
+        self.brief = False
+        """Its records do not come: summaries are all there is of its steps."""
         self._seq = 0
+        self._filling = False
         self._pending: list[Step] = []
         self._recent: deque[Step] = deque(maxlen=512)
-        self._losses: deque[float | None] = deque(maxlen=POINTS)
+        self._losses: deque[float | None] = deque(maxlen=LOSSES)
         self._latencies: deque[int] = deque(maxlen=512)
-        self._curve = Curve()
+        self._means: Means | None = None
+        self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
         self._past_steps = 0
         """Steps of the generations before, which the curve counts on from."""
-        self._summary: _Summary | None = None
 
     def successor(self, past_steps: int) -> RankModel:
-        """Return the model of the process that has taken this one's place; the loss curve goes on."""
+        """Return the model of the process that has taken this one's place, which counts on from there."""
         model = RankModel(self.rank, self._listener)
         model.member, model.alive = self.member, self.alive
-        model._curve, model._past_steps = self._curve, past_steps
+        model._past_steps = past_steps
+        model.brief = self.brief
         return model
 
     @property
     def last_step(self) -> int:
         """The last step on the curve."""
-        return self._past_steps + (self._recent[-1].step if self._recent else 0)
+        told = self.told.step if self.told is not None else 0
+        return self._past_steps + max(told, self._recent[-1].step if self._recent else 0)
 
     def take(self, steps: Iterable[Step]) -> None:
         """Take in records as they come; what follows a gap waits until it is filled."""
@@ -68,6 +87,31 @@ class RankModel:
             elif step.seq > self._seq + 1 and len(self._pending) < PENDING:
                 self._pending.append(step)
 
+    def take_summary(self, summary: Summary) -> bool:
+        """Take in what its steps were like; return whether it is news."""
+        before = self.told
+        if before is not None and summary.number <= before.number:
+            return False
+        self.told, self._means = summary, None
+        if before is not None:
+            self.missed += summary.number - before.number - 1
+        if self.brief:
+            self._note_loss(summary.step, summary.loss)
+        self._note_metrics(summary.metrics)
+        return True
+
+    def watch(self, watched: bool) -> None:
+        """Expect its records from the first one on, or let go of those that there are."""
+        if self.brief != watched:
+            return
+        self.brief = not watched
+        self._pending.clear()
+        self._recent.clear()
+        self._latencies.clear()
+        if watched:
+            self._seq = 0
+            self._losses.clear()
+
     @property
     def gap(self) -> int | None:
         """Number of the first record that is missing, None when there is no gap."""
@@ -75,40 +119,60 @@ class RankModel:
         return self._seq + 1 if behind else None
 
     def fill(self, steps: Iterable[Step], *, last: bool) -> None:
-        """Take in records asked for; after the `last` ones, what is still missing is given up and counted."""
+        """Take in records asked for; after the `last` ones, what is still missing is given up and counted.
+
+        What a rank keeps has no holes: between records of an answer it left out some on purpose.
+        """
         for step in steps:
             if step.seq > self._seq:
-                self.missed += step.seq - self._seq - 1 if self._seq else 0
-                self._append(step)
+                left_out = step.seq > self._seq + 1
+                if left_out and self._seq and not self._filling:
+                    self.missed += step.seq - self._seq - 1
+                self._append(step, sampled=left_out and self._filling)
+                self._filling = True
         if last:
+            self._filling = False
             pending, self._pending = self._pending, []
             for step in sorted(pending, key=lambda waiting: waiting.seq):
                 if step.seq > self._seq:
                     self.missed += step.seq - self._seq - 1 if self._seq else 0
                     self._append(step)
 
-    def _append(self, step: Step) -> None:
+    def _append(self, step: Step, *, sampled: bool = False) -> None:
         self._seq = step.seq
-        self._listener(self.rank, step)
+        self._listener(self.rank, step, sampled)
         self._recent.append(step)
-        self._losses.append(step.loss)
-        if step.loss is not None:
-            self.loss = step.loss
-            self._curve.add(self._past_steps + step.step, step.loss)
-        self._latencies.extend(
-            call.duration_ns
-            for call in step.collectives
-            if call.duration_ns is not None and call.op.startswith("all_reduce")
-        )
-        self.metrics.update({clean(name, 40): value for name, value in step.metrics.items()})
-        self._summary = None
+        self._note_loss(step.step, step.loss)
+        self._latencies.extend(latencies_of(step))
+        self._note_metrics(step.metrics)
+        self._means = None
+
+    def _note_loss(self, step: int, loss: float | None) -> None:
+        self._losses.append(loss)
+        if loss is not None:
+            self.loss = loss
+
+    def _note_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            known = name if name in self.metrics else clean(name, 40)
+            if known in self.metrics or len(self.metrics) < METRICS:
+                self.metrics[known] = value
 
     @property
-    def summary(self) -> _Summary:
-        """Means over the recent window; computed once for each batch of records."""
-        if self._summary is None:
-            self._summary = _Summary(self._recent, self._latencies)
-        return self._summary
+    def means(self) -> Means:
+        """What its recent steps were like; computed once for each batch of records."""
+        if self._means is None:
+            told = self.told if self.told is not None and self.told.seq > self._seq else None
+            self._means = _of_steps(self._recent, self._latencies) if told is None else _of_summary(told)
+        return self._means
+
+    @property
+    def step(self) -> int | None:
+        """Steps completed."""
+        if self.beat is None:
+            return None
+        recorded = self._recent[-1].step if self._recent else 0
+        return max(self.beat.step, recorded, self.told.step if self.told is not None else 0)
 
     def state(self, now: float) -> str:
         """Return the rank's state, one of `frame.STATES`."""
@@ -120,23 +184,40 @@ class RankModel:
             return "lost"
         if self.beat is None:
             return "starting"
-        if self.heard_at is not None and now - self.heard_at > SILENT_S:
+        if self.heard_at is not None and now - self.heard_at > self._thresholds.silent_s:
             return "silent"
         if self.beat.state == "running" and self._is_stalled(now):
             return "stalled"
         return "finished" if self.beat.state == "ended" else self.beat.state
 
     def _is_stalled(self, now: float) -> bool:
-        if self.beat is None or self.beat.step_at_ns is None or not self._recent:
+        if self.beat is None or self.beat.step_at_ns is None:
             return False
         age = now - self.beat.step_at_ns / 1e9
-        return age > STALLED_S and age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
+        if age <= self._thresholds.stalled_s:
+            return False
+        if self._recent:
+            return age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
+        return self.told is not None and age > 10 * self.told.wall_ns / 1e9
 
     def frame(
         self, now: float, state: str, log: str | None = None, *, exchange: tuple[float, float] | None = None
     ) -> RankFrame:
-        """Return the picture of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step."""
-        beat, hello, member, summary = self.beat, self.hello, self.member, self.summary
+        """Return the picture of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
+
+        Of a rank that sends summaries, the same picture again while nothing new came: who has drawn it is done.
+        """
+        source = (self.beat, self.told, self.member, self.hello, state)
+        if self.brief and self._picture is not None:
+            at, drawn_from, picture = self._picture
+            if all(map(is_, source, drawn_from)) and 0 <= now - at < KEPT_S:
+                return picture
+        picture = self._drawn_up(now, state, log, exchange)
+        self._picture = now, source, picture
+        return picture
+
+    def _drawn_up(self, now: float, state: str, log: str | None, exchange: tuple[float, float] | None) -> RankFrame:
+        beat, hello, member, means = self.beat, self.hello, self.member, self.means
         moving = state in ("running", "stalled", "pausing")
         activity = "" if beat is None else clean(beat.activity, 60)
         if state == "starting" and beat is None:
@@ -148,20 +229,19 @@ class RankModel:
             activity=activity,
             pid=member.process.pid if member is not None else None,
             host=None if member is None else clean(member.host, 60),
-            step=None if beat is None else max(beat.step, self._recent[-1].step if self._recent else 0),
-            step_age_s=self._age(now),
-            heard_age_s=None if self.heard_at is None else max(0.0, now - self.heard_at),
+            step=self.step,
+            step_age_s=self.age(now),
+            heard_age_s=self.heard_age(now),
             loss=self.loss,
             losses=tuple(self._losses),
-            curve=self._curve.points(),
-            step_ms=summary.step_ms,
-            phases_ms=summary.phases_ms,
-            allreduce_p50_ms=summary.p50_ms,
-            allreduce_p99_ms=summary.p99_ms,
+            step_ms=means.step_ms,
+            phases_ms=means.phases_ms,
+            allreduce_p50_ms=means.p50_ms,
+            allreduce_p99_ms=means.p99_ms,
             allreduce_wait_ms=None if exchange is None else exchange[0],
             allreduce_transfer_ms=None if exchange is None else exchange[1],
             timed_every=1 if beat is None else beat.timed_every,
-            samples_per_s=summary.samples_per_s if moving else None,
+            samples_per_s=means.samples_per_s if moving else None,
             memory_bytes=None if beat is None else beat.memory_bytes,
             memory_total_bytes=None if beat is None else beat.memory_total_bytes,
             memory_kind="device" if device is not None and not device.startswith("cpu") else "process",
@@ -175,18 +255,26 @@ class RankModel:
             missed=self.missed,
             dropped=0 if beat is None else beat.dropped,
             refused=0 if beat is None else beat.refused,
+            faults=0 if beat is None else beat.faults,
             fault=None if beat is None or beat.fault is None else clean(beat.fault, 200),
             health=None if beat is None or beat.health is None else clean(beat.health, 120),
-            device_ms=summary.device_ms,
+            device_ms=means.device_ms,
             ended=self._ended(),
+            coordinates=None if beat is None or beat.coordinates is None else _cleaned(beat.coordinates),
             torch_version=None if beat is None or beat.torch_version is None else clean(beat.torch_version, 40),
             python_version=None if hello is None else clean(hello.python_version, 40),
         )
 
-    def _age(self, now: float) -> float | None:
+    def heard_age(self, now: float) -> float | None:
+        """Return the seconds since anything came from it."""
+        return None if self.heard_at is None else max(0.0, now - self.heard_at)
+
+    def age(self, now: float) -> float | None:
+        """Return the seconds since its last step."""
         newest = max(
             (self.beat.step_at_ns or 0) if self.beat is not None else 0,
             self._recent[-1].end_at_ns if self._recent else 0,
+            self.told.end_at_ns if self.told is not None else 0,
         )
         return max(0.0, now - newest / 1e9) if newest else None
 
@@ -197,22 +285,50 @@ class RankModel:
         return f"exit code {ended.exit_code}" + (f": {clean(ended.error, 300)}" if ended.error else "")
 
 
-class _Summary:
-    """Means over the last `WINDOW_NS` of training, in ms; None where nothing is known."""
+def _cleaned(coordinates: Mapping[str, int]) -> dict[str, int]:
+    return {clean(name, 20): where for name, where in list(coordinates.items())[:8]}
 
-    def __init__(self, recent: deque[Step], latencies: deque[int]) -> None:
-        window = _window(recent)
-        count, wall = len(window), sum(step.wall_ns for step in window)
-        self.step_ms = wall / count / 1e6 if count else None
-        self.phases_ms = _phases(window) if count else None
-        self.device_ms = _device(window)
-        samples = [step.samples for step in window if step.samples is not None]
-        self.samples_per_s = sum(samples) / wall * 1e9 if samples and wall else None
-        self.p50_ms = self.p99_ms = None
-        if latencies:
-            ordered = sorted(latencies)
-            self.p50_ms = ordered[len(ordered) // 2] / 1e6
-            self.p99_ms = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1e6
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the last `WINDOW_NS` of training were like, in ms; None where nothing is known."""
+
+    step_ms: float | None
+    phases_ms: dict[str, float] | None
+    device_ms: dict[str, float] | None
+    samples_per_s: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+def _of_steps(recent: deque[Step], latencies: deque[int]) -> Means:
+    window = _window(recent)
+    count, wall = len(window), sum(step.wall_ns for step in window)
+    samples = [step.samples for step in window if step.samples is not None]
+    p50, p99 = percentiles(latencies) or (None, None)
+    return Means(
+        step_ms=wall / count / 1e6 if count else None,
+        phases_ms=_phases(window) if count else None,
+        device_ms=_device(window),
+        samples_per_s=sum(samples) / wall * 1e9 if samples and wall else None,
+        p50_ms=_ms(p50),
+        p99_ms=_ms(p99),
+    )
+
+
+def _of_summary(told: Summary) -> Means:
+    return Means(
+        step_ms=told.wall_ns / 1e6,
+        phases_ms=_told_phases(told),
+        device_ms=None,
+        samples_per_s=told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None,
+        p50_ms=_ms(told.p50_ns),
+        p99_ms=_ms(told.p99_ns),
+    )
+
+
+def _ms(value: int | None) -> float | None:
+    return None if value is None else value / 1e6
 
 
 def _window(recent: deque[Step]) -> list[Step]:
@@ -226,7 +342,20 @@ def _window(recent: deque[Step]) -> list[Step]:
     return window
 
 
-def _phases(window: list[Step]) -> dict[str, float]:
+def _told_phases(told: Summary) -> dict[str, float]:
+    phases = {
+        "data": told.data_ns / 1e6,
+        "forward": told.forward_ns / 1e6,
+        "backward": told.backward_ns / 1e6,
+        "optimizer": told.optimizer_ns / 1e6,
+    }
+    if told.wait_ns is not None:
+        phases["wait"] = told.wait_ns / 1e6
+    phases["other"] = told.other_ns / 1e6
+    return phases
+
+
+def _phases(window: Sequence[Step]) -> dict[str, float]:
     """Return the mean of each phase in ms; a phase that was not observed is left out."""
     phases = {}
     for phase in PHASES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol, cast
 
 from ddptop.agent.control import Refused, Unholdable
 from ddptop.agent.identity import Process
@@ -46,6 +46,9 @@ class Source(Protocol):
     def frame(self, now: float) -> Frame:
         """Return an immutable picture; `now` is seconds since the epoch."""
         ...
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone."""
 
     def pause(self) -> str:
         """Hold all ranks at one step. Blocks; returns one line saying what was done.
@@ -136,3 +139,25 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of sockets and files; the run goes on."""
+
+
+_READING: Final = frozenset({"poll", "frame", "watch", "close"})
+
+
+def read_only(source: Source) -> Source:
+    """Return the same run, to be looked at only: everything else is refused, also what is added to `Source` later."""
+    return cast(Source, _ReadOnly(source))
+
+
+class _ReadOnly:
+    """A source that refuses."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name) if name in _READING else _refuse
+
+
+def _refuse(*_: object, **__: object) -> str:
+    raise Refused("this dashboard is read-only; `ddptop serve --control` makes one that is not")

@@ -13,47 +13,55 @@ from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.link import Link
 from ddptop.tui.plain import phases, progress
+from ddptop.tui.settings import Thresholds
 from ddptop.tui.units import DASH, clean, duration, loss, size
 
 PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""
 
 
-def frames(directories: Sequence[rundir.RunDir], who: str) -> list[Frame]:
-    """Return the present frame of each run, once its live ranks have been heard."""
+def frames(directories: Sequence[rundir.RunDir], who: str, thresholds: Thresholds) -> list[Frame]:
+    """Return the present frame of each run, see `heard`."""
     links = []
     for directory in directories:
         try:
-            links.append(Link(directory, who, onlooker=directory.owner != os.getuid()))
+            links.append(Link(directory, who, thresholds, onlooker=directory.owner != os.getuid()))
         except rundir.RunDirError:
             # Removed, or damaged, since it was listed.
             continue
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            for link in links:
-                link.poll()
-            now = time.time()
-            pictures = [link.frame(now) for link in links]
-            complete = all(link.settled and _is_heard(frame) for link, frame in zip(links, pictures, strict=True))
-            if complete or time.monotonic() > deadline:
-                return pictures
-            time.sleep(0.01)
+        return heard(links)
     finally:
         for link in links:
             link.close()
 
 
+def heard(links: Sequence[Link]) -> list[Frame]:
+    """Poll until every live rank has been heard, or has had time enough, and return the frames of then."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        for link in links:
+            link.poll()
+        now = time.time()
+        pictures = [link.frame(now) for link in links]
+        complete = all(link.settled and _is_heard(frame) for link, frame in zip(links, pictures, strict=True))
+        if complete or time.monotonic() > deadline:
+            return pictures
+        time.sleep(0.01)
+
+
 def _is_heard(frame: Frame) -> bool:
     if frame.state in ENDED:
         return True
-    return all(rank.heard_age_s is not None or rank.state in ENDED for rank in frame.ranks if rank.pid is not None)
+    # By its beat: records of a generation before are no sign of this one.
+    return all(rank.step is not None or rank.state in ENDED for rank in frame.ranks if rank.pid is not None)
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
     """Return the documented form of `status --json`."""
     return {
         "run": frame.run,
+        "at": round(frame.at, 3),
         "state": frame.state,
         "program": frame.program,
         "world": frame.world,
@@ -116,6 +124,7 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
         "step_age_s": _number(rank.step_age_s),
         "health": rank.health,
         "metrics": {name: _number(value) for name, value in rank.metrics.items()},
+        "coordinates": rank.coordinates,
         "log": rank.log,
         "ended": rank.ended,
     }

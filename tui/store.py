@@ -7,24 +7,31 @@ writers; everything on the screen, in `status --json` and in the plain output co
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
 from ddptop.tui.collectives import Alignment
-from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Restart, Verdict
-from ddptop.tui.rankmodel import RankModel
+from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict
+from ddptop.tui.rankmodel import DEFAULT, RankModel
+from ddptop.tui.settings import Thresholds
+from ddptop.tui.totals import Totals, add_up
 from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
 
+if TYPE_CHECKING:
+    from ddptop.tui.past import Past
+
 EVENTS = 500
+RENEWED_S = 1.0
+"""The numbers of a group that sends summaries are added up no more often than this."""
 _ACTED = frozenset({"running", "pausing", "paused", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
-STANDS_OUT = 1.15
-"""A rank is called the slowest where its own time is this many times the group's median."""
+KEPT = 0.7
+"""A verdict once told stays down to this part of the share from which it is told."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +52,31 @@ class Liveness:
 class Store:
     """Everything known of one run."""
 
-    def __init__(self, run: Run, logs: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        logs: Mapping[int, str] | None = None,
+        thresholds: Thresholds = DEFAULT,
+        past: Past | None = None,
+        *,
+        brief: bool = False,
+    ) -> None:
+        """Know nothing yet; `brief` where only the ranks that are watched send their records."""
         self._run = run
+        self._thresholds = thresholds
+        self._brief = brief
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
+        self.past = past
+        """Where somebody looks back."""
         self._judge = Judge(run.world)
         self._alignment = Alignment(run.world)
-        self._ranks = {rank: RankModel(rank, self._record) for rank in range(run.world)}
+        self._ranks = {rank: self._new_rank(rank) for rank in range(run.world)}
+        self._watched: frozenset[int] = frozenset()
+        self._round: dict[int, wire.Summary] = {}
+        """By rank, what came since the verdict was last asked."""
+        self._totals: tuple[float, Totals] | None = None
+        """Of the group, and when they were added up."""
         self._events: deque[EventLine] = deque(maxlen=EVENTS)
         self._group: wire.RunState | None = None
         self._liveness: Liveness | None = None
@@ -80,6 +105,8 @@ class Store:
                     return
                 model.beat, model.heard_at = message, now
                 self._judge.beat(message)
+                if self.past is not None:
+                    self.past.beat(message)
             case wire.Steps(rank, steps, generation):
                 self._follow(generation, now)
                 model = self._ranks.get(rank)
@@ -89,10 +116,26 @@ class Store:
                 if generation == self._generation:
                     model.take(steps)
                     model.heard_at = now
+            case wire.Summary():
+                self._follow(message.generation, now)
+                model = self._ranks.get(message.rank)
+                if model is None:
+                    self.refused += 1
+                    return
+                if message.generation == self._generation:
+                    if model.take_summary(message) and self._brief:
+                        self._take_round(message)
+                    model.heard_at = now
             case wire.Event(at_ns, text, rank, level):
                 self._add(EventLine(at_ns / 1e9, clean(text, 400), rank, level))
             case wire.RunState():
                 self._group = message
+
+    def recall(self, recorded: wire.Steps, now: float) -> None:
+        """Take in recorded steps, of which earlier ones may have been left out."""
+        self._follow(recorded.generation, now)
+        if recorded.generation == self._generation:
+            self.fill(recorded.rank, recorded.steps, last=False)
 
     def _greet(self, hello: wire.Hello, now: float) -> None:
         model = self._ranks.get(hello.rank)
@@ -112,6 +155,8 @@ class Store:
             # A new process in the old one's place: its numbers begin anew.
             self._ranks[hello.rank] = model = model.successor(0)
             self._begin_anew()
+            if self.past is not None:
+                self.past.history.forget(hello.rank)
         model.hello, model.heard_at = hello, now
 
     def _follow(self, generation: int, now: float) -> None:
@@ -121,6 +166,8 @@ class Store:
         # Every rank's curve goes on from the same step, however far each had come.
         last = max(model.last_step for model in self._ranks.values())
         self._ranks = {rank: model.successor(last) for rank, model in self._ranks.items()}
+        if self.past is not None:
+            self.past.history.count_on(last)
         self._generation = generation
         self._restarts += (Restart(generation, now, last),)
         self._rank_states = {}
@@ -132,10 +179,50 @@ class Store:
     def _begin_anew(self) -> None:
         self._judge.restart()
         self._alignment = Alignment(self._run.world)
+        self._round.clear()
+        if self.past is not None:
+            self.past.restart()
 
-    def _record(self, rank: int, step: wire.Step) -> None:
-        self._judge.take(rank, step)
-        self._alignment.take(rank, step)
+    def _new_rank(self, rank: int) -> RankModel:
+        model = RankModel(rank, self._record, self._thresholds)
+        model.brief = self._brief
+        return model
+
+    def _record(self, rank: int, step: wire.Step, sampled: bool) -> None:
+        if self.past is not None:
+            if self._brief:
+                self.past.steps.take(rank, step)
+            else:
+                self.past.take(rank, step, sampled=sampled)
+        if not sampled and not self._brief:
+            self._judge.take(rank, step)
+            self._alignment.take(rank, step)
+
+    def _take_round(self, summary: wire.Summary) -> None:
+        """Take in a summary; when there is one of every rank, let them count as one step of the group."""
+        if self.past is not None:
+            self.past.take_summary(summary)
+        self._round[summary.rank] = summary
+        if len(self._round) == len(self._ranks):
+            number = min(each.step for each in self._round.values())
+            for rank, each in self._round.items():
+                self._judge.take(rank, _typical_step(each, number))
+            self._round.clear()
+
+    def heard(self, now: float, within_s: float) -> frozenset[int]:
+        """Return the ranks that something came from lately."""
+        return frozenset(
+            rank
+            for rank, model in self._ranks.items()
+            if model.heard_at is not None and 0 <= now - model.heard_at < within_s
+        )
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Expect the records of these ranks, and of all others summaries alone."""
+        for rank in self._watched ^ ranks:
+            if rank in self._ranks:
+                self._ranks[rank].watch(rank in ranks)
+        self._watched = ranks
 
     def know_run(self, run: Run) -> None:
         """Take in the run's record."""
@@ -163,7 +250,8 @@ class Store:
 
     def gaps(self) -> dict[int, int]:
         """Return, by rank, the number of the first record that is missing."""
-        return {rank: model.gap for rank, model in self._ranks.items() if model.gap is not None}
+        expected = self._watched & self._ranks.keys() if self._brief else self._ranks
+        return {rank: gap for rank in expected if (gap := self._ranks[rank].gap) is not None}
 
     def fill(self, rank: int, steps: Iterable[wire.Step], *, last: bool) -> None:
         """Take in records that were asked for; `last` when no more of them will come."""
@@ -178,17 +266,46 @@ class Store:
         states = {rank: _in_context(each, state, rank == culprit) for rank, each in own.items()}
         self._note_changes(now, state, states)
         hosts = {model.member.host for model in self._ranks.values() if model.member is not None}
-        ranks = tuple(
-            # The clocks of two machines are not the same to a millisecond.
-            model.frame(
+
+        def draw(rank: int) -> RankFrame:
+            return self._ranks[rank].frame(
                 now,
                 states[rank],
                 self._logs.get(rank),
+                # The clocks of two machines are not the same to a millisecond.
                 exchange=self._alignment.means_ms(rank) if len(hosts) < 2 else None,
             )
-            for rank, model in self._ranks.items()
-        )
+
+        ranks: Sequence[RankFrame]
+        if self._brief:
+            ranks = Ranks(len(self._ranks), draw, lambda field: self._tell(field, now, states))
+        else:
+            ranks = tuple(draw(rank) for rank in self._ranks)
         return self._picture(now, state, ranks)
+
+    def _tell(self, field: str, now: float, states: Mapping[int, str]) -> Sequence[Any] | None:
+        """Return a field of all ranks as their frames would have it; None for one that is not at hand."""
+        models = self._ranks.values()
+        match field:
+            case "rank":
+                return list(self._ranks)
+            case "state":
+                return list(states.values())
+            case "step":
+                return [model.step for model in models]
+            case "health":
+                return [None if model.beat is None else model.beat.health for model in models]
+            case "step_age_s":
+                return [model.age(now) for model in models]
+            case "heard_age_s":
+                return [model.heard_age(now) for model in models]
+        return None
+
+    def _added_up(self, now: float) -> Totals:
+        """Return the numbers of the group; with summaries once a second they need not be newer."""
+        if self._totals is None or not self._brief or not 0 <= now - self._totals[0] < RENEWED_S:
+            self._totals = now, add_up(self._ranks.values(), self._thresholds.slowest_factor)
+        return self._totals[1]
 
     def _run_state(self, ranks: Mapping[int, str]) -> str:
         recorded = self._run.state
@@ -235,12 +352,19 @@ class Store:
 
     def _note_verdict(self, now: float) -> None:
         """Tell of a change of verdict once; its numbers may go on changing."""
-        before, verdict = self._verdict, self._judge.verdict
+        before, verdict = self._verdict, self._worth_telling(self._judge.verdict)
         if verdict is not None and (before is None or _accused(before) != _accused(verdict)):
             self._add(EventLine(now, verdict.text, verdict.rank, "warning"))
         elif verdict is None and before is not None:
             self._add(EventLine(now, f"no longer: {before.text}", before.rank, "info"))
         self._verdict = verdict
+
+    def _worth_telling(self, verdict: Verdict | None) -> Verdict | None:
+        """Leave out what costs too little; what is told already stays for somewhat less, lest it comes and goes."""
+        if verdict is None or verdict.share is None:
+            return verdict
+        told = self._verdict is not None and _accused(self._verdict) == _accused(verdict)
+        return verdict if verdict.share >= self._thresholds.verdict_share * (KEPT if told else 1) else None
 
     def _telling(self, state: str) -> str:
         if state in ENDED:
@@ -251,28 +375,23 @@ class Store:
     def _add(self, event: EventLine) -> None:
         self._events.append(event)
 
-    def _picture(self, now: float, state: str, ranks: tuple[RankFrame, ...]) -> Frame:
-        run, live = self._run, self._liveness
+    def _picture(self, now: float, state: str, ranks: Sequence[RankFrame]) -> Frame:
+        run, live, totals = self._run, self._liveness, self._added_up(now)
+        step, total, step_ms = totals.step, totals.total_steps, totals.step_ms
         beats = [model.beat for model in self._ranks.values() if model.beat is not None]
-        step = min((rank.step for rank in ranks if rank.step is not None), default=None)
-        if any(rank.step is None for rank in ranks):
-            step = None
-        total = max((beat.total_steps for beat in beats if beat.total_steps is not None), default=None)
-        step_ms = max((rank.step_ms for rank in ranks if rank.step_ms is not None), default=None)
         moving = state in ("running", "pausing", "stalled")
         cause, cause_rank = self._cause()
-        losses = [rank.loss for rank in ranks if rank.loss is not None]
         return Frame(
             run=run.run,
             state=state,
             program=clean(run.program, 200),
             world=run.world,
             at=now,
-            backend=run.backend or _first(beat.backend for beat in beats),
-            device=run.device or _first(beat.device for beat in beats),
+            backend=run.backend or totals.backend,
+            device=run.device or totals.device,
             placement=clean(run.placement, 200),
             injected=clean(run.injected, 300) or None,
-            note=_first(clean(beat.note, 200) for beat in beats if beat.note is not None),
+            note=totals.note,
             started_at=run.created_at_ns / 1e9,
             ended_at=None if run.ended_at_ns is None else run.ended_at_ns / 1e9,
             held_since=self._held(state, beats),
@@ -280,10 +399,10 @@ class Store:
             total_steps=total,
             eta_s=(total - step) * step_ms / 1e3 if moving and total and step is not None and step_ms else None,
             step_ms=step_ms,
-            phases_ms=_mean_phases(ranks),
-            samples_per_s=_sum(rank.samples_per_s for rank in ranks) if moving else None,
-            loss=sum(losses) / len(losses) if losses else None,
-            slowest=_slowest(ranks),
+            phases_ms=totals.phases_ms,
+            samples_per_s=totals.samples_per_s if moving else None,
+            loss=totals.loss,
+            slowest=totals.slowest,
             torchrun_pid=run.torchrun.pid if run.torchrun is not None else None,
             supervised=live.supervised if live is not None else True,
             orphaned=live.orphaned if live is not None else False,
@@ -294,10 +413,14 @@ class Store:
             ranks=ranks,
             events=tuple(self._events),
             verdict=self._verdict,
-            refused=self.refused
-            + sum(rank.refused for rank in ranks)
-            + (self._group.refused if self._group is not None else 0),
-            outstanding=sum(rank.outstanding for rank in ranks if rank.state not in ENDED),
+            past=self.past,
+            logged=frozenset().union(*(model.metrics for model in self._ranks.values())),
+            refused=self.refused + totals.refused + (self._group.refused if self._group is not None else 0),
+            outstanding=sum(
+                model.beat.outstanding
+                for rank, model in self._ranks.items()
+                if model.beat is not None and self._rank_states[rank] not in ENDED
+            ),
             checkpoints=any(beat.checkpoints for beat in beats),
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
             ending=self._countdown or (clean(self._group.ending, 200) if self._group is not None else ""),
@@ -346,32 +469,20 @@ def _accused(verdict: Verdict) -> tuple[str, int | None, str | None]:
     return verdict.kind, verdict.rank, verdict.phase
 
 
-def _first(values: Iterable[str | None]) -> str | None:
-    return next((value for value in values if value), None)
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _mean_phases(ranks: Iterable[RankFrame]) -> dict[str, float] | None:
-    known = [rank.phases_ms for rank in ranks if rank.phases_ms is not None]
-    if not known:
-        return None
-    common = [phase for phase in wire.PHASES if all(phase in phases for phases in known)]
-    return {phase: statistics.fmean(phases[phase] for phases in known) for phase in common}
-
-
-def _slowest(ranks: Iterable[RankFrame]) -> int | None:
-    """Return the rank with the largest time of its own, without waiting, if it stands out."""
-    own = {
-        rank.rank: rank.step_ms - rank.phases_ms["wait"]
-        for rank in ranks
-        if rank.step_ms is not None and rank.phases_ms is not None and "wait" in rank.phases_ms
-    }
-    if len(own) < 2:
-        return None
-    slowest = max(own, key=own.__getitem__)
-    others = [value for rank, value in own.items() if rank != slowest]
-    return slowest if own[slowest] > STANDS_OUT * statistics.median(others) else None
+def _typical_step(summary: wire.Summary, number: int) -> wire.Step:
+    """Return a record of a step like those of a summary."""
+    return wire.Step(
+        seq=summary.number,
+        step=number,
+        end_at_ns=summary.end_at_ns,
+        wall_ns=summary.wall_ns,
+        data_ns=summary.data_ns,
+        forward_ns=summary.forward_ns,
+        backward_ns=summary.backward_ns,
+        optimizer_ns=summary.optimizer_ns,
+        wait_ns=summary.wait_ns,
+        other_ns=summary.other_ns,
+        loss=summary.loss,
+        samples=None if summary.samples is None else round(summary.samples),
+        starved_ns=summary.starved_ns,
+    )

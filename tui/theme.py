@@ -1,7 +1,8 @@
 """Every color of the dashboard, by what it means, and the sign that says the same without color.
 
-The hues of the phases are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which
-people with color-blind vision can tell apart; a letter or a shape always stands beside them.
+They begin from those of Okabe and Ito (https://jfly.uni-koeln.de/color/).  Text has a contrast of 4.5 or
+more, and hues that are told apart stay apart for color-blind eyes; a test computes both.  A letter or a
+shape always stands beside a hue.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from rich.style import Style
-from textual.color import Color
+from textual.color import Color, Gradient
 from textual.theme import Theme
 
 MARKS: Final[Mapping[str, str]] = {
@@ -44,6 +45,16 @@ LETTERS: Final[Mapping[str, str]] = {
 RANK_HUES: Final = 8
 """Lines of the plot that have a color of their own; further ranks begin again."""
 
+_PHASES: Final = {
+    "phase-data": "#e69f00",
+    "phase-forward": "#56b4e9",
+    "phase-backward": "#3d86cf",
+    "phase-optimizer": "#2bc48a",
+    "phase-wait": "#c05a80",
+    "phase-other": "#b4bcc6",
+}
+"""Grounds of bars and swatches, under dark letters, in both themes."""
+
 _DARK_HUES: Final = {
     "state-starting": "#56b4e9",
     "state-running": "#3fc380",
@@ -58,65 +69,76 @@ _DARK_HUES: Final = {
     "state-failed": "#ef6a4c",
     "state-killed": "#ef6a4c",
     "state-lost": "#cc79a7",
-    "phase-data": "#e69f00",
-    "phase-forward": "#56b4e9",
-    "phase-backward": "#2f7fc1",
-    "phase-optimizer": "#009e73",
-    "phase-wait": "#d8688a",
-    "phase-other": "#7d8590",
+    "transfer": "#009e73",
     "rank-slow": "#e69f00",
     "rank-chosen": "#ffffff",
     "rank-border": "#4b5563",
+    "row-chosen": "#1f2d3f",
     "level-info": "#9aa4b2",
     "level-warning": "#e69f00",
     "level-error": "#ef6a4c",
     "value": "#e8ecf1",
     "label": "#8d97a5",
-    "faint": "#5b6472",
+    "faint": "#7e8896",
     "gauge": "#7a9cc6",
     "history": "#7fb8a4",
     "brand": "#56b4e9",
 }
-_LINES: Final = ("#56b4e9", "#e69f00", "#3fc380", "#cc79a7", "#f0e442", "#4f8fd0", "#ef6a4c", "#b0b8c4")
+_LINES: Final = ("#56b4e9", "#e69f00", "#3fc380", "#cc79a7", "#f0e442", "#8f7ff0", "#ef6a4c", "#b0b8c4")
 
 _LIGHT_HUES: Final = {
-    "state-starting": "#0072b2",
+    "state-starting": "#005a8c",
     "state-running": "#00734f",
-    "state-pausing": "#7a6a00",
-    "state-paused": "#7a6a00",
-    "state-frozen": "#a35f00",
-    "state-stalled": "#a35f00",
-    "state-silent": "#9a3f74",
-    "state-killing": "#b53a10",
+    "state-pausing": "#7a6600",
+    "state-paused": "#7a6600",
+    "state-frozen": "#6e3a00",
+    "state-stalled": "#6e3a00",
+    "state-silent": "#b32d9e",
+    "state-killing": "#b3123a",
     "state-finished": "#00734f",
     "state-stopped": "#00734f",
-    "state-failed": "#b53a10",
-    "state-killed": "#b53a10",
-    "state-lost": "#9a3f74",
-    "phase-data": "#e69f00",
-    "phase-forward": "#56b4e9",
-    "phase-backward": "#2f7fc1",
-    "phase-optimizer": "#1fae84",
-    "phase-wait": "#d8688a",
-    "phase-other": "#9aa1ab",
-    "rank-slow": "#a35f00",
+    "transfer": "#00734f",
+    "state-failed": "#b3123a",
+    "state-killed": "#b3123a",
+    "state-lost": "#b32d9e",
+    "rank-slow": "#8a4600",
     "rank-chosen": "#000000",
     "rank-border": "#a9b0ba",
-    "level-info": "#5a6472",
-    "level-warning": "#a35f00",
-    "level-error": "#b53a10",
+    "row-chosen": "#d3e3f2",
+    "level-info": "#4f5866",
+    "level-warning": "#8a4600",
+    "level-error": "#b3123a",
     "value": "#16191d",
-    "label": "#5a6472",
-    "faint": "#9aa1ab",
-    "gauge": "#4a78b0",
-    "history": "#2f7d66",
-    "brand": "#0072b2",
+    "label": "#4f5866",
+    "faint": "#616975",
+    "gauge": "#3a689f",
+    "history": "#25705b",
+    "brand": "#005a8c",
 }
-_LIGHT_LINES: Final = ("#0072b2", "#a35f00", "#00734f", "#9a3f74", "#7a6a00", "#56b4e9", "#b53a10", "#5a6472")
+_LIGHT_LINES: Final = ("#1747d1", "#6b2c00", "#17703f", "#9a1f94", "#7a6600", "#00334d", "#5f0a14", "#4a4f58")
 
 
-def _variables(hues: Mapping[str, str], lines: tuple[str, ...]) -> dict[str, str]:
-    return {**hues, **{f"line-{index}": hue for index, hue in enumerate(lines)}}
+SHADES: Final = 16
+"""Colors of a scale from little to much."""
+SHADE_SIGNS: Final = ".:-=+*#%@"
+"""The same scale where a terminal has no colors for it."""
+NOT_FINITE: Final = "×"
+
+# Inferno of Matplotlib (https://bids.github.io/colormap/): evenly lighter, so that it is read without any color vision.
+_INFERNO: Final = (
+    "#1f0c48", "#3b0964", "#550f6d", "#721a6e", "#88226a", "#a32c61", "#ba3655", "#d24644", "#e35933", "#f1731d",
+    "#f98c0a", "#fbab11", "#f9c932", "#f2e963", "#fcffa4",
+)  # fmt: skip
+
+
+def _variables(hues: Mapping[str, str], lines: tuple[str, ...], ramp: tuple[str, ...]) -> dict[str, str]:
+    shades = Gradient.from_colors(*ramp, quality=SHADES).colors
+    return {
+        **_PHASES,
+        **hues,
+        **{f"line-{index}": hue for index, hue in enumerate(lines)},
+        **{f"shade-{index}": hue.hex for index, hue in enumerate(shades, start=1)},
+    }
 
 
 DARK: Final = Theme(
@@ -132,22 +154,22 @@ DARK: Final = Theme(
     surface="#0f1216",
     panel="#1b2027",
     dark=True,
-    variables=_variables(_DARK_HUES, _LINES),
+    variables=_variables(_DARK_HUES, _LINES, _INFERNO),
 )
 LIGHT: Final = Theme(
     name="ddptop-light",
-    primary="#0072b2",
-    secondary="#4a78b0",
-    warning="#a35f00",
-    error="#b53a10",
+    primary="#005a8c",
+    secondary="#3a689f",
+    warning="#8a4600",
+    error="#b3123a",
     success="#00734f",
-    accent="#0072b2",
+    accent="#005a8c",
     foreground="#23272d",
     background="#fbfbf9",
     surface="#fbfbf9",
     panel="#e9ebee",
     dark=False,
-    variables=_variables(_LIGHT_HUES, _LIGHT_LINES),
+    variables=_variables(_LIGHT_HUES, _LIGHT_LINES, _INFERNO[:0:-1]),
 )
 THEMES: Final = (DARK, LIGHT)
 
@@ -157,15 +179,25 @@ class Ink:
 
     def __init__(self, theme: Theme) -> None:
         self.hues = theme.variables
+        self._ground = Color.parse(theme.background or "#000000")
         self._styles: dict[str, Style] = {}
 
     def __getitem__(self, name: str) -> Style:
         """Return the style of a name in the theme's variables; `bold …` makes it bold."""
         found = self._styles.get(name)
-        if found is None:
+        if name == "kept" and found is None:
+            found = self._styles[name] = Style(color=self._ground.hex, bgcolor=self.hues["state-paused"], bold=True)
+        elif found is None:
             weight, _, hue = name.rpartition(" ")
             found = self._styles[name] = Style(color=self.hues[hue], bold=weight == "bold")
         return found
+
+    def ground(self, name: str) -> Style:
+        """Return a background in the hue of a name."""
+        key = f"ground {name}"
+        if key not in self._styles:
+            self._styles[key] = Style(bgcolor=self.hues[name])
+        return self._styles[key]
 
     def block(self, phase: str) -> tuple[Style, Style]:
         """Return the style of the first cell of a phase in a bar, and of the cells after it.
@@ -179,6 +211,28 @@ class Ink:
             self._styles[name] = Style(color="#0b0d10", bgcolor=ground.hex, bold=True)
             self._styles[f"{name} on"] = Style(color=near.hex, bgcolor=ground.hex)
         return self._styles[name], self._styles[f"{name} on"]
+
+    def faded(self, name: str) -> str:
+        """Return the hue of a name nearer to the ground, for what stands behind."""
+        return Color.parse(self.hues[name]).blend(self._ground, 0.4).hex
+
+    def shades(self, upper: int, lower: int) -> tuple[str, Style]:
+        """Return the character and the style of a cell whose halves have these shades.
+
+        0 is not known and stays the ground; 1 to `SHADES` is the scale; the one after is not finite.
+        """
+        if upper == lower:
+            if upper > SHADES:
+                return NOT_FINITE, self["bold level-error"]
+            return (" ", Style.null()) if not upper else ("█", self[f"shade-{upper}"])
+        name = f"shades {upper} {lower}"
+        if name not in self._styles:
+            hues = [
+                self.hues["level-error"] if each > SHADES else self.hues.get(f"shade-{each}") for each in (upper, lower)
+            ]
+            front, back = hues if upper else reversed(hues)
+            self._styles[name] = Style(color=front, bgcolor=back)
+        return "▀" if upper else "▄", self._styles[name]
 
 
 @lru_cache(maxsize=4)

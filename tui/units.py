@@ -87,9 +87,13 @@ def short_milliseconds(value: float | None) -> str:
 
 
 def size(value: int | None) -> str:
-    """Return eight cells: ` 812 MiB`, `1.23 GiB`, `61.4 GiB`."""
+    """Return eight cells: `  64 KiB`, ` 812 MiB`, `1.23 GiB`, `61.4 GiB`."""
     if value is None:
         return DASH.rjust(4) + "    "
+    if value < 999.5:
+        return f"{value:4} B  "
+    if value / _KIB < 999.5:
+        return f"{value / _KIB:4.0f} KiB"
     mib = value / _KIB**2
     if mib < 999.5:
         return f"{mib:4.0f} MiB"
@@ -117,6 +121,11 @@ def loss(value: float | None) -> str:
         digits = 4 if size_ < 100 else 2
         return f"{value:7.{digits}f}"
     return f"{value:7.1e}"
+
+
+def number(value: float | None) -> str:
+    """Return nine cells of any number: `   0.4375`, `1.234e+08`, `      nan`."""
+    return (DASH if value is None else f"{value:.4g}").rjust(9)
 
 
 def rate(value: float | None) -> str:

@@ -2,31 +2,81 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 from ddptop.agent.rundir import RunDir
-from ddptop.tui import plain
+from ddptop.tui import plain, status
 from ddptop.tui.actor import who as who
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.link import Link
+from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused
 
 
-def show_dashboard(directory: RunDir) -> int:
+def show_dashboard(directory: RunDir, settings: Settings) -> int:
     """Show the dashboard until it is left, then say how to come back."""
     from ddptop.tui.app import run_dashboard
 
-    link = Link(directory, who("dashboard"))
+    link = Link(directory, who("dashboard"), settings.thresholds, looks_back=True)
     # Closes the link when it ends; the picture it had is still there.
-    code = run_dashboard(link)
+    code = run_dashboard(link, settings=settings)
     frame = link.frame(time.time())
     for text in farewell(frame):
         print(text)
     return code or (exit_code(frame) if frame.state in ENDED else 0)
+
+
+def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int:
+    """Write a frame a line until the run has ended, or `count` of them; return the exit code.
+
+    The first is written once the live ranks have been heard, the last when the run is over.
+    """
+    link = Link(directory, who("shell"), settings.thresholds)
+    try:
+        frame = status.heard([link])[0]
+        due = time.monotonic()
+        while True:
+            if frame.state in ENDED:
+                frame = plain.drained(link)
+            if time.monotonic() >= due or frame.state in ENDED:
+                print(json.dumps(status.as_json(frame), ensure_ascii=False), flush=True)
+                due += settings.plain.interval_s
+                count = None if count is None else count - 1
+            if frame.state in ENDED:
+                return exit_code(frame)
+            if count == 0:
+                return 0
+            time.sleep(plain.POLL_S)
+            link.poll()
+            frame = link.frame(time.time())
+    finally:
+        link.close()
+
+
+def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
+    """Write a picture of the dashboard into a file; return the exit code."""
+    from ddptop.tui import picture
+    from ddptop.tui.app import FAILED
+
+    link = Link(directory, who("shell"), settings.thresholds)
+    try:
+        file.write_text(picture.take(link, size, settings), encoding="utf-8")
+    except OSError as problem:
+        print(f"ddptop: {file}: {problem.strerror}", file=sys.stderr)
+        return 2
+    except Refused as problem:
+        print(f"ddptop: no picture: {problem}", file=sys.stderr)
+        return FAILED
+    finally:
+        link.close()
+    print(file)
+    return 0
 
 
 def farewell(frame: Frame) -> list[str]:
@@ -47,10 +97,10 @@ def exit_code(frame: Frame) -> int:
     return frame.exit_code if frame.exit_code >= 0 else 128 - frame.exit_code
 
 
-def follow_plainly(directory: RunDir, interval_s: float, *, launched_here: bool) -> int:
+def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
-    link = Link(directory, who("shell"))
-    view = plain.PlainView(link, sys.stdout, interval_s)
+    link = Link(directory, who("shell"), settings.thresholds)
+    view = plain.PlainView(link, sys.stdout, settings.plain.interval_s)
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:
         try:

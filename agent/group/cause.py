@@ -29,6 +29,8 @@ _LOST_PEER = re.compile(
 
 _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
 """An entry of torchrun's failure summary."""
+_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+"""torchrun's line on the first rank that failed; before it starts the group anew there is no summary."""
 _TOLD = re.compile(r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w+)")
 """torchrun's last word after a signal of its own; Python 3.10 spells the name, later ones the number."""
 
@@ -140,7 +142,9 @@ def describe_end(member: Member) -> tuple[str, str]:
 
 def _summary(log: str, members: Mapping[int, Member]) -> dict[int, int]:
     codes = {}
-    for rank, code, pid in _FAILURE.findall(log):
+    # On one machine the local rank is the rank.
+    early = [(rank, code, pid) for code, rank, pid in _FAILED.findall(log)]
+    for rank, code, pid in early + _FAILURE.findall(log):
         member = members.get(int(rank))
         # A script can print such lines too; only torchrun's have the right pid.
         if member is None or member.process.pid == int(pid):
@@ -162,7 +166,9 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
         elif rank in codes and codes[rank] != 0:
             after = " at exit, after its script had finished" if ended is not None else ""
             text = f"rank {rank} {_silent(codes[rank])}{after}"
-            suspects.append(_Suspect(rank, died, False, text, _positive(codes[rank])))
+            # torchrun ends the others by TERM once one has failed.
+            told = codes[rank] == -signal.SIGTERM and len(codes) > 1
+            suspects.append(_Suspect(rank, died, told, text, _positive(codes[rank])))
         elif ended is None and rank in died_at_ns:
             # Where there is a summary and this rank is not in it, torchrun ended it because of the others.
             text = f"rank {rank} died without a word (a signal, or out of memory)"

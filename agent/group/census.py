@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -50,8 +51,13 @@ class Census:
         return self.state in ENDED_STATES
 
 
-def survey(directory: RunDir) -> Census:
+def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Census:
     """Return what is true now. Writes nothing.
+
+    Args:
+        directory: the run's.
+        members: what `directory.members()` would return, where it is known already.
+        heard: ranks that gave a sign of life just now, so that the process table need not be asked.
 
     Raises:
         RunDirError: the run has no readable record.
@@ -61,9 +67,10 @@ def survey(directory: RunDir) -> Census:
     if not supervised:
         # It may have ended and written its last word between our two looks.
         run = directory.read()
-    members = directory.members()
-    alive = tuple(rank for rank, member in members.items() if is_alive(member.process))
-    dead = tuple(rank for rank in members if rank not in alive)
+    known = directory.members() if members is None else members
+    living = {rank for rank, member in known.items() if rank in heard or is_alive(member.process)}
+    alive = tuple(rank for rank in known if rank in living)
+    dead = tuple(rank for rank in known if rank not in living)
     if not supervised and run.supervisor is not None and run.torchrun is None and run.state not in ENDED_STATES:
         # The supervisor may have been killed between the start of torchrun and the note of it.
         run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
@@ -71,27 +78,29 @@ def survey(directory: RunDir) -> Census:
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
     def census(state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None) -> Census:
-        return Census(run, state, supervised, orphaned, members, alive, dead, exit_code, why, rank)
+        return Census(run, state, supervised, orphaned, known, alive, dead, exit_code, why, rank)
 
     if run.state in ENDED_STATES:
         return census(run.state, run.exit_code, run.cause, run.cause_rank)
     if supervised:
         return census(run.state)
     if torchrun or alive:
-        return census("running" if len(members) >= run.world else "starting")
-    nobody = run.torchrun is None and not members
+        return census("running" if len(known) >= run.world else "starting")
+    nobody = run.torchrun is None and not known
     if nobody and run.supervisor is None and time.time_ns() - run.created_at_ns < _START_PATIENCE_S * 1e9:
         return census("starting")
     if nobody:
         said = cause.last_line(cause.tail(directory.supervisor_log))
         return census("lost", why=f"it ended before torchrun was started: {said}" if said else "it never started")
-    judgement = cause.judge(run.world, members, None, cause.tail(directory.torchrun_log))
+    # What a rank wrote at its end decides, and a list known before may lack it.
+    known = directory.members()
+    judgement = cause.judge(run.world, known, None, cause.tail(directory.torchrun_log))
     return census(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 
-def settle(directory: RunDir) -> Census:
-    """Return what is true now; where a run ended with nobody to write it down, write it and clear up."""
-    census = survey(directory)
+def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Census:
+    """Return what is true now, as `survey`; where a run ended with nobody to write it down, write it and clear up."""
+    census = survey(directory, members, heard)
     if not census.ended or census.run.state in ENDED_STATES:
         return census
     run = msgspec.structs.replace(

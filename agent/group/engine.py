@@ -10,9 +10,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ddptop.agent import startup
 from ddptop.agent.rundir import DIRECTORY_VARIABLE, MARKER, Process, Run, RunDir, identify, is_alive
+
+_RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""A store of its own for every generation: torch 2.15 keeps one for all, in which gloo then finds the addresses of
+ranks that are gone ("connectFullMesh failed … Connection refused")."""
 
 
 def command(program: str, arguments: Sequence[str], world: int, max_restarts: int = 0) -> tuple[str, ...]:
@@ -43,25 +48,6 @@ def command(program: str, arguments: Sequence[str], world: int, max_restarts: in
     )
 
 
-def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the command line that starts a program once, which then spawns its ranks itself."""
-    return (sys.executable, *_target(program), *arguments)
-
-
-def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what has to be set so that the agent reaches the ranks of such a program."""
-    folder = os.path.dirname(os.path.abspath(startup.__file__))
-    given = environment.get("PYTHONPATH")
-    rest = [os.path.abspath(part) for part in given.split(os.pathsep)] if given else []
-    return {"PYTHONPATH": os.pathsep.join([folder, *rest])}
-
-
-def _target(program: str) -> list[str]:
-    flag, _, module = program.partition(" ")
-    # A script whose name begins with a dash must not be read as an option.
-    return ["-m", module.strip()] if flag == "-m" else [os.path.join(".", program) if flag[:1] == "-" else program]
-
-
 class Torchrun:
     """The torchrun of a run: a child of this process, or adopted from a supervisor that is gone."""
 
@@ -79,6 +65,7 @@ class Torchrun:
             OSError: it cannot be started.
         """
         environment = {
+            **(_RESTARTABLE if run.max_restarts else {}),
             **os.environ,
             **run.environment,
             MARKER: run.run_id,
@@ -108,3 +95,22 @@ class Torchrun:
             return not is_alive(self.process)
         self.exit_code = self._child.poll()
         return self.exit_code is not None
+
+
+def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line that starts a program once, which then spawns its ranks itself."""
+    return (sys.executable, *_target(program), *arguments)
+
+
+def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what has to be set so that the agent reaches the ranks of such a program."""
+    folder = os.path.dirname(os.path.abspath(startup.__file__))
+    given = environment.get("PYTHONPATH")
+    rest = [os.path.abspath(part) for part in given.split(os.pathsep)] if given else []
+    return {"PYTHONPATH": os.pathsep.join([folder, *rest])}
+
+
+def _target(program: str) -> list[str]:
+    flag, _, module = program.partition(" ")
+    # A script whose name begins with a dash must not be read as an option.
+    return ["-m", module.strip()] if flag == "-m" else [os.path.join(".", program) if flag[:1] == "-" else program]

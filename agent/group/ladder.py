@@ -89,9 +89,10 @@ def end(
         return targets
 
     def ask(targets: list[Target]) -> list[Target]:
-        # torchrun hands the signal on to its ranks, and they look after their own helpers, while they live.
+        # torchrun hands the signal on to its ranks, and they look after their own helpers, while they live and run.
         leader = [target for target in targets if target.role == "torchrun" and target.status not in _STOPPED]
-        return leader + [target for target in targets if target.adrift] if leader else targets
+        others = [target for target in targets if target.adrift or target.status in _STOPPED]
+        return leader + others if leader else targets
 
     return _climb(scan, ask, grace_s, progress, countdown)
 

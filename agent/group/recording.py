@@ -17,6 +17,8 @@ from ddptop.agent import wire
 NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""
 _SUPERVISOR: Final = -1
+_PIECE: Final = 500
+"""Rows read at a time: a millisecond or two."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS
@@ -60,6 +62,54 @@ def read_history(database: Path) -> Iterator[wire.Telemetry]:
                         yield wire.read_telemetry(payload)
     except sqlite3.Error:
         return
+
+
+def read_ranks(database: Path) -> Iterator[wire.Telemetry]:
+    """Give back who the ranks were, one generation after the other."""
+    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'hello' ORDER BY generation, rank")
+
+
+def read_events(database: Path) -> Iterator[wire.Telemetry]:
+    """Give back the events, in order."""
+    yield from _read(database, "SELECT payload FROM events ORDER BY at_ns, rowid")
+
+
+def read_end(database: Path) -> Iterator[wire.Telemetry]:
+    """Give back how each rank and the run were at last."""
+    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
+    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'run'")
+
+
+def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
+    """Give back the newest messages with steps, at most so many, oldest first."""
+    yield from _messages(_rows(database, "SELECT payload FROM steps ORDER BY rowid DESC LIMIT ?", most)[::-1])
+
+
+def read_steps(database: Path) -> Iterator[wire.Telemetry]:
+    """Give back all steps, in order; the file is free between pieces, however slowly they are taken."""
+    last = 0
+    query = "SELECT payload, rowid FROM steps WHERE rowid > ? ORDER BY rowid LIMIT ?"
+    while rows := _rows(database, query, last, _PIECE):
+        last = rows[-1][1]
+        yield from _messages(rows)
+
+
+def _read(database: Path, query: str) -> Iterator[wire.Telemetry]:
+    yield from _messages(_rows(database, query))
+
+
+def _messages(rows: list[tuple[Any, ...]]) -> Iterator[wire.Telemetry]:
+    for payload, *_ in rows:
+        with contextlib.suppress(wire.Unreadable, TypeError):
+            yield wire.read_telemetry(payload)
+
+
+def _rows(database: Path, query: str, *values: int) -> list[tuple[Any, ...]]:
+    """Return the rows of a query; those before the damage of a damaged file, none of an absent one."""
+    rows: list[tuple[Any, ...]] = []
+    with contextlib.suppress(sqlite3.Error), _reader(database) as connection:
+        rows.extend(connection.execute(query, values))
+    return rows
 
 
 def row(message: wire.Telemetry, payload: bytes) -> Row:

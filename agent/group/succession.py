@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from typing import Final
 
 from ddptop.agent import rundir
 from ddptop.agent.group import census, processes, supervisor
-from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
 
 _AGAIN_S: Final = 3.0
 """Between two attempts, by whomever: the last one may still be starting."""
@@ -21,18 +22,20 @@ _START_S: Final = 5.0
 """How long the first supervisor of a run may take to say who it is."""
 
 
-def meet(directory: RunDir) -> census.Census:
-    """Return what is true of a run now, and see to it that somebody looks after it.
+def meet(
+    directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()
+) -> census.Census:
+    """Return what is true of a run now, as `census.survey` does, and see to it that somebody looks after it.
 
     Raises:
         RunDirError: the run has no readable record.
     """
-    now = census.survey(directory)
+    now = census.survey(directory, members, heard)
     run = now.run
     if run.state in ENDED_STATES or now.supervised:
         return now
     if not run.launched or (now.ended and not processes.find(run, now.members)):
-        return census.settle(directory)
+        return census.settle(directory, members, heard)
     starting = run.supervisor is None and time.time_ns() - run.created_at_ns < _START_S * 1e9
     if not starting and _is_due(directory):
         with contextlib.suppress(OSError):

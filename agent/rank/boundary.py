@@ -42,6 +42,10 @@ class Boundary:
         tape.leave()
         if not self._inner and not hasattr(stepping, "param_groups"):
             tape.skip()
+        groups = getattr(stepping, "param_groups", None)
+        # A rate in a tensor may live on the device; reading it would wait for the device.
+        if groups and isinstance(rate := groups[0].get("lr"), float | int):
+            tape.rate(float(rate))
         self._session.cut()
         self._reached = True
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -42,15 +43,21 @@ class History:
             _, oldest = self._kept.popleft()
             self._bytes -= len(oldest)
 
-    def since(self, first_seq: int, limit: int) -> Iterator[bytes]:
-        """Yield `wire.Steps` payloads with the newest `limit` records from `first_seq` on, oldest first."""
-        count = sum(1 for _ in self._newest(first_seq, limit))
-        chosen = islice(self._kept, len(self._kept) - count, None)
+    def since(self, first_seq: int, limit: int, earlier: int = 0) -> Iterator[bytes]:
+        """Yield `wire.Steps` payloads of the records from `first_seq` on, oldest first.
+
+        All of the newest `limit`, and of those before them `earlier`, evenly spread.
+        """
+        count = sum(1 for _ in self._from(first_seq))
+        begin = len(self._kept) - count
+        whole = max(begin, len(self._kept) - max(0, limit))
+        spread = range(begin, whole, max(1, math.ceil((whole - begin) / earlier))) if earlier > 0 else ()
+        chosen = chain((self._kept[index] for index in spread), islice(self._kept, whole, None))
         while chunk := tuple(msgspec.Raw(payload) for _, payload in islice(chosen, CHUNK)):
             yield msgspec.msgpack.encode(_Joined(self._rank, chunk, self._generation))
 
-    def _newest(self, first_seq: int, limit: int) -> Iterator[int]:
-        for seq, _ in islice(reversed(self._kept), limit):
+    def _from(self, first_seq: int) -> Iterator[int]:
+        for seq, _ in reversed(self._kept):
             if seq < first_seq:
                 return
             yield seq

@@ -42,6 +42,7 @@ def _install_guarded(session: Session, torch: Any) -> None:
         _data,
         _forward,
         _sharded_forward,
+        _staged_forward,
         functools.partial(_backward, scaled=scaled),
         functools.partial(_optimizer, scaled=scaled),
         _captures,
@@ -150,6 +151,20 @@ def _sharded_forward(session: Session, torch: Any) -> None:
 
     for name in _FSDP2:
         after_import(name, session.faults.guard(act))
+
+
+def _staged_forward(session: Session, torch: Any) -> None:
+    """See each microbatch go through a stage of torch's pipelines, between backward passes of others."""
+
+    def act(module: ModuleType) -> None:
+        stage = vars(module).get("_PipelineStageBase")
+        if hasattr(stage, "forward_one_chunk"):
+            tape = session.tape
+            _Stamps(session, torch).around(
+                stage, "forward_one_chunk", lambda *_, **__: tape.enter(FORWARD), lambda _: tape.leave()
+            )
+
+    after_import("torch.distributed.pipelining.stage", session.faults.guard(act))
 
 
 def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:

@@ -50,6 +50,7 @@ def record(take: Take) -> Step:
         samples=take.samples,
         collectives=tuple(_collectives(take, start)),
         metrics=take.metrics,
+        lr=take.rate,
     )
 
 

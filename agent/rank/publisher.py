@@ -19,6 +19,7 @@ from ddptop.agent import wire
 from ddptop.agent.private import seal
 from ddptop.agent.rank import device_time, history, meter
 from ddptop.agent.rank.batches import Batches
+from ddptop.agent.rank.digest import Digest
 from ddptop.agent.rank.gate import GateError
 from ddptop.agent.rank.starvation import Starvation
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.1
 BEAT_S = 1.0
+SUMMARY_S = 1.0
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss to come in before it goes out without."""
 
@@ -38,6 +40,7 @@ class Publisher:
     def __init__(self, session: Session, pub: str, cmd: str) -> None:
         self._session = session
         self._history = history.History(session.rank, generation=session.hello.generation)
+        self._digest = Digest(session.rank, session.hello.generation)
         self._batches = Batches()
         self._starvation = Starvation()
         self._context = zmq.Context()
@@ -59,6 +62,9 @@ class Publisher:
         self._waited = 0
         self._told: tuple[str, int | None] | None = None
         self._beat_due = 0.0
+        self._summary: bytes | None = None
+        """The last one; whoever comes now sees at once what the steps are like."""
+        self._summary_due = 0.0
 
     def start(self) -> None:
         """Start the thread."""
@@ -96,6 +102,7 @@ class Publisher:
         try:
             self._waited = PATIENCE_TICKS
             self._publish()
+            self._send_summary()
             self._send_beat()
         except Exception as error:
             self._session.faults.note("publishing the end", error)
@@ -111,8 +118,11 @@ class Publisher:
         if steps:
             for step in steps:
                 self._history.add(step)
+                self._digest.add(step)
             self._seq = steps[-1].seq
             self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps, self._session.hello.generation))
+        if time.monotonic() >= self._summary_due:
+            self._send_summary()
         if self._situation() != self._told or time.monotonic() >= self._beat_due:
             self._send_beat()
 
@@ -153,6 +163,13 @@ class Publisher:
         self._send(wire.TOPIC_BEAT, wire.encode(self._session.beat(self._seq, self._refused)))
         self._beat_due = time.monotonic() + BEAT_S
 
+    def _send_summary(self) -> None:
+        summary = self._digest.close()
+        if summary is not None:
+            self._summary = wire.encode(summary)
+            self._send(wire.TOPIC_SUMMARY, self._summary)
+            self._summary_due = time.monotonic() + SUMMARY_S
+
     def _send(self, topic: bytes, payload: bytes) -> None:
         # XPUB never blocks: a subscriber that does not read loses messages, and sees it by their numbers.
         self._pub.send_multipart([topic, payload])
@@ -171,6 +188,8 @@ class Publisher:
         if newcomers:
             self._send(wire.TOPIC_HELLO, wire.encode(self._session.hello))
             self._send_beat()
+            if self._summary is not None:
+                self._send(wire.TOPIC_SUMMARY, self._summary)
 
     def _obey(self) -> None:
         for _ in range(100):
@@ -231,8 +250,8 @@ class Publisher:
                     checkpoints=session.checkpoints,
                     timeout_s=session.timeout_s,
                 )
-            case wire.Fill(id, first_seq, limit):
-                for payload in self._history.since(first_seq, limit):
+            case wire.Fill(id, first_seq, limit, earlier):
+                for payload in self._history.since(first_seq, limit, earlier):
                     self._cmd.send_multipart([peer, payload])
                 return wire.Reply(id, True, "", gate.completed)
             case wire.Note(id, event):

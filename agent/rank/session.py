@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -58,6 +59,7 @@ class Session:
         self._ended = False
         self._total_steps: int | None = None
         self._note: str | None = None
+        self._coordinates: dict[str, int] | None = None
         self.hello = Hello(
             protocol=PROTOCOL,
             run=directory.name,
@@ -129,10 +131,12 @@ class Session:
             self._stopped = True
             raise SystemExit(0)
 
-    def announce(self, total_steps: int | None, note: str | None) -> None:
+    def announce(self, total_steps: int | None, note: str | None, coordinates: Mapping[str, int] | None) -> None:
         """See `ddptop.agent.start`."""
         self._total_steps = total_steps
         self._note = None if note is None else note[:200]
+        if coordinates is not None:
+            self._coordinates = {str(name)[:20]: int(where) for name, where in list(coordinates.items())[:8]}
 
     def log(self, metrics: dict[str, float]) -> None:
         """See `ddptop.agent.log`."""
@@ -222,6 +226,7 @@ class Session:
             held_at_ns=self.gate.held_at_ns if state == "paused" else None,
             timeout_s=self.timeout_s,
             checkpoints=self.checkpoints,
+            coordinates=self._coordinates,
         )
 
 

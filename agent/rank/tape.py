@@ -104,7 +104,7 @@ class Take:
 
     __slots__ = (
         "calls", "clock", "draws", "end", "end_at", "full", "losses", "marks", "metrics", "moments", "norms",
-        "observed", "samples", "seq", "skipped", "step", "waits",
+        "observed", "rate", "samples", "seq", "skipped", "step", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -125,6 +125,8 @@ class Take:
         self.skipped = False
         """True where a GradScaler found gradients that are not finite, and left the optimizer out."""
         self.samples: int | None = None
+        self.rate: float | None = None
+        """Learning rate."""
         self.metrics: dict[str, float] = {}
         self.observed = False
         """True where collectives are seen at all."""
@@ -274,6 +276,10 @@ class Tape:
     def skip(self) -> None:
         """Note that the optimizer was left out of this step."""
         self._take.skipped = True
+
+    def rate(self, value: float) -> None:
+        """Note the learning rate of this step."""
+        self._take.rate = value
 
     def metric(self, name: str, value: float) -> None:
         """Note a value of the script's own."""

@@ -24,6 +24,11 @@ TINY = {
     "resnet": ("--samples", 64, "--epochs", 3, "--batch-size", 8, "--lr", 0.005),
     "resnet34": ("--samples", 64, "--epochs", 3, "--batch-size", 8, "--width", 4),
     "accumulate": ("--samples", 512, "--epochs", 3, "--batch-size", 32),
+    "paramserver": ("--samples", 256, "--epochs", 3, "--batch-size", 16),
+    "rebalance": ("--samples", 512, "--epochs", 3, "--batch-size", 16),
+    "pipeline": ("--samples", 256, "--epochs", 3, "--batch-size", 16, "--device-ms", 0),
+    "tensor": ("--samples", 128, "--epochs", 3, "--batch-size", 16),
+    "hybrid": ("--samples", 128, "--epochs", 3, "--batch-size", 16),
 }
 """Options with which a program trains in about a second."""
 WITHOUT_TRAINING = {"toy", "sendrecv", "collectives"}

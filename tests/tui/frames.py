@@ -11,10 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from ddptop.agent.identity import Process
+from ddptop.agent.wire import Collective, Step
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
+from ddptop.tui.past import Past
 from ddptop.tui.source import Aim, ProcessLine, Refused, Unholdable
 
 NOW = 1_800_000_000.0
@@ -48,7 +51,6 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
         heard_age_s=0.4,
         loss=losses[-1] if losses else None,
         losses=losses,
-        curve=tuple(enumerate(losses, start=step - len(losses) + 1)),
         step_ms=step_ms,
         phases_ms=phases,
         allreduce_p50_ms=12.1 + rank,
@@ -109,6 +111,8 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),
         ranks=ranks,
         events=events[:1] if starting else events,
+        past=Past(world) if starting else _usual_past(world),
+        logged=frozenset() if starting else frozenset({"accuracy", "lr"}),
     )
     if state == "failed":
         full = replace(full, cause=f"rank {min(2, world - 1)}: ValueError: bad lr", cause_rank=min(2, world - 1))
@@ -121,10 +125,54 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
     return replace(full, **changes)
 
 
+@lru_cache(maxsize=8)
+def _usual_past(world: int) -> Past:
+    return past_of(world)
+
+
 def verdict_frame() -> Frame:
     """Return a running group that one rank holds back."""
     text = "rank 2 holds the group back by 31 ms a step (38%): data loading, for 120 steps"
     return frame(verdict=Verdict("slow", text, rank=2, phase="data", cost_ms=31.0, share=0.38))
+
+
+def past_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> Past:
+    """Return what a run of `world` ranks left behind up to `NOW`: steps alike but for noise, one rank slow in data.
+
+    At one moment all ranks hiccup; for the last third the slow rank is slow.
+    """
+    past = Past(world)
+    rng = random.Random(7)
+    # A record for each quarter of a second is as good as all of them.
+    for number in range(1, seconds * 4):
+        end = NOW - seconds + number / 4
+        hiccup = 400.0 if number == seconds * 2 else 0.0
+        behind = 30.0 if number > seconds * 8 // 3 else 0.0
+        for rank in range(world):
+            own = step_ms * 0.8 * rng.uniform(0.97, 1.03) + hiccup + (behind if rank == slow else 0.0)
+            wall = step_ms * 0.8 + behind + hiccup + 0.1 * step_ms
+            past.take(
+                rank, recorded(number, int(end * 1e9), own, wall, 2.4 * math.exp(-number / 900) + rng.random() / 9)
+            )
+            if not number % 4:
+                memory = (812 + 3 * rank + number // 40) * 2**20
+                past.tracks.take_memory(rank, int(end * 1e9), memory)
+    return past
+
+
+def recorded(number: int, end_at_ns: int, own_ms: float, wall_ms: float, loss: float | None = None) -> Step:
+    """Return the record of a step with two buckets of DDP at the end of its backward."""
+    own, wall = round(own_ms * 1e6), round(max(own_ms, wall_ms) * 1e6)
+    forward, backward, optimizer, other = 21_000_000, 27_000_000, 5_000_000, 3_000_000
+    data = max(0, own - forward - backward - optimizer - other)
+    ready = data + forward + backward
+    calls = (
+        Collective("all_reduce", ready - 9_000_000, wall - own + 9_000_000, 25 << 20, 1, group="0"),
+        Collective("all_reduce", ready, wall - own + 1_000_000, 11 << 20, 2, group="0", estimated=True),
+    )
+    return Step(
+        number, number, end_at_ns, wall, data, forward, backward, optimizer, wall - own, other, loss, 32, calls
+    )  # fmt: skip
 
 
 class StillSource:
@@ -134,6 +182,7 @@ class StillSource:
         self.picture = picture
         self.asked: list[str] = []
         self.refusal: str | None = None
+        self.watched: frozenset[int] = frozenset()
         self.unholdable = False
 
     def poll(self) -> None:
@@ -142,6 +191,10 @@ class StillSource:
     def frame(self, now: float) -> Frame:
         """Return the frame."""
         return self.picture
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Note whose steps are looked at."""
+        self.watched = ranks
 
     def pause(self) -> str:
         """Hold, unless there is a reason not to."""

@@ -35,6 +35,23 @@ VIEWS = {
 }  # fmt: skip
 
 
+def many_ranks() -> Frame:
+    """Return 1,024 ranks in many states, one of them slow."""
+    odd = {
+        5: {"state": "stalled", "step_age_s": 14.0}, 7: {"state": "silent"}, 9: {"state": "paused"},
+        11: {"health": "loss is nan since step 123", "loss": float("nan")},
+        13: {"state": "failed", "ended": "exit code 1: ValueError: bad lr"}, 15: {"missed": 12},
+    }  # fmt: skip
+    ranks = [rank_frame(rank, host=f"node-{rank // 8:03d}") for rank in range(1024)]
+    for rank, changes in odd.items():
+        ranks[rank] = replace(ranks[rank], **changes)
+    ranks[3] = rank_frame(3, "starting")
+    return replace(verdict_frame(), world=1024, ranks=tuple(ranks))
+
+
+MANY = many_ranks()
+
+
 @pytest.fixture(autouse=True)
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", "UTC")
@@ -50,8 +67,8 @@ async def settled(pilot: Pilot[None], *keys: str) -> None:
     assert isinstance(app, DdptopApp)
     deadline = time.monotonic() + 10
     await pilot.press(*keys)
-    for place in app.screen.query("#losses"):
-        while place.display and not place.query("LossPlot"):
+    for place in app.screen.query("#plots"):
+        while place.display and not place.query("Plot"):
             assert time.monotonic() < deadline
             await pilot.pause(0.01)
     while isinstance(app.screen, KillDialog) and "pid " not in victims(app) and "torchrun" not in victims(app):
@@ -61,8 +78,8 @@ async def settled(pilot: Pilot[None], *keys: str) -> None:
         assert time.monotonic() < deadline
         await pilot.pause(0.01)
     await pilot.pause()
-    for place in app.screen.query("#losses LossPlot"):
-        has_losses = any(len(rank.curve) > 1 for rank in app.frame.ranks)
+    for place in app.screen.query("#plots Plot"):
+        has_losses = any(rank.loss is not None for rank in app.frame.ranks)
         while place.display and place.size and has_losses and place.has_class("-empty"):
             assert time.monotonic() < deadline
             await pilot.pause(0.01)
@@ -125,3 +142,23 @@ def test_the_log(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=SIZES["80x24"], run_before=before)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "size"),
+    [
+        ("all", (), "80x24"), ("all", (), "120x40"), ("all", (), "200x50"),
+        ("sorted", ("o", "o", "o"), "120x40"),
+        ("filtered", ("slash", *"node-001"), "120x40"),
+        ("nothing", ("slash", *"xyz"), "80x24"),
+        ("columns", ("C", "down"), "80x24"),
+    ],
+)  # fmt: skip
+def test_the_table(snap_compare: Callable[..., bool], name: str, keys: tuple[str, ...], size: str) -> None:
+    """A line for each of 1,024 ranks, at each size and as it is worked with."""
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        await settled(pilot, "2", *keys)
+
+    assert snap_compare(picture(MANY), terminal_size=SIZES[size], run_before=before)

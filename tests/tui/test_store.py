@@ -8,6 +8,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.rundir import Ended, Member, Process, Run
+from ddptop.tui.past import Past
 from ddptop.tui.store import Liveness, Store
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True)
@@ -65,7 +66,8 @@ def test_records_in_any_order_and_repeated_give_the_same_picture():
     seed = random.Random(2)
     records = [step(seq, loss=float(seq)) for seq in range(1, 101)]
     for _ in range(30):
-        store = Store(RUN)
+        past = Past(2)
+        store = Store(RUN, past=past)
         late = seed.randrange(2, 80)
         store.apply(wire.Steps(0, tuple(records[late - 1 : late + 5])), 2.0)
         assert store.gaps() == {0: 1}
@@ -75,7 +77,7 @@ def test_records_in_any_order_and_repeated_give_the_same_picture():
         store.fill(0, (), last=True)
         store.apply(wire.Steps(0, tuple(records[seed.randrange(upto) :])), 2.0)
         frame = store.frame(2.0)
-        assert [loss for _, loss in frame.ranks[0].curve] == [float(seq) for seq in range(1, 101)]
+        assert list(past.history.read(0, "loss").mean) == [float(seq) for seq in range(1, 101)]
         assert frame.ranks[0].missed == 0
         assert store.gaps() == {}
 
@@ -156,24 +158,12 @@ def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
 
 def test_extreme_numbers_do_not_break_the_picture():
     """NaN, infinity and huge integers from the wire are shown or left out, never raised."""
-    store = Store(RUN)
+    store = Store(RUN, past=Past(2))
     huge = wire.Step(1, 2**62, 2**62, 2**62, 0, 2**62, 0, 0, 0, 0, float("nan"), 2**62)
     store.apply(beat(0, seq=2**62, memory_bytes=2**63 - 1), 2.0)
     store.apply(wire.Steps(0, (huge, step(2, loss=float("inf")))), 2.0)
     frame = store.frame(2.0)
-    assert len(frame.ranks[0].curve) == 2
-
-
-def test_history_is_bounded_and_keeps_the_whole_run():
-    """However many steps, the curve stays small and still begins at the beginning."""
-    store = Store(RUN)
-    for first in range(1, 20_001, 100):
-        store.apply(wire.Steps(0, tuple(step(seq, loss=float(seq)) for seq in range(first, first + 100))), 2.0)
-    curve = store.frame(2.0).ranks[0].curve
-    assert len(curve) <= 480
-    assert curve[0][0] < 200
-    assert curve[-1][0] > 19_800
-    assert all(abs(loss - at) < 200 for at, loss in curve)
+    assert frame.ranks[0].loss == float("inf")
 
 
 def hello(rank: int, generation: int) -> wire.Hello:
@@ -182,7 +172,8 @@ def hello(rank: int, generation: int) -> wire.Hello:
 
 def test_a_restart_keeps_the_curve_and_is_marked():
     """Steps of a new generation follow the old one's on every rank's curve; what comes late of the old is dropped."""
-    store = Store(RUN)
+    past = Past(2)
+    store = Store(RUN, past=past)
     for rank, last in ((0, 3), (1, 2)):
         store.apply(hello(rank, 0), 2.0)
         store.apply(wire.Steps(rank, tuple(step(seq) for seq in range(1, last + 1))), 2.0)
@@ -193,5 +184,5 @@ def test_a_restart_keeps_the_curve_and_is_marked():
     store.apply(wire.Steps(0, (step(1),), 1), 3.0)
     frame = store.frame(3.0)
     assert [restart.step for restart in frame.restarts] == [3]
-    assert [at for at, _ in frame.ranks[0].curve] == [1, 2, 3, 4]
-    assert [at for at, _ in frame.ranks[1].curve] == [1, 2, 4, 5]
+    assert list(past.history.read(0, "loss").steps) == [1, 2, 3, 4]
+    assert list(past.history.read(1, "loss").steps) == [1, 2, 4, 5]

@@ -61,9 +61,9 @@ def test_numbers_keep_their_width(write: object, width: int) -> None:
         assert cell_len(text) == width, (value, text)
 
 
-@pytest.mark.parametrize("power", range(18, 44))
+@pytest.mark.parametrize("power", range(44))
 def test_sizes_keep_their_width(power: int) -> None:
-    """Memory from a quarter of a MiB to terabytes takes eight cells."""
+    """From a byte to terabytes it takes eight cells."""
     for factor in (1.0, 1.37, 1.99):
         assert len(units.size(int(2**power * factor))) == 8
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.tui import keymap
+from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import STATES, RankFrame
 from ddptop.tui.theme import DARK, LETTERS, LIGHT, MARKS, ink
 from ddptop.tui.widgets.bars import binned, phase_bar, sparkline
@@ -21,6 +23,7 @@ from ddptop.tui.widgets.panels import arrange
 from .frames import EVIL, frame, rank_frame, verdict_frame
 
 INK = ink(DARK.name)
+KEYS = keymap.names(DdptopApp, {})
 
 
 def text_of(row: object) -> str:
@@ -109,7 +112,7 @@ def test_panels_use_the_width_in_even_rows(ranks: int, size: tuple[int, int], co
 def test_the_header_fits_and_names_the_state(state: str, width: int) -> None:
     """Three or four lines, none too wide, with the run's name and its state in words."""
     whole = replace(frame(state), orphaned=state == "running", refused=3, supervised=False)
-    rows = header_rows(whole, width, INK, roomy=False)
+    rows = header_rows(whole, width, INK, KEYS, roomy=False)
     assert 3 <= len(rows) <= 4
     assert all(width_of(row) <= width for row in rows)
     assert "resnet-7f3a" in text_of(rows[0])
@@ -120,7 +123,7 @@ def test_the_header_fits_and_names_the_state(state: str, width: int) -> None:
 def test_the_header_says_what_to_do() -> None:
     """A verdict, a held, an orphaned and an ended run each say so; where the footer does not, the key that helps."""
     said = [
-        " ".join(text_of(row) for row in header_rows(picture, 118, INK, roomy=True))
+        " ".join(text_of(row) for row in header_rows(picture, 118, INK, KEYS, roomy=True))
         for picture in (verdict_frame(), frame("paused"), frame(orphaned=True), frame("failed"))
     ]
     assert "rank 2 holds the group back by 31 ms" in said[0]
@@ -135,7 +138,7 @@ def test_the_header_says_what_to_do() -> None:
 def test_percent_and_eta_only_with_a_known_end() -> None:
     """Without a number of steps there is no share and no time left."""
     known, unknown = (
-        " ".join(text_of(row) for row in header_rows(frame(total_steps=total), 118, INK, roomy=True))
+        " ".join(text_of(row) for row in header_rows(frame(total_steps=total), 118, INK, KEYS, roomy=True))
         for total in (4000, None)
     )
     assert "32%" in known

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
-from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingsMap, BindingType
-from textual.dom import DOMNode
-from textual.keys import format_key
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from ddptop.tui.frame import STATES
-from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.log import LogScreen
-from ddptop.tui.screens.processes import ProcessMenu
-from ddptop.tui.screens.question import Question
-from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.restart import RestartDialog
-from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.lines import Page, Row
-from ddptop.tui.widgets.panels import PanelGrid
-
-_PLACES: tuple[tuple[str, type[DOMNode]], ...] = (
-    ("everywhere", LiveScreen),
-    ("all ranks", PanelGrid),
-    ("one rank", RankScreen),
-    ("logs", LogScreen),
-    ("questions", Question),
-    ("kill", KillDialog),
-    ("signals", SignalMenu),
-    ("processes", ProcessMenu),
-    ("restart", RestartDialog),
-)
 
 _STATE_WORDS = {
     "starting": "on its way to the first step",
@@ -63,33 +40,17 @@ _PHASE_WORDS = {
 }
 
 
-def key_table(app: type[App[None]]) -> list[tuple[str, str, str]]:
-    """Return place, key and meaning of every binding, for the help screen and the README."""
-    table = [("everywhere", key, what) for key, what in _keys(app.BINDINGS)]
-    table.append(("everywhere", "mouse", "Click chooses a rank, double click opens it"))
-    for place, owner in _PLACES:
-        found = [(place, key, what) for key, what in _keys(owner.BINDINGS)]
-        table = [*found, *table] if place == "everywhere" else [*table, *found]
-    return table
-
-
-def _keys(bindings: Sequence[BindingType]) -> Iterable[tuple[str, str]]:
-    keys: dict[str, list[str]] = {}
-    for binding in bindings:
-        if isinstance(binding, Binding):
-            # A binding for several keys becomes one for each when it is used; the same happens here.
-            for key, single in BindingsMap([binding]):
-                keys.setdefault(single.tooltip, []).append(format_key(key) if key != "question_mark" else "?")
-    for what, names in keys.items():
-        yield " ".join(names), what
-
-
 class HelpScreen(ModalScreen[None]):
     """What the keys do and what the signs mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "dismiss", "Close", id="help.close", tooltip="Close the help")
     ]
+
+    def __init__(self, keys: Sequence[tuple[str, str, str]]) -> None:
+        super().__init__()
+        self._keys = keys
+        """Place, keys and meaning of every binding."""
 
     def compose(self) -> ComposeResult:
         """One page."""
@@ -100,15 +61,15 @@ class HelpScreen(ModalScreen[None]):
         page = self.query_one(Page)
         page.border_title = "help"
         page.border_subtitle = "escape closes, arrows scroll"
-        page.show_rows(help_rows(type(self.app), page.ink))
+        page.show_rows(help_rows(self._keys, page.ink))
         page.focus()
 
 
-def help_rows(app: type[App[None]], ink: Ink) -> list[Row]:
+def help_rows(keys: Sequence[tuple[str, str, str]], ink: Ink) -> list[Row]:
     """Return the text of the help screen."""
     rows: list[Row] = []
     last = ""
-    for place, key, what in key_table(app):
+    for place, key, what in keys:
         if place != last:
             rows += [[], [Segment(f"keys: {place}", ink["bold brand"])]]
             last = place

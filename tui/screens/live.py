@@ -19,6 +19,9 @@ from ddptop.tui.widgets.header import Header
 COUNT_S: Final = 0.7
 """A digit that is not followed within this by another or by `.` was meant for a view."""
 
+ACTS: Final = "run."
+"""How the ids of bindings begin that change the run."""
+
 
 class Asked(Message):
     """The user wants something done with the run or shown of it."""
@@ -30,6 +33,10 @@ class PauseAsked(Asked):
 
 class ResumeAsked(Asked):
     """Let them go on."""
+
+
+class KeepAsked(Asked):
+    """Keep the picture as it is, or let it go on."""
 
 
 class StepAsked(Asked):
@@ -79,7 +86,12 @@ class LiveScreen(Screen[int]):
         Binding("space", "pause", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
         Binding("space", "resume", "Resume", id="run.resume", tooltip="Let all ranks go on"),
         Binding(
-            "full_stop", "step", "Step", id="run.step", key_display=".", tooltip="From a pause: one more step; 10. ten"
+            "full_stop",
+            "step",
+            "Step",
+            id="run.step",
+            key_display=".",
+            tooltip="From a pause: one more step; 10. makes ten",
         ),
         Binding(
             "c", "checkpoint", "Save", id="run.checkpoint", tooltip="Save a checkpoint on all ranks at the same step"
@@ -90,6 +102,13 @@ class LiveScreen(Screen[int]):
             "R", "restart", "Restart", id="run.restart", tooltip="Start the ended run again, with the same settings"
         ),
         Binding("g", "logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
+        Binding(
+            "v",
+            "keep",
+            "Freeze",
+            id="view.freeze",
+            tooltip="Freeze the picture, or let it go on; the run never stops",
+        ),
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
 
@@ -98,6 +117,7 @@ class LiveScreen(Screen[int]):
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
+        self._acting = {b.action.partition("(")[0] for _, b in self._bindings if (b.id or "").startswith(ACTS)}
         self._typed = ""
         """The count of steps typed so far."""
         self._typing: Timer | None = None
@@ -114,9 +134,19 @@ class LiveScreen(Screen[int]):
         if changed:
             self.refresh_bindings()
 
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks of which single steps are shown."""
+        return frozenset({self.rank})
+
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
         raise NotImplementedError
+
+    def choose(self, rank: int) -> None:
+        """Show another rank, or choose it among all."""
+        self.rank = rank
+        self.show(self.frame)
 
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
@@ -124,7 +154,9 @@ class LiveScreen(Screen[int]):
         self.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer only the keys that work in the run's state."""
+        """Offer only the keys that work in the run's state, and none that acts on a run that is only looked at."""
+        if action in self._acting and self.app.read_only:  # type: ignore[attr-defined]  # of the one app there is
+            return False
         state = self.frame.state
         if action == "pause":
             return state in ("running", "stalled")
@@ -202,6 +234,10 @@ class LiveScreen(Screen[int]):
     def action_logs(self) -> None:
         """Ask for the log."""
         self.post_message(LogsAsked(self.rank))
+
+    def action_keep(self) -> None:
+        """Ask to keep the picture."""
+        self.post_message(KeepAsked())
 
     def action_help(self) -> None:
         """Ask for the keys."""

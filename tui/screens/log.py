@@ -51,20 +51,27 @@ class LogScreen(LiveScreen):
 
     def show(self, frame: Frame) -> None:
         """Take in what was printed since, and say where it stands."""
-        rank = next((rank for rank in frame.ranks if rank.rank == self.rank), None)
+        rank = frame.rank(self.rank)
         if rank is None:
             return
         view = self.query_one(LogView)
-        view.show(rank)
+        view.show(rank, still=frame.kept_s is not None)
         page = self.query_one("#caption", Page)
         ink = page.ink
         width = max(10, self.app.size.width - 2)
         where = " following" if view.following else " scrolled back: end follows again"
+        if frame.kept_s is not None:
+            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: v goes on"
         left: Row = [
             Segment(f" rank {rank.rank} ", ink["bold value"]),
             Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),
         ]
-        right: Row = [Segment(where, ink["label" if view.following else "bold state-paused"])]
+        right: Row = [
+            Segment(
+                where,
+                ink["kept" if frame.kept_s is not None else "label" if view.following else "bold state-paused"],
+            )
+        ]
         rows = [spread(left, right, width)]
         if view.file is not None:
             lines = view.file.dropped + len(view.file.lines)
@@ -102,7 +109,6 @@ class LogScreen(LiveScreen):
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank's log."""
-        ranks = [rank.rank for rank in self.frame.ranks]
+        ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
-            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
-            self.show(self.frame)
+            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])

@@ -1,27 +1,28 @@
-"""One rank's own screen: all that is known about it, its loss and its log."""
+"""One rank's own screen: all that is known about it, its past, its loss and its log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Horizontal, Vertical
 from textual.widgets import Footer
 
 from ddptop.tui.frame import Frame
-from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.metrics import METRICS
+from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.histories import history_rows
 from ddptop.tui.widgets.lines import Page
 from ddptop.tui.widgets.log import LogView
-
-if TYPE_CHECKING:
-    from ddptop.tui.widgets.plot import LossPlot
+from ddptop.tui.widgets.place import PlotPlace
 
 
-class RankScreen(LiveScreen):
-    """Facts, loss and log of one rank."""
+class RankScreen(PlottedScreen):
+    """Facts, histories, plot and log of one rank."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="rank.back", tooltip="Return to all ranks"),
@@ -46,8 +47,7 @@ class RankScreen(LiveScreen):
     ]
 
     def __init__(self, frame: Frame, rank: int) -> None:
-        super().__init__(frame, rank)
-        self._plot: LossPlot | None = None
+        super().__init__(frame, rank, alone=True)
 
     def compose(self) -> ComposeResult:
         """Lay out the parts; the plot comes after the first paint."""
@@ -55,22 +55,15 @@ class RankScreen(LiveScreen):
         with Horizontal(id="rank"):
             yield Page(id="facts")
             with Vertical(id="beside"):
-                yield Container(id="losses")
+                with Horizontal(id="past"):
+                    yield Page(id="histories", can_focus=False)
+                    yield PlotPlace()
                 yield LogView()
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Show the rank; its facts can be scrolled."""
-        super().on_mount()
         self.query_one("#facts").focus()
-        self.call_after_refresh(self._add_plot)
-
-    def _add_plot(self) -> None:
-        from ddptop.tui.widgets.plot import LossPlot
-
-        self._plot = LossPlot()
-        self.query_one("#losses").mount(self._plot)
-        self.show(self.frame)
 
     def on_resize(self) -> None:
         """Draw for another width."""
@@ -79,14 +72,25 @@ class RankScreen(LiveScreen):
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
         self.query_one(Header).show(frame)
-        rank = next((rank for rank in frame.ranks if rank.rank == self.rank), None)
+        rank = frame.rank(self.rank)
         if rank is None:
             return
-        page = self.query_one("#facts", Page)
-        page.show_rows(fact_rows(rank, frame, page.scrollable_content_region.width or 40, page.ink))
-        self.query_one(LogView).show(rank)
-        if self._plot is not None:
-            self._plot.show([rank], rank.rank)
+        page, beside = self.query_one("#facts", Page), self.query_one("#histories", Page)
+        width = page.scrollable_content_region.width or 40
+        rows = fact_rows(rank, frame, width, page.ink)
+        if beside.size:
+            space = beside.scrollable_content_region.size
+            height = 2 if space.height > 2 * len(METRICS) else 1
+            beside.show_rows(history_rows(frame, rank.rank, space.width, beside.ink, height=height))
+        elif past := history_rows(frame, rank.rank, width, page.ink):
+            rows += [[Segment("history", page.ink["bold brand"])], *past]
+        page.show_rows(rows)
+        self.query_one(LogView).show(rank, still=frame.kept_s is not None)
+        super().show(frame)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the arrows to the crosshair while there is one."""
+        return not (action == "neighbour" and self.crossing) and super().check_action(action, parameters)
 
     def action_back(self) -> None:
         """Return to all ranks, with this one chosen."""
@@ -94,8 +98,11 @@ class RankScreen(LiveScreen):
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank, after the last one the first."""
-        ranks = [rank.rank for rank in self.frame.ranks]
+        ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
-            self.rank = ranks[(ranks.index(self.rank) + by) % len(ranks)]
-            self.query_one("#facts").scroll_home(animate=False)
-            self.show(self.frame)
+            self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])
+
+    def choose(self, rank: int) -> None:
+        """Show another rank, from the top."""
+        self.query_one("#facts").scroll_home(animate=False)
+        super().choose(rank)

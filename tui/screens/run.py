@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, Vertical
-from textual.widgets import Footer
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import ContentSwitcher, Footer
 
 from ddptop.tui.frame import Frame
-from ddptop.tui.screens.live import Asked, LiveScreen
+from ddptop.tui.screens.columns import ColumnsDialog
+from ddptop.tui.screens.live import Asked
+from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
-
-if TYPE_CHECKING:
-    from ddptop.tui.widgets.plot import LossPlot
+from ddptop.tui.widgets.place import PlotPlace
+from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.widgets.table import RankTable
+from ddptop.tui.widgets.timeline import TimelineView
 
 
 class RankAsked(Asked):
@@ -28,58 +35,126 @@ class RankAsked(Asked):
         self.rank = rank
 
 
-class RunScreen(LiveScreen):
-    """Header, a panel for each rank, plot, events and the chosen rank's log."""
+@dataclass(frozen=True)
+class View:
+    """One way to look at the ranks."""
 
-    def __init__(self, frame: Frame) -> None:
+    id: str
+    key: str
+    tooltip: str
+    make: Callable[[Frame], RankView]
+    """Called when the view is first asked for, so that what it imports costs nothing until then."""
+
+
+VIEWS: Final = (
+    View("panels", "1", "Show a panel for each rank", PanelGrid),
+    View("table", "2", "Show a line for each rank, to sort and filter", RankTable),
+    View("heatmap", "3", "Show one number of all ranks over time", Heatmap),
+    View("timeline", "4", "Show one step of all ranks on one time axis", TimelineView),
+)
+"""In the order of their keys; the first is shown at the start."""
+_GROUP: Final = Binding.Group("View", compact=True)
+
+
+class RunScreen(PlottedScreen):
+    """Header, one of the views of the ranks, plot, events and the chosen rank's log."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            view.key,
+            f"view('{view.id}')",
+            view.id.capitalize(),
+            id=f"view.{view.id}",
+            tooltip=view.tooltip,
+            show=len(VIEWS) > 1,
+            group=_GROUP,
+        )
+        for view in VIEWS
+    ]
+
+    def __init__(self, frame: Frame, first: str = VIEWS[0].id) -> None:
         super().__init__(frame, frame.ranks[0].rank if frame.ranks else 0)
-        self._plot: LossPlot | None = None
+        self._first = next((view for view in VIEWS if view.id == first), VIEWS[0])
 
     def compose(self) -> ComposeResult:
-        """Lay out the parts; the plot comes after the first paint."""
+        """Lay out the parts; the plot comes after the first paint, further views when they are asked for."""
         yield Header(self.frame)
-        yield PanelGrid(self.frame)
+        with ContentSwitcher(initial=self._first.id, id="views"):
+            yield self._made(self._first)
         with Horizontal(id="below"):
-            yield Container(id="losses")
+            yield PlotPlace()
             with Vertical(id="side"):
                 yield EventList()
                 yield LogView()
         yield Footer(show_command_palette=False)
 
+    def _made(self, view: View) -> RankView:
+        made = view.make(self.frame)
+        made.id = view.id
+        made.set_reactive(RankView.chosen, self.rank)
+        return made
+
     def on_mount(self) -> None:
-        """Begin with the panels; load what is heavy once they are there."""
-        super().on_mount()
-        self.query_one(PanelGrid).focus()
-        self.call_after_refresh(self._add_plot)
+        """Begin with the first view."""
+        self.view.focus()
 
-    def _add_plot(self) -> None:
-        from ddptop.tui.widgets.plot import LossPlot
+    @property
+    def view(self) -> RankView:
+        """The view now shown; the others get no frames."""
+        switcher = self.query_one("#views", ContentSwitcher)
+        return switcher.get_child_by_id(switcher.current or self._first.id, RankView)
 
-        self._plot = LossPlot()
-        self.query_one("#losses").mount(self._plot)
-        self.show(self.frame)
+    def action_view(self, name: str) -> None:
+        """Show the ranks another way, with the same one chosen."""
+        switcher = self.query_one("#views", ContentSwitcher)
+        if name == switcher.current:
+            return
+        if not switcher.query_children(f"#{name}"):
+            made = self._made(next(view for view in VIEWS if view.id == name))
+            made.display = False
+            switcher.mount(made)
+        switcher.current = name
+        self.view.chosen = self.rank
+        self.view.focus()
+        self.call_after_refresh(lambda: self.show(self.frame))
 
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
         self.query_one(Header).show(frame)
-        grid = self.query_one(PanelGrid)
-        grid.show(frame)
+        self.view.show(frame)
         self.query_one(EventList).show(frame)
-        chosen = next((rank for rank in frame.ranks if rank.rank == grid.chosen), None)
+        self._show_log()
+        super().show(frame)
+
+    def _show_log(self) -> None:
+        chosen = self.view.chosen_frame
         if chosen is not None:
-            self.query_one(LogView).show(chosen)
-        if self._plot is not None:
-            self._plot.show(frame.ranks, grid.chosen)
+            self.query_one(LogView).show(chosen, still=self.frame.kept_s is not None)
+
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks of which single steps are shown."""
+        return self.view.in_sight | {self.rank}
 
     def choose(self, rank: int) -> None:
         """Choose a rank, as the user may have done on another screen."""
-        self.query_one(PanelGrid).chosen = rank
+        self.view.chosen = rank
 
-    @on(PanelGrid.Chosen)
-    def _follow(self, message: PanelGrid.Chosen) -> None:
-        self.rank = message.rank
-        self.show(self.frame)
+    @on(RankView.Chosen)
+    def _follow(self, message: RankView.Chosen) -> None:
+        if message.rank != self.rank:
+            self.rank = message.rank
+            # The rest follows with the next frame: a plot takes longer than the key may.
+            self._show_log()
 
-    @on(PanelGrid.Opened)
-    def _open(self, message: PanelGrid.Opened) -> None:
+    @on(RankView.Opened)
+    def _open(self, message: RankView.Opened) -> None:
         self.post_message(RankAsked(message.rank))
+
+    @on(RankTable.ColumnsAsked)
+    def _offer_columns(self, message: RankTable.ColumnsAsked) -> None:
+        table = message.table
+        columns = table.columns
+        ticked = [column.key for column in columns if column.usual] if table.wanted is None else table.wanted
+        shown = [column.key for column in table.shown]
+        self.app.push_screen(ColumnsDialog(columns, ticked, shown), table.choose_columns)

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.verbs.options import Verbs, add_view, chosen, complain, seconds, show
+from ddptop.tui.verbs.options import Verbs, add_view, chosen, complain, configured, seconds, show
 
 if TYPE_CHECKING:
     from ddptop.agent.rundir import RunDir
@@ -85,6 +85,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.program in CATALOGUE and {"-h", "--help"} & set(options.arguments):
         # Its options are its own to tell, and need no group.
         os.execv(sys.executable, [sys.executable, "-m", CATALOGUE[options.program].module, "--help"])
+    # Before anything starts: what the dashboard could not work with is told now.
+    settings = configured(options)
     request = Request(
         program=options.module or options.program,
         as_module=options.module is not None,
@@ -105,19 +107,20 @@ def _run(options: argparse.Namespace) -> int:
         return complain(problem, 2)
     if options.detach:
         return _detach(directory)
-    return show(options, directory)
+    return show(options, directory, settings)
 
 
 def _restart(options: argparse.Namespace) -> int:
     from ddptop.tui import view
     from ddptop.tui.launch import RequestError, restart
 
+    settings = configured(options)
     try:
         directory = restart(chosen(options.run), resume=options.resume, who=view.who("shell"))
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: started again as {directory.name}", file=sys.stderr)
-    return _detach(directory) if options.detach else show(options, directory)
+    return _detach(directory) if options.detach else show(options, directory, settings)
 
 
 def _detach(directory: RunDir) -> int:

@@ -35,9 +35,9 @@ def add(verbs: Verbs) -> None:
 
 
 def _frames(directories: list[RunDir]) -> list[Frame]:
-    from ddptop.tui import status, view
+    from ddptop.tui import settings, status, view
 
-    return status.frames(directories, view.who("shell"))
+    return status.frames(directories, view.who("shell"), settings.load().thresholds)
 
 
 def _ps(options: argparse.Namespace) -> int:

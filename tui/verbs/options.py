@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddptop.agent.rundir import RunDir
+    from ddptop.tui.settings import Settings
 
 Verbs = Any
 """What `ArgumentParser.add_subparsers` returns; argparse does not name its type."""
@@ -25,7 +26,13 @@ def add_view(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--plain", action="store_true", help="lines of text instead of the dashboard; so without a terminal"
     )
-    verb.add_argument("--interval", type=seconds, default=2.0, metavar="S", help="seconds between lines (2)")
+    add_interval(verb)
+    verb.add_argument("--ascii", action="store_true", help="draw with ASCII alone; so where the locale is not UTF-8")
+
+
+def add_interval(verb: argparse.ArgumentParser) -> None:
+    """Let the verb be told how often to write."""
+    verb.add_argument("--interval", type=seconds, metavar="S", help="seconds between lines (as `ddptop config` has it)")
 
 
 def seconds(text: str) -> float:
@@ -42,14 +49,44 @@ def complain(problem: object, code: int) -> int:
     return code
 
 
-def show(options: argparse.Namespace, directory: RunDir) -> int:
+def configured(options: argparse.Namespace) -> Settings:
+    """Return the user's settings, changed by the options of this call.
+
+    Raises:
+        SettingsError: they cannot be used.
+    """
+    import msgspec
+
+    from ddptop.tui import settings
+
+    found = settings.load()
+    if found.keys:
+        from ddptop.tui.app import DdptopApp
+        from ddptop.tui.keymap import check
+
+        check(DdptopApp, found.keymap)
+    changed = msgspec.structs.replace
+    if getattr(options, "ascii", False):
+        found = changed(found, look=changed(found.look, glyphs="ascii"))
+    if getattr(options, "view", None) is not None:
+        found = changed(found, look=changed(found.look, view=options.view))
+    if getattr(options, "interval", None) is not None:
+        found = changed(found, plain=changed(found.plain, interval_s=options.interval))
+    return found
+
+
+def show(options: argparse.Namespace, directory: RunDir, settings: Settings) -> int:
     """Show a run until the user leaves it, on the dashboard or in lines of text."""
     from ddptop.tui import view
 
+    if settings.look.glyphs == "ascii":
+        from ddptop.tui import glyphs
+
+        glyphs.let_print(ascii_only=True)
     plain = options.plain or not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if plain:
-        return view.follow_plainly(directory, options.interval, launched_here=options.verb in ("launch", "restart"))
-    return view.show_dashboard(directory)
+        return view.follow_plainly(directory, settings, launched_here=options.verb in ("launch", "restart"))
+    return view.show_dashboard(directory, settings)
 
 
 def chosen(name: str | None, *, ended: bool = False) -> RunDir:

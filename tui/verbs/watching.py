@@ -1,10 +1,23 @@
-"""`attach` and `logs`: look at a run."""
+"""`attach`, `watch` and `logs`: look at a run."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Final
 
-from ddptop.tui.verbs.options import Verbs, add_run, add_view, chosen, complain, show
+from ddptop.tui.verbs.options import (
+    Verbs,
+    add_interval,
+    add_run,
+    add_view,
+    chosen,
+    complain,
+    configured,
+    show,
+)
+
+VIEWS: Final = ("panels", "table", "heatmap", "timeline")
 
 
 def add(verbs: Verbs) -> None:
@@ -12,7 +25,17 @@ def add(verbs: Verbs) -> None:
     attach = verbs.add_parser("attach", help="watch a run that is going on, or look at one that has ended")
     add_run(attach)
     add_view(attach)
+    attach.add_argument("--view", choices=VIEWS, help="what the ranks are first shown as")
+    attach.add_argument("--screenshot", type=Path, metavar="FILE", help="write a picture (SVG) and return at once")
+    attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the picture (120x40)")
     attach.set_defaults(carry=_attach)
+
+    watch = verbs.add_parser("watch", help="write a run as lines, for scripts and pipes")
+    add_run(watch)
+    watch.add_argument("--json", action="store_true", help="a JSON object a line, as that of `status --json`")
+    watch.add_argument("--count", type=_count, metavar="N", help="end after so many lines (with --json)")
+    add_interval(watch)
+    watch.set_defaults(carry=_watch, plain=True)
 
     logs = verbs.add_parser("logs", help="print what the ranks wrote")
     add_run(logs)
@@ -22,7 +45,42 @@ def add(verbs: Verbs) -> None:
 
 
 def _attach(options: argparse.Namespace) -> int:
-    return show(options, chosen(options.run, ended=True))
+    settings = configured(options)
+    directory = chosen(options.run, ended=True)
+    if options.screenshot is None:
+        return show(options, directory, settings)
+    from ddptop.tui import view
+
+    return view.write_picture(directory, options.screenshot, options.size, settings)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from ddptop.tui import view
+
+    settings = configured(options)
+    directory = chosen(options.run, ended=True)
+    if options.json:
+        return view.stream_json(directory, settings, options.count)
+    if options.count is not None:
+        return complain("watch: --count goes with --json", 2)
+    return show(options, directory, settings)
+
+
+def _count(text: str) -> int:
+    """Read a number of lines, as a type of argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Read `120x40`, as a type of argparse."""
+    width, _, height = text.partition("x")
+    size = int(width), int(height)
+    if not (20 <= size[0] <= 1000 and 5 <= size[1] <= 1000):
+        raise argparse.ArgumentTypeError("must be from 20x5 to 1000x1000")
+    return size
 
 
 def _logs(options: argparse.Namespace) -> int:

@@ -55,11 +55,21 @@ def binned(values: Sequence[float | None], last: int, width: int) -> list[float 
     return means[-width:] if width > 0 else []
 
 
-def sparkline(values: Sequence[float | None], last: int, width: int, ink: Ink, height: int = 1) -> list[Row]:
-    """Return the course of values as `height` rows, top first, between their own least and largest."""
+def sparkline(
+    values: Sequence[float | None],
+    last: int,
+    width: int,
+    ink: Ink,
+    height: int = 1,
+    hue: str = "history",
+    ends: tuple[float, float] | None = None,
+) -> list[Row]:
+    """Return the course of values as `height` rows, top first, between `ends`, or their own least and largest."""
     means = binned(values, last, width)
     finite = [value for value in means if value is not None and math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    if ends is not None:
+        low, high = ends
     levels = 8 * height
     heights: list[int | None] = []
     for value in means:
@@ -76,7 +86,7 @@ def sparkline(values: Sequence[float | None], last: int, width: int, ink: Ink, h
             if mark is None:
                 row.append(Segment(_BROKEN if level == 0 else " ", ink["level-error"]))
             else:
-                row.append(Segment(_EIGHTHS[max(0, min(8, mark - 8 * level))], ink["history"]))
+                row.append(Segment(_EIGHTHS[max(0, min(8, mark - 8 * level))], ink[hue]))
         row.append(Segment(" " * (width - len(heights))))
         rows.append(list(Segment.simplify(row)))
     return rows

@@ -11,6 +11,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
+from ddptop.tui.widgets.histories import latency_rows
 from ddptop.tui.widgets.lines import Row
 from ddptop.tui.widgets.panel import load_of, mark_of
 
@@ -24,7 +25,7 @@ def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> list[Row]:
         (None, _state(rank, frame, width, ink)),
         ("step", _step(rank, frame, width, ink)),
         ("loss", _loss(rank, width, ink)),
-        ("communication", _communication(rank, width, ink)),
+        ("communication", _communication(rank, frame, width, ink)),
         ("resources", _resources(rank, width, ink)),
         ("script's own numbers", _metrics(rank, width, ink)),
         ("telemetry", _telemetry(rank, width, ink)),
@@ -57,9 +58,18 @@ def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]
         yield _fact("ended", rank.ended, width, ink, f"bold state-{rank.state}")
     else:
         yield _fact("doing", rank.activity or units.DASH, width, ink)
+    if rank.coordinates:
+        yield _fact("place", ", ".join(f"{name} {where}" for name, where in rank.coordinates.items()), width, ink)
     yield _fact("pid", units.DASH if rank.pid is None else str(rank.pid), width, ink)
     yield _fact("host", rank.host or units.DASH, width, ink)
     yield _fact("device", rank.device or units.DASH, width, ink, after=f"  {frame.backend or ''}")
+    if rank.torch_version or rank.python_version:
+        yield _fact(
+            "runs on",
+            f"torch {rank.torch_version or units.DASH}, Python {rank.python_version or units.DASH}",
+            width,
+            ink,
+        )
 
 
 def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
@@ -74,13 +84,20 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
     for phase, letter in LETTERS.items():
         value = rank.phases_ms.get(phase)
         share = None if value is None else value / rank.step_ms
+        on_device = None if rank.device_ms is None else rank.device_ms.get(phase)
         yield [
-            Segment(f"  {letter} ", ink[f"bold phase-{phase}"]),
-            Segment(f"{phase:<{_LABEL - 3}}", ink["label"]),
+            Segment("  "),
+            Segment(letter, ink.block(phase)[0]),
+            Segment(f" {phase:<{_LABEL - 3}}", ink["label"]),
             Segment(units.milliseconds(value), ink["value"]),
             Segment(" ms ", ink["label"]),
             Segment(units.percent(None if share is None else 100 * share, 5) + "  ", ink["value"]),
-            *(gauge(share, min(20, width - 30), ink) if share is not None and width > 38 else []),
+            *(
+                gauge(share, min(20, width - (48 if rank.device_ms else 30)), ink)
+                if share is not None and width > 56
+                else []
+            ),
+            Segment("" if on_device is None else f"  {units.milliseconds(on_device)} ms on gpu", ink["label"]),
         ]
 
 
@@ -94,7 +111,7 @@ def _loss(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
             yield [Segment(f"  {'history' if index == 0 else '':<{_LABEL - 2}}", ink["label"]), *row]
 
 
-def _communication(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
+def _communication(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
     both = (rank.allreduce_p50_ms, rank.allreduce_p99_ms)
     text = (
         units.DASH
@@ -112,6 +129,8 @@ def _communication(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     sampled = f", one step of {rank.timed_every} timed" if rank.timed_every > 1 else ""
     seen = f"{units.DASH} (collectives are not hooked in this process)"
     yield _fact("seen by", f"{rank.mechanism}{sampled}" if rank.mechanism else seen, width, ink)
+    if frame.past is not None:
+        yield from latency_rows(frame.past.steps.by_rank(rank.rank), width, ink)
 
 
 def _resources(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
@@ -146,5 +165,6 @@ def _telemetry(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     lost = f"{rank.missed:,} missed, {rank.dropped:,} dropped, {rank.refused:,} refused"
     yield _fact("records", lost, width, ink, "level-warning" if rank.missed + rank.dropped + rank.refused else "value")
     fault = rank.fault
-    yield _fact("agent", fault or "no fault", width, ink, "level-error" if fault else "value")
+    errors = f"{rank.faults:,} errors, the last: {fault}" if rank.faults > 1 else fault
+    yield _fact("agent", errors or "no fault", width, ink, "level-error" if fault else "value")
     yield _fact("log", rank.log or "to the terminal that started it", width, ink)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.segment import Segment
@@ -11,7 +12,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.bars import gauge
-from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread
+from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread, width_of
 
 
 class Header(Page, can_focus=False):
@@ -31,7 +32,8 @@ class Header(Page, can_focus=False):
         """Take a new picture."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
-        rows = header_rows(frame, width - 2, self.ink, self._typed, roomy=self.app.size.height >= 30)
+        keys: Mapping[str, str] = self.app.key_names  # type: ignore[attr-defined]  # of the one app there is
+        rows = header_rows(frame, width - 2, self.ink, keys, self._typed, roomy=self.app.size.height >= 30)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -49,9 +51,14 @@ class Header(Page, can_focus=False):
             self.show(self._frame)
 
 
-def header_rows(frame: Frame, width: int, ink: Ink, typed: str = "", *, roomy: bool) -> list[Row]:
-    """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed."""
-    word, hue = message(frame, typed)
+def header_rows(
+    frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], typed: str = "", *, roomy: bool
+) -> list[Row]:
+    """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
+
+    `keys` has, by the id of an action, the key that does it.
+    """
+    word, hue = message(frame, keys, typed)
     said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink), _progress(frame, width, ink)]
@@ -63,7 +70,11 @@ def header_rows(frame: Frame, width: int, ink: Ink, typed: str = "", *, roomy: b
 def _run(frame: Frame, width: int, ink: Ink) -> Row:
     hue = ink[f"bold state-{frame.state}"]
     clock: Row = []
-    if frame.started_at is not None:
+    if frame.kept_s is not None:
+        # In the place of the clock, which stands still: it must be seen at once, on every screen.
+        kept = units.duration(frame.kept_s)
+        clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), Segment(" v: goes on", ink["bold value"])]
+    elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
         clock.append(Segment(units.duration(end - frame.started_at), ink["value"]))
@@ -76,7 +87,7 @@ def _run(frame: Frame, width: int, ink: Ink) -> Row:
         [Segment(frame.backend or "", ink["value"])],
         [Segment(frame.device or "", ink["value"])],
     ]
-    left = packed([piece for piece in pieces if piece is not clock], width - 12)
+    left = packed([piece for piece in pieces if piece is not clock], width - max(12, width_of(clock) + 1))
     return spread(left, clock, width)
 
 
@@ -113,18 +124,22 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     return packed(pieces, width)
 
 
-def message(frame: Frame, typed: str = "") -> tuple[str, str]:
+def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str, str]:
     """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well.
 
     Args:
+        frame: the picture.
+        keys: by the id of an action, the key that does it.
         typed: the number of steps that is being typed, while the run is paused.
     """
     if frame.state in ENDED:
-        return _ending(frame), f"bold state-{frame.state}"
+        return _ending(frame, keys), f"bold state-{frame.state}"
     if frame.ending:
-        return f"being ended: {frame.ending} · k shows it", "bold state-killing"
+        return f"being ended: {frame.ending} · {keys['run.kill']} shows it", "bold state-killing"
     if frame.orphaned:
-        return "torchrun is gone and its ranks live on without it: k ends them", "bold level-error"
+        return f"torchrun is gone and its ranks live on without it: {keys['run.kill']} ends them", "bold level-error"
+    if frame.state == "starting":
+        return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":
         return "being ended; what is left after the grace period gets KILL", "state-killing"
     if frame.state == "pausing":
@@ -132,28 +147,44 @@ def message(frame: Frame, typed: str = "") -> tuple[str, str]:
     if frame.state == "paused":
         if typed:
             steps = f"{int(typed):,} step{'' if int(typed) == 1 else 's'}"
-            return f"{steps}: type . to make exactly so many, from step {units.count(frame.step)}", "bold state-paused"
+            return (
+                f"{steps}: type {keys['run.step']} to make exactly so many, from step {units.count(frame.step)}",
+                "bold state-paused",
+            )
         outstanding = f"{frame.outstanding or 'no'} collective{'' if frame.outstanding < 2 else 's'} outstanding"
         hue = "bold level-warning" if frame.outstanding else "bold state-paused"
-        return f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}", hue
+        return (
+            f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}: {keys['run.resume']} resumes",
+            hue,
+        )
     if frame.state == "frozen":
-        return _frozen(frame), "bold state-frozen"
+        return _frozen(frame, keys["run.resume"]), "bold state-frozen"
     if frame.state == "silent":
-        heard = [rank.heard_age_s for rank in frame.ranks if rank.heard_age_s is not None]
+        heard = [age for age in frame.values("heard_age_s") if age is not None]
         for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
-        return f"no sign of life from any rank{for_}", "bold state-silent"
-    sick = next((rank for rank in frame.ranks if rank.health is not None), None)
+        what = f"{keys['rank.logs']} shows the log, {keys['run.kill']} ends them"
+        return f"no sign of life from any rank{for_}: {what}", "bold state-silent"
+    sick = next((index for index, health in enumerate(frame.values("health")) if health is not None), None)
     if sick is not None:
-        return f"rank {sick.rank}: {sick.health}", "bold level-error"
+        return f"rank {frame.ranks[sick].rank}: {frame.ranks[sick].health}", "bold level-error"
     if frame.verdict is not None:
         return frame.verdict.text, "bold rank-slow"
     if frame.state == "stalled":
-        ages = [rank.step_age_s for rank in frame.ranks if rank.step_age_s is not None]
+        ages = [age for age in frame.values("step_age_s") if age is not None]
         for_ = f" for {units.age(min(ages)).strip()}" if ages else ""
-        return f"alive, but no step completed{for_}: enter shows what a rank does", "bold state-stalled"
+        return f"alive, but no step completed{for_}: {keys['ranks.open']} shows what a rank does", "bold state-stalled"
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return "", "label"
+
+
+def _start(frame: Frame, logs: str) -> str:
+    silent = [rank for rank, age in enumerate(frame.values("heard_age_s")) if age is None]
+    if len(silent) == len(frame.ranks):
+        return f"no rank has reported yet: {logs} shows what they print meanwhile"
+    if silent:
+        return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
+    return "all ranks have reported and are on their way to the first step"
 
 
 def _since(frame: Frame) -> str:
@@ -163,19 +194,20 @@ def _since(frame: Frame) -> str:
     return f" since {at} ({units.duration(max(0.0, frame.at - frame.held_since)).strip()})"
 
 
-def _frozen(frame: Frame) -> str:
+def _frozen(frame: Frame, key: str) -> str:
     """Say how long a collective under way may still wait: its timeout does not stand still."""
     if frame.timeout_s is None or frame.held_since is None:
-        return f"frozen{_since(frame)}; a collective under way fails after its timeout: space lets it go on"
+        return f"frozen{_since(frame)}; a collective under way fails after its timeout: {key} lets it go on"
     left = frame.held_since + frame.timeout_s - frame.at
     if left <= 0:
-        return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: space lets it go on"
-    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: space lets it go on"
+        return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: {key} lets it go on"
+    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: {key} lets it go on"
 
 
-def _ending(frame: Frame) -> str:
+def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
+    advice = f"{keys['app.leave']} leaves, {keys['rank.logs']} shows the logs"
     if frame.state in ("killed", "stopped") and frame.cause:
-        return f"{frame.cause} · q leaves, g shows the logs"
+        return f"{frame.cause} · {advice}"
     parts = [frame.state]
     if frame.state == "lost":
         parts = ["ended with nobody watching, so that how is not known"]
@@ -185,7 +217,7 @@ def _ending(frame: Frame) -> str:
     if frame.cause:
         said += f", {frame.cause}"
     # What to do comes first: the cause may be long, and it is in the events too.
-    return f"{said} · q leaves, g shows the logs" if len(said) < 60 else f"q leaves, g shows the logs · {said}"
+    return f"{said} · {advice}" if len(said) < 60 else f"{advice} · {said}"
 
 
 def _background(frame: Frame, width: int, ink: Ink) -> Row:

@@ -39,9 +39,17 @@ def spread(left: Row, right: Row, width: int) -> Row:
     return [*left, Segment(" " * gap), *right] if gap >= 1 else left
 
 
-def strip_of(row: Row, width: int) -> Strip:
+def fitted(row: Row, width: int) -> Row:
     """Return a row in exactly `width` cells."""
-    return Strip(row).adjust_cell_length(width).simplify()
+    gap = width - width_of(row)
+    if gap < 0:
+        return Segment.adjust_line_length(row, width)
+    return [*row, Segment(" " * gap)] if gap else row
+
+
+def strip_of(row: Row, width: int) -> Strip:
+    """Return a row in exactly `width` cells. A strip costs more than all that is in it: make one for a line."""
+    return Strip(Segment.simplify(fitted(row, width)), width)
 
 
 def packed(pieces: Iterable[Row], width: int, gap: int = 2) -> Row:

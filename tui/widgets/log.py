@@ -106,8 +106,8 @@ class LogView(Roll[str]):
         self.file: LogFile | None = None
         self._seen = 0
 
-    def show(self, rank: RankFrame) -> None:
-        """Follow the log of this rank."""
+    def show(self, rank: RankFrame, *, still: bool = False) -> None:
+        """Follow the log of this rank; where the view stands `still`, with what there is when it is opened."""
         path = None if self.file is None else self.file.path
         changed = rank.rank != self._rank or rank.log != path
         if changed:
@@ -118,11 +118,13 @@ class LogView(Roll[str]):
             self.border_title = f"log of rank {rank.rank}"
         if self.file is None:
             if changed:
-                self.show_items((), empty="it writes to the terminal that started the run")
+                self.show_items((), empty="it writes to the terminal that started the run: look there")
             return
-        if self.file.read() or changed:
+        if changed or not still:
+            changed = self.file.read() or changed
+        if changed:
             dropped, self._seen = self.file.dropped - self._seen, self.file.dropped
-            empty = f"no log: {self.file.error}" if self.file.error else "nothing printed yet"
+            empty = f"no log: {self.file.error}" if self.file.error else "nothing printed yet: tab shows the next rank"
             # A deque is slow to index in its middle, so the view gets a list.
             widest = self.file.widest if self._wide else 0
             self.show_items(list(self.file.lines), widest, dropped, empty)

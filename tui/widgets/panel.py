@@ -12,7 +12,7 @@ from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
-from ddptop.tui.widgets.lines import Row, figure, spread, strip_of, width_of
+from ddptop.tui.widgets.lines import Row, figure, fitted, spread, strip_of, width_of
 
 MIN_WIDTH = 38
 """Cells a panel needs to show everything, its border included."""
@@ -53,7 +53,7 @@ def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) ->
     for index in range(shape.height - 2):
         row = content[index] if index < len(content) else []
         strips.append(
-            Strip([Segment(d, line), Segment(" "), *strip_of(row, inner), Segment(" "), Segment(d, line)]).simplify()
+            strip_of([Segment(d, line), Segment(" "), *fitted(row, inner), Segment(" "), Segment(d, line)], shape.width)
         )
     strips.append(Strip([Segment(e + f * (shape.width - 2) + g, line)]))
     return strips
@@ -86,7 +86,8 @@ def _right_title(rank: RankFrame, room: int, ink: Ink) -> Row:
         return []
     step = units.count(rank.step)
     age: Row = []
-    if rank.state not in ENDED and rank.step_age_s is not None:
+    # A held rank's age says nothing that the header does not, and would move what stands still.
+    if rank.state not in (*ENDED, "paused") and rank.step_age_s is not None:
         hue = ink["bold rank-slow" if rank.state == "stalled" else "label"]
         age = [Segment(f"{units.age(rank.step_age_s)} ago ", hue)]
     rows = ([Segment(f" step {step} ", ink["label"]), *age], [Segment(f" {step} ", ink["label"]), *age], age)
@@ -158,7 +159,7 @@ def _legend(rank: RankFrame, inner: int, ink: Ink) -> Row:
     row: Row = []
     for phase, letter in LETTERS.items():
         text = units.short_milliseconds(_amount(rank, phase)).strip()
-        row.append(Segment(letter + lead, ink[f"bold phase-{phase}"]))
+        row += [Segment(letter, ink.block(phase)[0]), Segment(lead)]
         row.append(figure(text, ink))
         row.append(Segment(" " * (each - len(lead) - 1 - len(text))))
     return row
@@ -173,15 +174,17 @@ def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
             rows.append([])
         name = phase if len(phase) <= names else phase[:5]
         cell = [
-            Segment(letter, ink[f"bold phase-{phase}"]),
+            Segment(letter, ink.block(phase)[0]),
             Segment(f" {name:<{names}}", ink["label"]),
             figure(units.short_milliseconds(_amount(rank, phase)), ink),
         ]
-        rows[-1] += strip_of(cell, each)
+        rows[-1] += fitted(cell, each)
     return rows
 
 
 def _all_reduce(rank: RankFrame, ink: Ink) -> Row:
+    if rank.mechanism is None and rank.allreduce_p50_ms is None:
+        return [Segment("all-reduce ", ink["label"]), Segment("not seen: enter shows why", ink["faint"])]
     return [
         Segment("all-reduce ", ink["label"]),
         Segment("p50", ink["label"]),

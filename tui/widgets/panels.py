@@ -1,7 +1,4 @@
-"""All ranks at once: one widget paints every panel, because a widget for each costs ten times as much.
-
-It knows which rank is chosen and says so; what opens, ends or follows is the screen's matter.
-"""
+"""A panel for each rank: one widget paints them all, because a widget for each costs ten times as much."""
 
 from __future__ import annotations
 
@@ -11,13 +8,11 @@ from typing import Any, ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
-from textual.message import Message
-from textual.reactive import reactive
 from textual.strip import Strip
 
 from ddptop.tui.frame import Frame
-from ddptop.tui.widgets.lines import Drawn
 from ddptop.tui.widgets.panel import MAX_HEIGHT, MIN_HEIGHT, MIN_WIDTH, Shape, draw_panel
+from ddptop.tui.widgets.rankview import RankView
 
 
 def arrange(ranks: int, width: int, lines: int) -> tuple[int, int, int]:
@@ -32,7 +27,7 @@ def arrange(ranks: int, width: int, lines: int) -> tuple[int, int, int]:
     return columns, rows, height
 
 
-class PanelGrid(Drawn, can_focus=True):
+class PanelGrid(RankView):
     """A panel for each rank, as many in a row as fit."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -55,29 +50,10 @@ class PanelGrid(Drawn, can_focus=True):
         ),
         Binding("home", "edge(0)", "First rank", id="panels.first", tooltip="Choose the first rank", show=False),
         Binding("end", "edge(-1)", "Last rank", id="panels.last", tooltip="Choose the last rank", show=False),
-        Binding("enter", "open", "Rank", id="panels.open", tooltip="Open the chosen rank's own screen"),
     ]
 
-    chosen: reactive[int] = reactive(0, repaint=False)
-    """Number of the chosen rank; it stays with that rank when others come and go."""
-
-    class Chosen(Message):
-        """Another rank was chosen."""
-
-        def __init__(self, rank: int) -> None:
-            super().__init__()
-            self.rank = rank
-
-    class Opened(Message):
-        """The user wants to see all about a rank."""
-
-        def __init__(self, rank: int) -> None:
-            super().__init__()
-            self.rank = rank
-
     def __init__(self, frame: Frame, **options: Any) -> None:
-        super().__init__(**options)
-        self._frame = frame
+        super().__init__(frame, **options)
         self._drawn: dict[int, tuple[Shape, list[Strip]]] = {}
 
     # Layout
@@ -86,7 +62,7 @@ class PanelGrid(Drawn, can_focus=True):
     def _plan(self) -> tuple[int, int, int]:
         # One cell is kept for the scrollbar whether it is there or not: a layout that
         # depended on it could make it come and go for ever.
-        return arrange(len(self._frame.ranks), self.container_size.width - 1, self._budget)
+        return arrange(len(self.frame.ranks), self.container_size.width - 1, self._budget)
 
     @property
     def _budget(self) -> int:
@@ -94,13 +70,13 @@ class PanelGrid(Drawn, can_focus=True):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """All rows of panels; the style sheet sets the limit."""
-        _, rows, height = arrange(len(self._frame.ranks), width - 1, self._budget)
+        _, rows, height = arrange(len(self.frame.ranks), width - 1, self._budget)
         return rows * height
 
     def on_resize(self) -> None:
         """Arrange the panels anew."""
         self._rearrange()
-        self._bring_into_view()
+        self.bring_into_view()
 
     def _rearrange(self) -> None:
         _, rows, height = self._plan
@@ -119,35 +95,43 @@ class PanelGrid(Drawn, can_focus=True):
 
     def show(self, frame: Frame) -> None:
         """Take a new picture and repaint the panels in sight that look different in it."""
-        before, self._frame = self._frame, frame
+        before, self.frame = self.frame, frame
         if len(before.ranks) != len(frame.ranks):
             self._rearrange()
             self.refresh(layout=True)
             return
-        sight = self.scrollable_content_region.size.region.translate(self.scroll_offset)
-        for index in range(len(frame.ranks)):
-            region = self._place(index)
-            if not region.overlaps(sight):
-                self._drawn.pop(index, None)
-                continue
-            drawn = self._shape(index), self._draw(index)
-            if self._drawn.get(index) != drawn:
-                self._drawn[index] = drawn
-                self.refresh(region.translate(-self.scroll_offset))
+        drawn, self._drawn = self._drawn, {}
+        for index in self._visible:
+            self._drawn[index] = fresh = self._shape(index), self._draw(index)
+            if drawn.get(index) != fresh:
+                self.refresh(self._place(index).translate(-self.scroll_offset))
+
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks whose panels can be seen: they draw the loss of every step."""
+        return frozenset(self.frame.ranks[index].rank for index in self._visible)
+
+    @property
+    def _visible(self) -> range:
+        """Indices of the ranks whose panels can be seen."""
+        columns, _, height = self._plan
+        top, lines = self.scroll_offset.y, self.scrollable_content_region.height
+        last = -(-(top + lines) // height) * columns
+        return range(top // height * columns, min(last, len(self.frame.ranks)))
 
     def _shape(self, index: int) -> Shape:
         region = self._place(index)
-        return Shape(region.width, region.height, self._frame.ranks[index].rank == self.chosen)
+        return Shape(region.width, region.height, self.frame.ranks[index].rank == self.chosen)
 
     def _draw(self, index: int) -> list[Strip]:
-        return draw_panel(self._frame.ranks[index], self._frame, self._shape(index), self.ink)
+        return draw_panel(self.frame.ranks[index], self.frame, self._shape(index), self.ink)
 
     def render_line(self, y: int) -> Strip:
         """Return one line through the panels of a row."""
         columns, _, height = self._plan
         row, line = divmod(y + self.scroll_offset.y, height)
         parts = []
-        for index in range(row * columns, min((row + 1) * columns, len(self._frame.ranks))):
+        for index in range(row * columns, min((row + 1) * columns, len(self.frame.ranks))):
             shape = self._shape(index)
             drawn = self._drawn.get(index)
             # A resize can paint once before it is told: what was drawn has another shape then.
@@ -165,22 +149,16 @@ class PanelGrid(Drawn, can_focus=True):
 
     @property
     def _index(self) -> int:
-        return next((i for i, rank in enumerate(self._frame.ranks) if rank.rank == self.chosen), 0)
+        numbers = self.frame.values("rank")
+        return numbers.index(self.chosen) if self.chosen in numbers else 0
 
     def _choose(self, index: int) -> None:
-        if 0 <= index < len(self._frame.ranks):
-            self.chosen = self._frame.ranks[index].rank
+        if 0 <= index < len(self.frame.ranks):
+            self.chosen = self.frame.ranks[index].rank
 
-    def watch_chosen(self) -> None:
-        """Mark the rank and bring its panel into sight."""
-        if not self.is_mounted:
-            return
-        self.refresh()
-        self._bring_into_view()
-        self.post_message(self.Chosen(self.chosen))
-
-    def _bring_into_view(self) -> None:
-        if self._frame.ranks:
+    def bring_into_view(self) -> None:
+        """Scroll to the chosen rank's panel."""
+        if self.frame.ranks:
             self.scroll_to_region(self._place(self._index), animate=False)
 
     def action_move(self, by: int) -> None:
@@ -191,21 +169,16 @@ class PanelGrid(Drawn, can_focus=True):
         """Choose the neighbour above or below; from the last full row, the last rank."""
         columns, rows, _ = self._plan
         if 0 <= self._index // columns + by < rows:
-            self._choose(min(self._index + by * columns, len(self._frame.ranks) - 1))
+            self._choose(min(self._index + by * columns, len(self.frame.ranks) - 1))
 
     def action_cycle(self, by: int) -> None:
         """Choose the next rank, after the last one the first."""
-        if self._frame.ranks:
-            self._choose((self._index + by) % len(self._frame.ranks))
+        if self.frame.ranks:
+            self._choose((self._index + by) % len(self.frame.ranks))
 
     def action_edge(self, index: int) -> None:
         """Choose the first rank or the last."""
-        self._choose(index % max(1, len(self._frame.ranks)))
-
-    def action_open(self) -> None:
-        """Ask for the chosen rank's own screen."""
-        if self._frame.ranks:
-            self.post_message(self.Opened(self._frame.ranks[self._index].rank))
+        self._choose(index % max(1, len(self.frame.ranks)))
 
     def on_click(self, event: events.Click) -> None:
         """Choose the rank under the mouse; with a double click, open it."""
@@ -213,7 +186,7 @@ class PanelGrid(Drawn, can_focus=True):
         if offset is None:
             return
         place = offset + self.scroll_offset
-        for index in range(len(self._frame.ranks)):
+        for index in self._visible:
             if self._place(index).contains(place.x, place.y):
                 self._choose(index)
                 if event.chain == 2:

@@ -1,47 +1,74 @@
-"""The loss of the ranks over steps. Imports NumPy and the plot library, so it is loaded after the first paint."""
+"""One number of the ranks over the steps of the run, as lines.
+
+Imports NumPy and the plot library, so it is loaded after the first paint. What is shown is in
+a `Look`; the keys that change it belong to the screen, those of the crosshair to the place.
+"""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+import numpy as np
+from textual.app import ComposeResult, RenderResult
 from textual.binding import BindingType
 from textual.content import Content
+from textual.widgets import Static
+from textual_hires_canvas import Canvas
 from textual_plot import HiResMode, PlotWidget
 
-from ddptop.tui.frame import RankFrame
-from ddptop.tui.theme import RANK_HUES, ink
+from ddptop.tui import units
+from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.lens import Lens
+from ddptop.tui.metrics import CUSTOM, metric_named
+from ddptop.tui.sketch import Line, Look, Sketch, sketch, span_of
+from ddptop.tui.strokes import LABEL
+from ddptop.tui.theme import Ink, ink
+from ddptop.tui.widgets.axes import Powers, Steps, Values
 
 _PERIOD_S: Final = 1.0
-"""A plot costs as much as fifty panels; once a second is enough for a curve."""
+"""A curve need not move faster."""
+_REST: Final = 100
+"""It rests so many times as long as it took to draw: at most 1 % of a core, however many ranks there are."""
 _LAYOUT_S: Final = 0.1
 """By then a canvas that was hidden has its size."""
 
-Curve = tuple[list[int], list[float]]
 
-
-class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
-    """Loss of each rank over the whole run; the chosen rank lies on top."""
+class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
+    """A metric of some ranks; the chosen one lies on top."""
 
     BINDINGS: ClassVar[list[BindingType]] = []
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, look: Look, **options: Any) -> None:
         super().__init__(allow_pan_and_zoom=False, **options)
+        self.look = look
+        self.sketch: Sketch | None = None
+        """What is drawn now."""
+        self.crosshair: float | None = None
+        """The step that is read off, None without a crosshair."""
+        self._run: tuple[int, int] | None = None
+        """The first and the last step there are."""
+        self._given: tuple[Frame, Sequence[int], int | None] | None = None
         self._shown: object = None
-        self._next = 0.0
+        self._next = self._cost = 0.0
         self._ready = False
         self._late = False
-        self._given: tuple[Sequence[RankFrame], int | None] = ((), None)
-        self.border_title = "loss over steps: none yet"
+        self._x, self._y, self._powers = Steps(), Values(), Powers()
         self.add_class("-empty")
         self.set_reactive(PlotWidget.margin_top, 0)
         self.set_reactive(PlotWidget.margin_bottom, 1)
-        self.set_reactive(PlotWidget.margin_left, 8)
+        self.set_reactive(PlotWidget.margin_left, LABEL + 1)
+
+    def compose(self) -> ComposeResult:
+        """Add to the library's parts what stands there without a curve."""
+        yield from super().compose()
+        yield Static(id="nothing")
 
     def on_mount(self) -> None:
         """Draw only after the library has emptied the canvas, as it does when it is mounted."""
+        self.set_x_formatter(self._x)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -55,63 +82,215 @@ class LossPlot(PlotWidget, can_focus=False, inherit_bindings=False):
     def _fit(self) -> None:
         # The library takes over the size of its canvas only when a layout is asked for.
         self.refresh(layout=True)
-        self.show(*self._given)
+        self._again()
 
-    def show(self, ranks: Sequence[RankFrame], chosen: int | None) -> None:
-        """Draw the ranks' losses if they changed, at most once a second, and at once for another choice."""
-        self._given = (ranks, chosen)
+    # When to draw
+
+    def show(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
+        """Draw what is new at most once a second, and at once for another look, rank or size."""
+        self._given = frame, ranks, chosen
         if not self._ready or not self.size:
             return
-        key = (chosen, self.size, self.app.theme)
-        picture = (key, {rank.rank: rank.curve for rank in ranks})
-        now = time.monotonic()
-        if picture == self._shown:
+        history = None if frame.past is None else frame.past.history
+        look = self.look.metric, self.look.lens, self.crosshair
+        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None
+        picture = key, None if history is None else (history.records, history.complete), frame.state
+        if picture == self._shown or (frame.kept_s is not None and self._is(key)):
             return
-        if isinstance(self._shown, tuple) and self._shown[0] == key and now < self._next:
+        now = time.monotonic()
+        if self._is(key) and now < self._next:
             if not self._late:
                 # Nothing may follow this picture, as when the run has ended: it must not be the one left out.
                 self._late = True
                 self.set_timer(self._next - now, self._catch_up)
             return
-        self._shown, self._next = picture, now + _PERIOD_S
-        self._draw_curves(ranks, chosen)
+        self._shown = picture
+        self._draw(frame, ranks, chosen)
+        self._cost = time.monotonic() - now
+        self._next = now + max(_PERIOD_S, _REST * self._cost)
+
+    def _is(self, key: object) -> bool:
+        return isinstance(self._shown, tuple) and self._shown[0] == key
 
     def _catch_up(self) -> None:
         self._late = False
-        self.show(*self._given)
+        self._again()
 
-    def _draw_curves(self, ranks: Sequence[RankFrame], chosen: int | None) -> None:
-        hues = ink(self.app.theme).hues
+    def _again(self) -> None:
+        if self._given is not None:
+            self.show(*self._given)
+
+    def render(self) -> RenderResult:
+        """Draw the lines; the library would ask for a refresh at each cell."""
+        began = time.monotonic()
+        with self.query_one("#plot", Canvas).batch_refresh():
+            drawn = super().render()
+        self._next = max(self._next, began + _REST * (self._cost + time.monotonic() - began))
+        return drawn
+
+    # What to draw
+
+    def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
+        width = max(2, self.size.width - self.margin_left - 2)
+        history = None if frame.past is None else frame.past.history
+        self._run = None if history is None else span_of(history, ranks, frame.upto)
+        self.sketch = None
+        if history is not None and self._run is not None:
+            self.sketch = sketch(history, ranks, chosen, self._run, self.look, width)
         was_empty = self.has_class("-empty")
-        self.set_class(not any(len(self._curve(rank)[0]) > 1 for rank in ranks), "-empty")
-        if self.has_class("-empty"):
+        self.set_class(self.sketch is None, "-empty")
+        self.border_title = self._title(frame, ranks, chosen)
+        if self.sketch is None:
+            self.query_one("#nothing", Static).update(Content(_nothing(frame, self._run, self.look)))
             return
         if was_empty:
             # A hidden canvas has no size; once it has been laid out, the library has to look again.
             self.set_timer(_LAYOUT_S, self._fit)
-        self.clear()
-        title = [Content("loss over steps, by rank ")]
-        for rank in sorted(ranks, key=lambda rank: rank.rank == chosen):
-            hue = hues[f"line-{rank.rank % RANK_HUES}"]
-            steps, losses = self._curve(rank)
-            if len(steps) > 1:
-                self.plot(steps, losses, line_style=hue, hires_mode=HiResMode.BRAILLE)
-        for rank in ranks[:16]:
-            mark = f"[{rank.rank}]" if rank.rank == chosen and len(ranks) > 1 else f" {rank.rank} "
-            title.append(Content.styled(mark, hues[f"line-{rank.rank % RANK_HUES}"]))
-        if len(ranks) > 16:
-            title.append(Content(" …"))
-        self.border_title = Content("").join(title)
+        self._lines(self.sketch)
 
-    def _curve(self, rank: RankFrame) -> Curve:
-        points = [(step, loss) for step, loss in rank.curve if math.isfinite(loss)]
-        # Losses of single steps are noise that hides one rank behind another: a point for two cells
-        # shows their course.
-        width = max(2, (self.size.width - self.margin_left) // 2)
-        per_bin = max(1, math.ceil(len(points) / width))
-        steps, losses = [], []
-        for first in range(0, len(points), per_bin):
-            together = points[first : first + per_bin]
-            steps.append(together[-1][0])
-            losses.append(math.fsum(loss for _, loss in together) / len(together))
-        return steps, losses
+    def _lines(self, sketch: Sketch) -> None:
+        hues = ink(self.app.theme)
+        low, high = sketch.limits
+        self.clear()
+        self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
+        self._powers.room = self._y.room
+        self.set_y_formatter(self._powers if sketch.log else self._y)
+        self.set_xlimits(float(sketch.steps[0]), float(sketch.steps[-1]))
+        self.set_ylimits(low, high)
+        if self.crosshair is not None:
+            at = sketch.steps[sketch.column(self.crosshair)]
+            self.plot([at, at], [low, high], line_style=hues.hues["label"], hires_mode=HiResMode.BRAILLE)
+        for line in sketch.lines:
+            values = sketch.on_axis(line)
+            self.plot(sketch.steps, values, line_style=_style(line, hues), hires_mode=HiResMode.BRAILLE)
+        if len(sketch.broken):
+            top = np.full(len(sketch.broken), high)
+            self.scatter(sketch.broken, top, marker="×", marker_style=hues.hues["level-error"])
+
+    # In words
+
+    def _title(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> Content:
+        hues = ink(self.app.theme)
+        metric = metric_named(self.look.metric)
+        drawn = self.sketch
+        if drawn is None:
+            return Content(f"{metric.title} over steps")
+        unit = f", {drawn.unit}" if drawn.unit else ""
+        if self.crosshair is not None:
+            return Content("").join(self._reading(drawn, hues))
+        parts = [Content(f"{metric.title}{unit} over steps")]
+        if len(ranks) > 1:
+            parts.append(Content(" "))
+            for line in sorted(drawn.lines, key=lambda line: line.order):
+                name = f"[{line.name}]" if line.name == str(chosen) else f" {line.name} "
+                parts.append(Content.styled(name, _style(line, hues)))
+        parts.append(Content(" · ".join(("", *_notes(drawn, self.look, frame)))))
+        return Content("").join(parts)
+
+    def _reading(self, drawn: Sketch, hues: Ink) -> list[Content]:
+        """Return what the crosshair reads, the line on top first."""
+        assert self.crosshair is not None
+        index = drawn.column(self.crosshair)
+        moment = "" if np.isnan(drawn.at[index]) else time.strftime(" %H:%M:%S", time.localtime(drawn.at[index]))
+        parts = [Content(f"step {units.count(int(drawn.steps[index]))}{moment} ")]
+        for line in sorted(drawn.lines, key=lambda line: (line is not drawn.lines[-1], line.order)):
+            parts.append(Content.styled(f" {line.name} ", _style(line, hues)))
+            parts.append(Content.styled(_value(float(line.values[index])), hues.hues["value"]))
+        parts.append(Content(f" {drawn.unit}" if drawn.unit else ""))
+        return parts
+
+    # What is asked
+
+    def zoom(self, factor: float) -> None:
+        """Show so many times as many steps."""
+        if self._run is not None:
+            self._see(self.look.lens.zoomed(factor, *self._run, self.crosshair))
+
+    def scroll_steps(self, by: float) -> None:
+        """Move by so many times what is shown."""
+        if self._run is not None:
+            self._see(self.look.lens.scrolled(by, *self._run))
+
+    def change_scale(self) -> None:
+        """Change between a logarithmic and a linear scale."""
+        self._see(replace(self.look.lens, log=not self.look.lens.log))
+
+    def smooth(self) -> None:
+        """Smooth more; after the strongest, not at all."""
+        self._see(self.look.lens.smoother())
+
+    def choose(self, metric: str | None) -> None:
+        """Show another metric; None leaves it."""
+        if metric is not None:
+            self.look.metric = metric
+            self._again()
+
+    def _see(self, lens: Lens) -> None:
+        self.look.lens = lens
+        self._again()
+
+    def read_at(self, index: int) -> bool:
+        """Read a column off; False where there is none."""
+        if self.sketch is not None:
+            self.crosshair = float(self.sketch.steps[index])
+            self._again()
+        return self.sketch is not None
+
+    def read_on(self, by: int) -> None:
+        """Read a column further on."""
+        if self.sketch is not None and self.crosshair is not None:
+            index = self.sketch.column(self.crosshair) + by
+            self.read_at(max(0, min(index, len(self.sketch.steps) - 1)))
+
+    def read_nothing(self) -> None:
+        """Put the crosshair away."""
+        self.crosshair = None
+        self._again()
+
+
+def _style(line: Line, hues: Ink) -> str:
+    return hues.faded(line.hue) if line.faded and line.hue != "faint" else hues.hues[line.hue]
+
+
+def _value(value: float) -> str:
+    if np.isnan(value):
+        return units.DASH
+    return f"{value:.4g}" if np.isfinite(value) else "not finite"
+
+
+def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
+    """Return what is not as usual."""
+    notes = []
+    if look.lens.span is not None:
+        following = "last " if look.lens.end is None else ""
+        first, last = map(units.count, drawn.window)
+        notes.append(f"{following}{units.count(look.lens.span)} steps" if following else f"steps {first}–{last}")
+    if drawn.log:
+        notes.append("log, without 0 and less" if drawn.hidden else "log")
+    if look.lens.smoothing != "off":
+        notes.append(f"{look.lens.smoothing}ly smoothed")
+    if len(drawn.broken):
+        notes.append("× not finite")
+    if frame.past is not None and not frame.past.history.complete:
+        notes.append("reading the recording")
+    return notes
+
+
+def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look) -> str:
+    """Say why there is no curve, and what to do."""
+    history = None if frame.past is None else frame.past.history
+    if history is not None and not history.complete:
+        return "reading what was recorded of the run"
+    if run is None or run[0] == run[1]:
+        ended = frame.state in ENDED
+        return "no step was completed: g shows what was printed" if ended else "curves begin with the second step"
+    other = "m shows another number"
+    if look.metric == "loss":
+        return f"no loss seen: it is read where backward() is called · {other}"
+    if look.metric in ("wait", "all_reduce") and len(frame.ranks) < 2:
+        return f"one rank alone waits for nobody · {other}"
+    if look.metric in ("wait", "all_reduce"):
+        return f"no collectives seen: enter shows how this rank's are seen · {other}"
+    if look.metric.startswith(CUSTOM):
+        return f"not given in these steps: [ and ] scroll, - shows more · {other}"
+    return f"not known of these steps · {other}"

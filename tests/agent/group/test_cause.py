@@ -86,6 +86,23 @@ def test_torchrun_that_never_had_ranks() -> None:
     assert cause.judge(2, {}, -9).cause == "torchrun was killed by SIGKILL"
 
 
+def test_a_rank_that_torchrun_took_along_is_not_the_cause() -> None:
+    """Rank 0 was ended by TERM because rank 1 had failed, though that error looks like a lost peer's."""
+    lost = "RuntimeError: Gloo connectFullMesh failed: timed out connecting: Connection refused"
+    group = members(member(0), member(1, 1, lost, at_ns=5))
+    log = "".join(f"rank : {n} (local_rank: {n})\n exitcode : {c} (pid: {100 + n})\n" for n, c in ((0, -15), (1, 1)))
+    assert cause.judge(2, group, 1, log, {0: 9, 1: 5}).rank == 1
+
+
+def test_before_a_restart_torchrun_tells_in_one_line() -> None:
+    """Without a summary, the line on the first failure gives the signal; an earlier generation has other pids."""
+    line = "failed (exitcode: -9) local_rank: 1 (pid: {}) of binary: python\n"
+    group = members(member(0), member(1))
+    told = cause.judge(2, group, 1, line.format(group[1].process.pid), {1: 4})
+    assert told.cause == "rank 1 was killed by SIGKILL (out of memory, or kill -9)"
+    assert cause.judge(2, group, 1, line.format(9999), {1: 4}).cause != told.cause
+
+
 def test_torchrun_that_was_told_to_end() -> None:
     """The ranks it took along are not the cause; Python 3.10 and later spell the signal differently."""
     group = members(member(0), member(1), member(2))

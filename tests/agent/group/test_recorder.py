@@ -51,6 +51,12 @@ class Rank:
             assert self.socket.poll(5000)
             self.socket.recv()
 
+    def farewell(self) -> None:
+        """Wait until the recorder has left."""
+        for _ in range(4):
+            assert self.socket.poll(5000)
+            self.socket.recv()
+
     def publish(self, topic: bytes, *messages: wire.Telemetry | bytes) -> None:
         """Send messages or garbage."""
         for message in messages:
@@ -151,3 +157,35 @@ def test_damage_and_absence_are_an_empty_history(runtime: Path) -> None:
     connection.execute("CREATE TABLE other(a)")
     connection.close()
     assert list(read_history(runtime / "old.db")) == []
+
+
+def test_what_was_published_before_anybody_listened_is_asked_for(context: zmq.Context, runtime: Path) -> None:
+    """Older records come before newer ones in the file, none twice; a successor asks only for what is missing."""
+    database, pub, cmd = runtime / "run.db", f"ipc://{runtime}/0.pub", f"ipc://{runtime}/0.cmd"
+    rank = Rank(context, pub)
+    with context.socket(zmq.ROUTER) as answering:
+        answering.linger = 0
+        answering.bind(cmd)
+        for first, last in ((0, 3), (4, 9)):
+            recording = Recorder(context, database, 1, lambda text, level: None)
+            recording.start()
+            recording.follow(member(pub, cmd))
+            rank.meet()
+            assert answering.poll(5000)
+            peer, question = answering.recv_multipart()
+            command = wire.read_command(question)
+            assert isinstance(command, wire.Fill)
+            assert command.first_seq == first
+            rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(last),)))
+            older = wire.Steps(0, tuple(step(number) for number in range(first, last)))
+            answering.send_multipart([peer, wire.encode(older)])
+            answering.send_multipart([peer, wire.encode(wire.Reply(command.id, True))])
+            until(lambda: _numbers(database)[-1:] == [last], "the newest")  # noqa: B023 # used at once
+            assert recording.close()
+            rank.farewell()
+    assert _numbers(database) == list(range(10))
+    rank.socket.close()
+
+
+def _numbers(database: Path) -> list[int]:
+    return [each.seq for message in read_history(database) if isinstance(message, wire.Steps) for each in message.steps]

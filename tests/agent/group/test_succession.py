@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
 from ddptop.agent import rundir, wire
 from ddptop.agent.group import census, succession
@@ -108,8 +109,12 @@ def test_a_kill_goes_on_where_the_supervisor_was_killed_at_it(launch: Launch) ->
     """The successor finds in the record that the run was being killed, ends it, and does not call that a failure."""
     directory = launch("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
     running(directory)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
+        asking.linger = 0
+        asking.connect(directory.address("supervisor", "cmd"))
+        asking.send(wire.encode(wire.Kill(1, 60.0, who="ada")))
+        until(lambda: directory.read().killed_by, "the kill is under way")
     lose_supervisor(directory)
-    directory.update(killed_by="ada")
     until(lambda: succession.meet(directory).state == "killed", "the run is killed")
     assert directory.read().cause == "killed by ada"
     assert marked(directory.read().run_id) == []

@@ -33,3 +33,13 @@ def test_memory_is_bounded_by_bytes():
     for seq in range(1, 100):
         history.add(msgspec.structs.replace(STEP, seq=seq))
     assert kept(history, 0, 1000) == list(range(90, 100))
+
+
+def test_the_earlier_ones_are_thinned_out_evenly():
+    """All of the newest, and of those before them as many as asked for, from the first to the last."""
+    history = History(0)
+    for seq in range(1, 2501):
+        history.add(msgspec.structs.replace(STEP, seq=seq))
+    messages = [wire.read_answer(payload) for payload in history.since(1, 100, 24)]
+    seqs = [step.seq for message in messages for step in message.steps]
+    assert seqs == [*range(1, 2401, 100), *range(2401, 2501)]

@@ -78,6 +78,11 @@ def test_accumulation_is_one_step_with_the_mean_loss(cases):
         assert step["loss"] == pytest.approx(sum(case["losses"][4 * number : 4 * number + 4]) / 4, rel=1e-6)
 
 
+def test_the_learning_rate_is_that_of_the_step(cases):
+    """Each record tells the rate of the optimizer that stepped."""
+    assert [step["lr"] for step in cases["accumulation"]["steps"]] == [1e-3, 1e-3]
+
+
 def test_data_is_the_wait_for_a_batch_of_a_worker(cases):
     """With a worker process, its start and the first batch are data; then what the training has to wait."""
     first, *rest = cases["workers"]["steps"]

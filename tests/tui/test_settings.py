@@ -1,0 +1,155 @@
+"""Settings: read, refused, written, and followed by what they are about."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from harness import ddptop
+
+from ddptop.agent import wire
+from ddptop.agent.rundir import Run
+from ddptop.tui import keymap, settings
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.frame import Verdict
+from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
+from ddptop.tui.store import Store
+
+from .frames import NOW, StillSource, frame
+from .test_app import footer_keys, seen, until
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings file, not there yet."""
+    monkeypatch.delenv(settings.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "ddptop").mkdir()
+    return tmp_path / "ddptop" / "config.toml"
+
+
+def test_where_the_file_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable names it; else it is where the XDG specification says; relative bases are ignored."""
+    assert settings.path() == file
+    assert settings.load() == Settings()
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert settings.path() == Path("/home/ann/.config/ddptop/config.toml")
+    monkeypatch.setenv(settings.VARIABLE, "~/mine.toml")
+    assert settings.path() == Path("/home/ann/mine.toml")
+    with pytest.raises(SettingsError, match="no such file"):
+        settings.load()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[look]\ntheme = drak", "not TOML: .*line 2"),
+        ("[look]\ntheme = 'drak'", "look.theme: .*'drak'"),
+        ("[look]\nthem = 'dark'", "look: .*unknown field `them`"),
+        ("[lok]\n", "unknown field `lok`"),
+        ("look = 3", "look: expected `object`"),
+        ("[thresholds]\nstalled_s = -1", "thresholds.stalled_s: expected `float` >= 0.1"),
+        ("[thresholds]\nsilent_s = nan", "thresholds.silent_s"),
+        ("[keys]\nrun.pause = 3", "keys: expected"),
+        ("[keys]\nrun.paus = 'p'", "keys.run.paus: .*did you mean run.pause"),
+        ("[keys]\n'run.kill' = 'spce'", "keys.run.kill: .*'spce'"),
+        ("[keys]\nrun.kill = ''", "keys.run.kill: no key"),
+        ("[keys]\nrun.kill = 'q'", "app.leave and run.kill are both on q|run.kill and app.leave are both on q"),
+        ("[keys]\nrun.kill = 'enter'", "run.kill.*ranks.open.*enter"),
+        ("[keys]\nkill.cancel = 't'", "app.theme.*kill.cancel"),
+        ("\udcff", "not TOML"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(file: Path, text: str, says: str) -> None:
+    """The line names the file, the place in it and what is wrong there."""
+    file.write_text(text, errors="surrogateescape")
+    with pytest.raises(SettingsError, match=says) as refused:
+        keymap.check(DdptopApp, settings.load().keymap)
+    assert str(refused.value).startswith(str(file))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_broken_file_stops_before_anything_starts(file: Path, tmp_path: Path, runtime: Path) -> None:
+    """Launch starts no run; kill does not need the settings and is not held up by them."""
+    file.write_text("[keys]\nrun.kill = 'q'\n")
+    (tmp_path / "ok.py").write_text("")
+    before = set(runtime.iterdir())
+    done = ddptop("launch", "ok.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert str(file) in done.stderr
+    assert set(runtime.iterdir()) == before
+    assert "no such run" in ddptop("kill", "nothing").stderr
+
+
+def test_what_config_prints_is_the_file_it_came_from(file: Path) -> None:
+    """Printed, it says the same again; with every comment taken away it is all the defaults."""
+    file.write_text(
+        '[look]\ntheme = "light"\n[plain]\ninterval_s = 0.5\n[keys]\nrun.pause = "p,f5"\n"rank.logs" = "L"\n'
+    )
+    printed = ddptop("config").stdout
+    assert str(file) in printed
+    again = msgspec.toml.decode(printed, type=Settings)
+    assert again.look == Look(theme="light")
+    assert again.keymap == settings.load().keymap == {"run.pause": "p,f5", "rank.logs": "L"}
+    file.unlink()
+    everything = re.sub(r"(?m)^# (?=\S+ = )", "", ddptop("config").stdout)
+    every = msgspec.toml.decode(everything, type=Settings)
+    assert (every.look, every.plain, every.thresholds) == (Look(), Settings().plain, Thresholds())
+    assert set(every.keymap) == {action.id for _, action in keymap.actions(DdptopApp)}
+    keymap.check(DdptopApp, every.keymap)
+
+
+async def test_keys_follow_the_settings() -> None:
+    """The new key works and is shown in footer, header and help; the old one does nothing; its neighbour keeps it."""
+    source = StillSource(frame())
+    mine = Settings(keys={"run": {"pause": "p,f5"}, "app.help": "H", "app.leave": "Q"})
+    app = DdptopApp(source, clock=lambda: NOW, settings=mine)
+    async with app.run_test(size=(100, 60), notifications=True) as pilot:
+        await pilot.press("space", "question_mark")
+        assert source.asked == []
+        await pilot.press("p")
+        await until(pilot, lambda: source.asked == ["pause"], "the new key")
+        await until(pilot, lambda: "Resume" in footer_keys(app), "paused")
+        assert "space Resume" in seen(app)
+        await pilot.press("space")
+        await until(pilot, lambda: source.asked == ["pause", "resume"], "the key that was left to resume")
+        await pilot.press("f5")
+        await until(pilot, lambda: source.asked[2:] == ["pause"], "the other new key")
+        await pilot.press("H")
+        text = seen(app)
+        assert re.search(r"p f5 +Hold all ranks", text)
+        assert re.search(r"space +Let all ranks go on", text)
+        assert re.search(r"Q ctrl\+c +Leave", text)
+        await pilot.press("escape", "Q")
+    assert app.return_code == 0
+
+
+async def test_the_dashboard_begins_as_it_is_set() -> None:
+    """Theme and view are those of the settings."""
+    app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(theme="light")))
+    async with app.run_test(size=(80, 24)):
+        assert app.theme == "ddptop-light"
+
+
+def test_thresholds_decide_what_is_told() -> None:
+    """The same records with other thresholds: stalled earlier, silent later, a verdict that is too small not told."""
+    run = Run("toy-1", "id", "toy.py", (), 1, "gloo", "cpu", 10**9, True)
+    at, ms = 100.0, 10**6
+
+    def state(after: float, **thresholds: float) -> str:
+        store = Store(run, thresholds=Thresholds(**thresholds))
+        step = wire.Step(1, 1, int(at * 1e9), 10 * ms, 0, 10 * ms, 0, 0, 0, 0, 1.0, 32, ())
+        store.apply(wire.Steps(0, (step,)), at)
+        store.apply(wire.Beat(0, int(at * 1e9), "running", "forward", 1, int(at * 1e9), 1), at + after - 1)
+        return store.frame(at + after).ranks[0].state
+
+    assert [state(5.0), state(5.0, stalled_s=4.0)] == ["running", "stalled"]
+    store = Store(run, thresholds=Thresholds(verdict_share=0.2))
+    small, large = (Verdict("slow_rank", "…", rank=0, phase="data", share=share) for share in (0.15, 0.25))
+    assert store._worth_telling(small) is None
+    store._verdict = store._worth_telling(large)
+    assert store._verdict is large
+    assert store._worth_telling(small) is small, "once told it does not come and go"

@@ -1,0 +1,190 @@
+"""The arithmetic of plots: columns, bands, smoothing, ticks, and the part of the run that is shown."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+
+from ddptop.agent import wire
+from ddptop.tui import strokes
+from ddptop.tui.history import History
+from ddptop.tui.lens import FEWEST, SMOOTHINGS, Lens
+from ddptop.tui.series import Series
+from ddptop.tui.sketch import Look, sketch, span_of
+
+
+def series(values: list[float], first: int = 1) -> Series:
+    """Return single steps with these values."""
+    array = np.array(values, float)
+    steps = np.arange(first, first + len(values), dtype=float)
+    return Series(steps, steps * 0.1, array, array, array, (~np.isnan(array)).astype(float))
+
+
+def test_columns_hold_what_their_steps_hold() -> None:
+    """Against a plain loop: mean, least and greatest of the steps of each column, none shared, none left out."""
+    rng = random.Random(3)
+    for _ in range(40):
+        count = rng.randrange(2, 300)
+        values = [math.nan if rng.random() < 0.2 else rng.uniform(-5, 5) for _ in range(count)]
+        first = rng.randrange(1, count)
+        last = rng.randrange(first, count + 1)
+        stride = strokes.stride_of(first, last, rng.randrange(1, 100))
+        drawn = strokes.columns([series(values)], first, last, stride)
+        groups: dict[int, list[float]] = {}
+        for step in range(first, last + 1):
+            groups.setdefault((step - 1) // stride, []).append(values[step - 1])
+        assert drawn.mean.shape == (1, len(groups))
+        for index, group in enumerate(groups.values()):
+            known = [value for value in group if not math.isnan(value)]
+            found = drawn.low[0, index], drawn.high[0, index], drawn.mean[0, index]
+            if known:
+                assert found == pytest.approx((min(known), max(known), sum(known) / len(known)))
+            else:
+                assert all(math.isnan(value) for value in found)
+
+
+def test_columns_stay_as_they_are_when_steps_come() -> None:
+    """A plot of a moving run does not shimmer: all whole columns but the last are the same a step later."""
+    values = [math.sin(step) for step in range(1000)]
+    before = strokes.columns([series(values[:900])], 1, 900, strokes.stride_of(1, 900, 70))
+    after = strokes.columns([series(values[:905])], 1, 905, strokes.stride_of(1, 905, 70))
+    assert np.array_equal(before.mean[0, :-1], after.mean[0, : before.mean.shape[1] - 1])
+
+
+def test_the_band_holds_all_ranks() -> None:
+    """Least and greatest of all, median of those that are known; a rank without numbers changes nothing."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(9, 40))
+    values[3] = np.nan
+    values[:, 7] = np.nan
+    low, median, high = strokes.band(strokes.Columns(np.arange(40.0), values, values, values - 1, values + 1))
+    known = np.delete(np.delete(values, 3, axis=0), 7, axis=1)
+    assert np.delete(median, 7) == pytest.approx(np.median(known, axis=0))
+    assert np.delete(low, 7) == pytest.approx(known.min(axis=0) - 1)
+    assert np.delete(high, 7) == pytest.approx(known.max(axis=0) + 1)
+    assert np.isnan(median[7])
+
+
+def test_smoothing_is_unbiased_and_keeps_gaps() -> None:
+    """A constant stays itself from the first column on; unknown and broken columns stay what they are."""
+    values = np.array([2.0, 2.0, np.nan, 2.0, np.inf, 2.0])
+    for smoothing in SMOOTHINGS:
+        assert np.array_equal(np.isfinite(strokes.smoothed(values, smoothing)), np.isfinite(values))
+        assert strokes.smoothed(values, smoothing)[np.isfinite(values)] == pytest.approx(2.0)
+    noise = np.random.default_rng(1).normal(size=400)
+    spread = [strokes.smoothed(noise, smoothing)[100:].std() for smoothing in SMOOTHINGS]
+    assert spread == sorted(spread, reverse=True)
+    assert spread[2] < 0.4 * spread[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ticks_are_few_apart_and_short(seed: int) -> None:
+    """Whatever the range: no more than there is room for, inside it, labels different and short."""
+    rng = random.Random(seed)
+    for _ in range(300):
+        low = rng.uniform(-1, 1) * 10 ** rng.uniform(-6, 14)
+        high = low + 10 ** rng.uniform(math.log10(abs(low)) - 1.5, 15)
+        room = rng.randrange(2, 12)
+        ticks = strokes.nice_ticks(low, high, room)
+        assert len(ticks) <= room
+        assert all(low <= tick <= high for tick in ticks)
+        labels = strokes.tick_labels(ticks)
+        assert len(set(labels)) == len(ticks), (ticks, labels)
+        assert all(len(label) <= strokes.LABEL for label in labels), labels
+        exponents = sorted(rng.uniform(-12, 12) for _ in range(2))
+        powers = strokes.decades(*exponents, room)
+        assert len(powers) <= room
+        assert all(exponents[0] <= power <= exponents[1] for power in powers)
+
+
+def test_a_lens_zooms_scrolls_and_follows() -> None:
+    """Zoomed in, it goes along with the run; scrolled back, it stands; at the end it follows again."""
+    lens = Lens().zoomed(0.5, 1, 1000)
+    assert lens.window(1, 1000) == (501, 1000)
+    assert lens.window(1, 1100) == (601, 1100)
+    back = lens.scrolled(-0.5, 1, 1000)
+    assert back.window(1, 1000) == back.window(1, 1100) == (251, 750)
+    assert back.scrolled(-5, 1, 1000).window(1, 1000) == (1, 500)
+    assert back.scrolled(0.5, 1, 1000) == lens
+    assert lens.zoomed(2, 1, 1000) == Lens()
+    assert Lens().scrolled(-1, 1, 1000) == Lens()
+    assert back.zoomed(0.5, 1, 1000).window(1, 1000) == (376, 625)
+    assert back.zoomed(0.5, 1, 1000, at=251).window(1, 1000)[0] == pytest.approx(251, abs=1)
+
+
+def test_a_lens_never_leaves_the_run() -> None:
+    """Whatever keys in whatever runs: a window is inside the run, not empty, and as narrow as allowed at the least."""
+    rng = random.Random(9)
+    for _ in range(200):
+        lens, first, last = Lens(), 1, rng.choice([1, 2, 20, 1000, 10**7])
+        for _ in range(30):
+            at = rng.choice([None, rng.uniform(first, last)])
+            lens = rng.choice([lens.zoomed(rng.choice([0.5, 2]), first, last, at), lens.scrolled(0.5, first, last),
+                               lens.scrolled(-0.5, first, last), lens])  # fmt: skip
+            last += rng.choice([0, 0, 3])
+            low, high = lens.window(first, last)
+            assert first <= low <= high <= last
+            assert high - low + 1 >= min(FEWEST, last - first + 1)
+
+
+def filled(world: int, steps: int) -> History:
+    """Return ranks whose loss is their number plus a falling curve."""
+    history = History(world)
+    for number in range(1, steps + 1):
+        for rank in range(world):
+            loss = math.nan if (rank, number) == (0, 50) else rank + 100 / number
+            history.take(rank, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, loss, 32))
+    return history
+
+
+def test_a_sketch_shows_one_some_or_many_ranks() -> None:
+    """One rank within its extremes, a line for each of a few, a band for many; what is not finite is marked."""
+    history = filled(9, 60)
+    run = span_of(history, range(9), None)
+    assert run == (1, 60)
+    one, few, many = (sketch(history, ranks, 2, run, Look(), 30) for ranks in ([2], range(4), range(9)))
+    assert one is not None
+    assert few is not None
+    assert many is not None
+    assert [line.name for line in one.lines] == ["min", "max", "2"]
+    assert [line.name for line in few.lines] == ["0", "1", "3", "2"]
+    assert [line.name for line in many.lines] == ["min", "max", "median", "2"]
+    assert few.lines[-1].values[-1] == pytest.approx(2 + 100 / 59.5, rel=1e-3)
+    assert many.lines[2].values[-1] == pytest.approx(4 + 100 / 59.5, rel=1e-3)
+    assert list(few.broken) == [50]
+    assert few.at[-1] == 6.0
+
+
+def test_a_sketch_of_nothing_is_none() -> None:
+    """No steps, a single one, and a number that nobody knows give no sketch; a scale without room says so."""
+    history = filled(2, 40)
+    assert span_of(History(2), range(2), None) is None
+    assert sketch(history, range(2), 0, (40, 40), Look(), 30) is None
+    assert sketch(history, range(2), 0, (1, 40), Look("learning_rate"), 30) is None
+    drawn = sketch(history, range(2), 0, (1, 40), Look("data", Lens(log=True)), 30)
+    assert drawn is not None
+    assert drawn.hidden
+    seen = sketch(history, range(2), 0, (1, 20), Look(), 30)
+    assert seen is not None
+    assert seen.steps[-1] == 20
+
+
+def test_a_thousand_ranks_are_sketched_soon() -> None:
+    """The band of 1,024 ranks takes a fraction of the second in which it may be drawn anew."""
+    history = History(1024)
+    step = wire.Step(1, 1, 1, 10**8, 0, 10**8, 0, 0, 0, 0, 1.0, 32)
+    for number in range(1, 40):
+        for rank in range(1024):
+            history.take(rank, wire.Step(number, number, number * 10**8, *step_fields(step)))
+    began = time.process_time()
+    assert sketch(history, range(1024), 0, (1, 39), Look(), 100) is not None
+    assert time.process_time() - began < 0.5
+
+
+def step_fields(step: wire.Step) -> tuple[object, ...]:
+    """Return what stands after the moment in a record."""
+    return (step.wall_ns, 0, step.forward_ns, 0, 0, 0, 0, step.loss, step.samples)

@@ -1,0 +1,89 @@
+"""Every sign that is not ASCII, and what stands for it where a terminal cannot show it.
+
+Screens, bars and plots draw in Unicode and know nothing of this: what is painted, or printed,
+goes through here last, so that no sign can be forgotten.  Each keeps its width in cells.
+"""
+
+from __future__ import annotations
+
+import codecs
+import locale
+import sys
+import unicodedata
+from typing import Final
+
+from rich.cells import cell_len, get_character_cell_size, set_cell_size
+
+_PAIRS: Final = (
+    # Borders, axes.
+    ("─╌╍┄┅╴╶▔", "-"),
+    ("━═", "="),
+    ("│║╎╏┆┇▏▕", "|"),
+    # What is chosen has heavy borders.
+    ("┃", "#"),
+    ("╭╮╰╯┌┐└┘├┤┬┴┼┣┫┳┻╋╔╗╚╝╟╢╞╡╪", "+"),
+    ("┏┓┗┛", "#"),
+    # The steps of a sparkline, of a gauge and of a half block, from little to much.
+    ("▁", "_"), ("▂", "."), ("▃", ":"), ("▄", "-"), ("▅", "="), ("▆", "+"), ("▇", "*"), ("█", "#"),
+    ("░", "."), ("▒", ":"), ("▓", "%"), ("▀", "\""), ("▌▍▎", "["), ("▐▊▋▉", "]"), ("▖▗▘▝", "."), ("▙▚▛▜▞▟", "%"),
+    # States, in the order of `frame.STATES`; silent is a question mark.
+    ("◌", "."), ("●", "o"), ("◐", "%"), ("‖", "="), ("▲", "^"), ("×", "x"), ("✓", "v"), ("✗", "X"), ("■", "#"),
+    ("◇", "0"),
+    # Marks in a line.
+    ("◀←", "<"), ("▶→", ">"), ("↑△", "^"), ("↓▼▽", "v"), ("–—−", "-"), ("…", "~"), ("·•", "."), ("‘’", "'"),
+    ("“”", '"'), ("µμ", "u"), ("±", "~"), ("≥", ">"), ("≤", "<"), ("≈", "~"), ("∞", "8"), ("⏎", "J"), ("○", "O"),
+    ("◆", "0"), ("□", "D"), ("✕✖", "x"), ("▸►", ">"), ("◂◄", "<"), ("▴", "^"), ("▾", "v"),
+)  # fmt: skip
+_DOTS: Final = " ..::**##"
+"""For a braille pattern, by how many of its dots are set."""
+
+
+class _Table(dict[int, str]):
+    """ASCII for every character, worked out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        found = self[code] = _ascii(code)
+        return found
+
+
+def _ascii(code: int) -> str:
+    char = chr(code)
+    if char.isascii():
+        return char
+    if 0x2800 <= code <= 0x28FF:
+        return _DOTS[bin(code - 0x2800).count("1")]
+    width = get_character_cell_size(char)
+    plain = unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode()
+    return plain if len(plain) == width else "?" * width
+
+
+TABLE: Final[dict[int, str]] = _Table({ord(char): plain for chars, plain in _PAIRS for char in chars})
+
+
+def ascii_of(text: str) -> str:
+    """Return `text` in ASCII, in as many cells."""
+    if text.isascii():
+        return text
+    # Some signs take another width together than one by one.
+    return set_cell_size(text.translate(TABLE), cell_len(text))
+
+
+def locale_is_unicode() -> bool:
+    """Say whether the locale of the terminal is one of UTF-8."""
+    # Of the C library, because Python takes UTF-8 for granted in the locale C.
+    try:
+        return codecs.lookup(locale.nl_langinfo(locale.CODESET)).name == "utf-8"
+    except LookupError:
+        return False
+
+
+def let_print(*, ascii_only: bool = False) -> None:
+    """Have what standard output and error cannot encode replaced by what stands for it."""
+    codecs.register_error("ddptop", _replace)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="ascii" if ascii_only else None, errors="ddptop")  # type: ignore[union-attr]
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return ascii_of(error.object[error.start : error.end]), error.end

@@ -1,0 +1,230 @@
+"""Every rank's numbers over the whole run: what plots draw, also of steps long before the dashboard came.
+
+Pure. Records go in as they come, and from a recording as `earlier` ones; both sides stay
+bounded however long the run. Imports NumPy, so it is loaded only where somebody looks back.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from ddptop.agent.wire import Step, Summary
+from ddptop.tui.metrics import CUSTOM, RECORDED
+from ddptop.tui.series import Series, Track, joined
+from ddptop.tui.units import clean
+
+MOST_NAMES: Final = 64
+"""Names of values given by the script that are kept; further ones are counted."""
+_WAITING: Final = 64
+"""Rows that wait before they are taken into arrays together: one by one costs ten times as much."""
+_FURTHEST: Final = 2**53
+"""Steps beyond are no count of anything."""
+
+
+def capacity_for(world: int) -> int:
+    """Return how many buckets of each width are kept for so many ranks.
+
+    A day of 10 ms steps then takes 1 MB a rank up to 32 ranks, 0.1 MB at 1,024.
+    """
+    return max(16, min(256, 2**13 // max(1, world)))
+
+
+class _Kept:
+    """Numbers of one rank: those waiting, and those in arrays."""
+
+    def __init__(self, columns: int, capacity: int) -> None:
+        self._width = columns + 2
+        self._waiting = array("d")
+        self._track = Track(capacity)
+        self.first = self.last = 0
+        """The first and the last step taken in; 0 before there was one."""
+
+    def add(self, step: int, at_ns: int, values: tuple[float, ...]) -> None:
+        if not self.last < step < _FURTHEST:
+            return
+        self.last = step
+        self.first = self.first or step
+        self._waiting.extend((step, at_ns / 1e9, *values))
+        if len(self._waiting) >= _WAITING * self._width:
+            self._settle()
+
+    def _settle(self) -> None:
+        rows = np.array(self._waiting).reshape(-1, self._width)
+        del self._waiting[:]
+        self._track.extend(rows)
+
+    @property
+    def track(self) -> Track:
+        self._settle()
+        return self._track
+
+
+class History:
+    """The recorded numbers of all ranks, and the values that the script gives itself."""
+
+    def __init__(self, world: int) -> None:
+        self.names: list[str] = []
+        """Values given by the script, in the order in which they came; to be read as `CUSTOM + name`."""
+        self.refused = 0
+        """Values left out because there were too many names."""
+        self.records = 0
+        """Records taken in so far: another number says that there is something new to draw."""
+        self.recorded = False
+        """True where a recording has all steps, so that samples of the earlier ones are not needed."""
+        self.only_earlier = False
+        """True where the recording has all there is: of an ended run."""
+        self._before = {False: 0, True: 0}
+        """Steps of the generations before, which live records and those of before the dashboard count on from."""
+        self.complete = True
+        """False while a recording is being read."""
+        self._cleaned: dict[str, str] = {}
+        """Names as they are kept, by the names as they were given."""
+        self._capacity = capacity_for(world)
+        self._memory = [math.nan] * world
+        self._parts: dict[tuple[int, str, bool], _Kept] = {}
+        """By rank, name ("" for the recorded numbers) and whether it came before what is live."""
+
+    def take(self, rank: int, step: Step, *, earlier: bool = False) -> None:
+        """Take in a record; in order, those of before the dashboard came among themselves."""
+        number = step.step + self._before[earlier]
+        if earlier and self._is_live(rank, number):
+            return
+        self.records += 1
+        memory = math.nan if earlier else self._memory[rank]
+        self._kept(rank, "", earlier).add(number, step.end_at_ns, _row(step, memory))
+        self._take_custom(rank, number, step.end_at_ns, step.metrics, earlier=earlier)
+
+    def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], *, earlier: bool) -> None:
+        for name, value in values.items():
+            known = self._cleaned.get(name) or self._known(name)
+            if known:
+                self._kept(rank, known, earlier).add(step, at_ns, (_number(value),))
+
+    def _is_live(self, rank: int, step: int) -> bool:
+        live = self._parts.get((rank, "", False))
+        return live is not None and step >= live.first
+
+    def take_summary(self, told: Summary) -> None:
+        """Take in the means of a rank's steps; in order and once."""
+        self.records += 1
+        number = told.step + self._before[False]
+        self._kept(told.rank, "", False).add(number, told.end_at_ns, _means(told, self._memory[told.rank]))
+        self._take_custom(told.rank, number, told.end_at_ns, told.metrics, earlier=False)
+
+    def take_memory(self, rank: int, memory_bytes: int | None) -> None:
+        """Take in a reading; it counts for the steps from here on."""
+        self._memory[rank] = math.nan if memory_bytes is None else float(memory_bytes)
+
+    def count_on(self, last: int, *, earlier: bool = False) -> None:
+        """Let what comes from here on follow step `last`: all ranks were started anew and count from one again."""
+        self._before[earlier] = last
+
+    @property
+    def last_earlier(self) -> int:
+        """The last step of before the dashboard, of any rank."""
+        return max((kept.last for (_, _, earlier), kept in self._parts.items() if earlier), default=0)
+
+    def forget(self, rank: int) -> None:
+        """Forget a rank: a new process in its place counts from one again."""
+        self.records += 1
+        for key in [key for key in self._parts if key[0] == rank]:
+            del self._parts[key]
+
+    def _kept(self, rank: int, name: str, earlier: bool) -> _Kept:
+        key = rank, name, earlier
+        kept = self._parts.get(key)
+        if kept is None:
+            kept = self._parts[key] = _Kept(1 if name else len(RECORDED), self._capacity)
+        return kept
+
+    def _known(self, given: str) -> str | None:
+        name = clean(given, 40).strip() or "?"
+        if name not in self.names:
+            if len(self.names) >= MOST_NAMES:
+                self.refused += 1
+                return None
+            self.names.append(name)
+            self._cleaned[given] = name
+        return name
+
+    def span(self, rank: int) -> tuple[int, int] | None:
+        """Return the first and the last step kept of a rank, None where there is none."""
+        parts = [
+            kept
+            for earlier in (True, False)
+            if (kept := self._parts.get((rank, "", earlier))) is not None and kept.last
+        ]
+        return (min(kept.first for kept in parts), max(kept.last for kept in parts)) if parts else None
+
+    @property
+    def last(self) -> int:
+        """The last step of any rank, 0 before there was one."""
+        return max((kept.last for (_, name, _), kept in self._parts.items() if not name), default=0)
+
+    def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
+        """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
+        name = metric.removeprefix(CUSTOM) if metric.startswith(CUSTOM) else ""
+        column = 0 if name else RECORDED.index(metric)
+        live, past = self._parts.get((rank, name, False)), self._parts.get((rank, name, True))
+        parts = []
+        if past is not None:
+            before = last if live is None else min(last, live.first - 1)
+            series = past.track.read(column, first, before)
+            # A bucket may reach into what is live, and is known better there.
+            parts.append(series if live is None else series.part(series.steps < live.first))
+        if live is not None:
+            parts.append(live.track.read(column, first, last))
+        return joined(parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all numbers kept."""
+        return sum(kept.track.nbytes for kept in self._parts.values())
+
+
+def _row(step: Step, memory: float) -> tuple[float, ...]:
+    """Return a record's numbers in the order of `RECORDED`."""
+    calls = [
+        call.duration_ns
+        for call in step.collectives
+        if call.duration_ns is not None and call.op.startswith("all_reduce")
+    ]
+    return (
+        math.nan if step.loss is None else _number(step.loss),
+        step.wall_ns / 1e6,
+        step.data_ns / 1e6,
+        step.forward_ns / 1e6,
+        step.backward_ns / 1e6,
+        step.optimizer_ns / 1e6,
+        math.nan if step.wait_ns is None else step.wait_ns / 1e6,
+        step.other_ns / 1e6,
+        sum(calls) / len(calls) / 1e6 if calls else math.nan,
+        math.nan if step.samples is None or not step.wall_ns else step.samples / step.wall_ns * 1e9,
+        math.nan if step.lr is None else _number(step.lr),
+        memory,
+    )
+
+
+def _means(told: Summary, memory: float) -> tuple[float, ...]:
+    """Return a summary's numbers in the order of `RECORDED`."""
+    times = (told.wall_ns, told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns)
+    return (
+        math.nan if told.loss is None else _number(told.loss),
+        *(spent / 1e6 for spent in times),
+        math.nan if told.wait_ns is None else told.wait_ns / 1e6,
+        told.other_ns / 1e6,
+        math.nan if told.p50_ns is None else told.p50_ns / 1e6,
+        math.nan if told.samples is None or not told.wall_ns else told.samples / told.wall_ns * 1e9,
+        math.nan,
+        memory,
+    )
+
+
+def _number(value: float) -> float:
+    # NaN says "not known" in the arrays; a value that is NaN is known, and not finite.
+    return math.inf if value != value else value

@@ -1,0 +1,76 @@
+"""Pictures of the dashboard as SVG, taken without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from textual.pilot import Pilot
+
+from ddptop.tui import status
+from ddptop.tui.app import DdptopApp, report
+from ddptop.tui.frame import Frame
+from ddptop.tui.link import Link
+from ddptop.tui.settings import Settings
+from ddptop.tui.source import Refused
+
+QUIET_S: Final = 0.4
+"""A picture in which nothing changed for so long is whole: everything that is drawn late has been."""
+PATIENCE_S: Final = 10.0
+
+
+class Still:
+    """A source that stands still: what is drawn later is drawn of the same moment."""
+
+    def __init__(self, link: Link, frame: Frame) -> None:
+        self._link = link
+        self._frame = frame
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def poll(self) -> None:
+        """Take nothing in."""
+
+    def frame(self, now: float) -> Frame:
+        """Return the picture it was made with."""
+        return self._frame
+
+    def close(self) -> None:
+        """Leave the link to its owner."""
+
+
+def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
+    """Return the dashboard of a run in so many columns and lines, as SVG, once all live ranks have been heard.
+
+    Raises:
+        Refused: the dashboard failed.
+    """
+    frame = status.heard([link])[0]
+    app = DdptopApp(Still(link, frame), settings=settings, clock=lambda: frame.at)
+    taken: list[str] = []
+
+    async def pilot(pilot: Pilot[object]) -> None:
+        taken.append(await _settled(pilot))
+        app.exit()
+
+    app.run(headless=True, size=size, auto_pilot=pilot)
+    if app.failure is not None:
+        raise Refused(report(app.failure))
+    return taken[0]
+
+
+async def _settled(pilot: Pilot[object]) -> str:
+    """Wait until the picture no longer changes, and return it."""
+    give_up = time.monotonic() + PATIENCE_S
+    seen, since = "", time.monotonic()
+    while True:
+        await pilot.pause()
+        picture = pilot.app.export_screenshot(title="ddptop")
+        now = time.monotonic()
+        if picture != seen:
+            seen, since = picture, now
+        elif now - since > QUIET_S or now > give_up:
+            return picture
+        await asyncio.sleep(QUIET_S / 4)

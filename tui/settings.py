@@ -1,0 +1,164 @@
+"""The user's settings: their values, bounds, defaults and meaning, and the file that changes them.
+
+Knows neither screens nor sockets: what the settings are about gets them as arguments.  Key
+bindings are checked in `keymap.check`, which knows the actions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+VARIABLE: Final = "DDPTOP_CONFIG"
+"""Environment variable that names another file."""
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the text is one line with the file, the place in it and what to do."""
+
+
+class Look(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the dashboard looks; the text of each setting is what the user reads."""
+
+    theme: Annotated[Literal["dark", "light"], Meta(description="Colors on a dark or on a light ground.")] = "dark"
+    color: Annotated[
+        Literal["auto", "none", "16", "256", "truecolor"],
+        Meta(description="How many colors: auto asks the terminal; none does what NO_COLOR does."),
+    ] = "auto"
+    glyphs: Annotated[
+        Literal["auto", "unicode", "ascii"],
+        Meta(description="Characters to draw with: auto takes ascii where the locale's encoding is not UTF-8."),
+    ] = "auto"
+    view: Annotated[
+        Literal["panels", "table", "heatmap", "timeline"], Meta(description="What the ranks are first shown as.")
+    ] = "panels"
+
+
+class Plain(Struct, frozen=True, forbid_unknown_fields=True):
+    """Output without the dashboard."""
+
+    interval_s: Annotated[float, Meta(ge=0, le=3600, description="Seconds between lines.")] = 2.0
+
+
+class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
+    """From where on something is told."""
+
+    silent_s: Annotated[
+        float, Meta(ge=1.5, le=3600, description="A rank is silent after so many seconds without a heartbeat.")
+    ] = 3.5
+    stalled_s: Annotated[
+        float,
+        Meta(ge=0.1, le=86_400, description="A rank is stalled after so many seconds, and ten usual steps, in one."),
+    ] = 10.0
+    slowest_factor: Annotated[
+        float, Meta(ge=1, le=100, description="A rank is called the slowest from so many times the usual own time.")
+    ] = 1.15
+    verdict_share: Annotated[
+        float, Meta(ge=0, le=1, description="A verdict that costs less than this share of a step is not told.")
+    ] = 0.0
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that can be set."""
+
+    look: Look = Look()
+    plain: Plain = Plain()
+    thresholds: Thresholds = Thresholds()
+    keys: Mapping[str, str | Mapping[str, str]] = {}
+
+    @property
+    def keymap(self) -> dict[str, str]:
+        """Keys by the id of an action; `run.pause` may be written with or without quotes in TOML."""
+        flat: dict[str, str] = {}
+        for name, value in self.keys.items():
+            if isinstance(value, str):
+                flat[name] = value
+            else:
+                flat |= {f"{name}.{rest}": keys for rest, keys in value.items()}
+        return flat
+
+
+def path() -> Path:
+    """Return where the settings are, whether there is such a file or not."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    home = os.environ.get("XDG_CONFIG_HOME")
+    # The specification of the XDG base directories has relative ones ignored.
+    base = Path(home) if home and Path(home).is_absolute() else Path("~/.config").expanduser()
+    return base / "ddptop" / "config.toml"
+
+
+def load() -> Settings:
+    """Return the user's settings, the defaults where there is no file.
+
+    Raises:
+        SettingsError: the file cannot be read or holds what cannot be.
+    """
+    file = path()
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=Settings)
+    except FileNotFoundError:
+        if os.environ.get(VARIABLE):
+            raise SettingsError(f"{file}: no such file, and {VARIABLE} names it; make it or unset that") from None
+        return Settings()
+    except OSError as problem:
+        raise SettingsError(f"{file}: {problem.strerror}") from None
+    except msgspec.ValidationError as problem:
+        raise SettingsError(f"{file}: {_told(problem)}; `ddptop config` lists what can be set") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"{file}: not TOML: {problem}") from None
+
+
+def _told(problem: msgspec.ValidationError) -> str:
+    """Return `look.theme: invalid enum value 'drak'` for what msgspec says with a path at its end."""
+    text, _, place = str(problem).partition(" - at `$")
+    where = place.rstrip("`").lstrip(".").replace("[...]", "")
+    said = text[:1].lower() + text[1:]
+    return f"{where}: {said}" if where else said
+
+
+def as_toml(settings: Settings, keys: Iterable[tuple[str, str, str, str]]) -> Iterator[str]:
+    """Yield the lines of a file with these settings; what has its default is there as a comment.
+
+    Args:
+        settings: what to write.
+        keys: id, key now, default key and meaning of every action.
+    """
+    default = Settings()
+    for section in ("look", "plain", "thresholds"):
+        now, usual = getattr(settings, section), getattr(default, section)
+        yield f"[{section}]"
+        for name, hint in get_type_hints(type(now), include_extras=True).items():
+            yield f"# {hint.__metadata__[0].description}{_choices(hint)}"
+            yield _line(name, getattr(now, name), getattr(usual, name))
+        yield ""
+    yield "[keys]"
+    yield '# By action; several keys are separated by commas, as in pause = "space,p".'
+    for name, now_keys, default_keys, meaning in keys:
+        yield f"# {meaning}."
+        yield _line(name, now_keys, default_keys)
+
+
+def _line(name: str, value: Any, default: Any) -> str:
+    written = f"{name} = {_written(value)}"
+    return f"# {written}" if value == default else f"{written}  # default: {_written(default)}"
+
+
+def _written(value: Any) -> str:
+    # A JSON string is a TOML string, and a JSON number a TOML number.
+    return msgspec.json.encode(value).decode()
+
+
+def _choices(hint: Any) -> str:
+    """Return what a setting may be, where that is a list or a range."""
+    allowed = getattr(hint.__origin__, "__args__", ())
+    if allowed:
+        return f" One of {', '.join(allowed)}."
+    meta = hint.__metadata__[0]
+    return f" From {meta.ge:g} to {meta.le:g}."

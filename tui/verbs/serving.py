@@ -1,0 +1,49 @@
+"""`serve`: the dashboard in a browser."""
+
+from __future__ import annotations
+
+import argparse
+
+from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, configured
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    serve = verbs.add_parser("serve", help="show a run in a browser of this machine, read-only unless asked otherwise")
+    add_run(serve)
+    serve.add_argument("--port", type=_port, default=8765, metavar="N", help="where to listen (8765); 0: any free port")
+    serve.add_argument(
+        "--control", action="store_true", help="let the browser pause and kill: its address then has a secret token"
+    )
+    serve.set_defaults(carry=_serve)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        from ddptop.tui import serve
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] not in ("textual_serve", "aiohttp", "jinja2"):
+            raise
+        return complain("serve: textual-serve is not installed; pip install 'ddptop[serve]'", 2)
+    import secrets
+
+    configured(options)
+    directory = chosen(options.run, ended=True)
+    try:
+        listening = serve.listen(options.port)
+    except OSError as problem:
+        return complain(f"serve: port {options.port}: {problem.strerror}; choose another with --port", 2)
+    token = secrets.token_urlsafe(24) if options.control else None
+    site = serve.Site(directory.name, listening.getsockname()[1], token)
+    print(f"{directory.name} at {site.address}", flush=True)
+    print("whoever has this address can kill the run; ctrl+c ends the site" if token else "read-only; ctrl+c ends it")
+    serve.serve(site, listening)
+    return 0
+
+
+def _port(text: str) -> int:
+    """Read a port, as a type of argparse."""
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return value
