@@ -2,8 +2,8 @@
 
     python tests/readme.py
 
-launches `resnet` on four ranks, waits until it has something to show, and rewrites the
-pictures and the marked parts of README.md.  Needs the extra `test`.
+launches `resnet` on four ranks, one of them made slow, waits until it has something to show, and
+rewrites the pictures and the marked parts of README.md.  Needs the extra `test`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from ddptop.tui.keymap import key_table
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PICTURES = ROOT / ".github"
-VIEWS = {"panels": "120x40"}
+VIEWS = {"panels": "120x40", "heatmap": "120x40", "timeline": "120x40"}
 """Views that README shows, each with the size of its picture."""
 DDPTOP = (sys.executable, "-m", "ddptop.tui.cli")
+SLOW = "rank=2,phase=backward,ms=250,from=50"
+"""What the pictures are to show; every screen says that it was put in."""
 PICTURE_STEP = 120
 """A step late enough for curves and early enough for the run to be still going."""
 
@@ -68,7 +70,10 @@ def pictures(run: str) -> None:
 def main() -> None:
     """Rewrite the pictures and README."""
     name = subprocess.run(
-        [*DDPTOP, "launch", "--world", "4", "--detach", "resnet"], capture_output=True, text=True, check=True
+        [*DDPTOP, "launch", "--world", "4", "--inject", SLOW, "--detach", "resnet"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     try:
         reach(name, PICTURE_STEP)

@@ -24,7 +24,7 @@ def main() -> None:
     found = settings.load()
     # What a browser can draw does not depend on the locale of the server.
     look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
-    link = Link(directory, view.who("browser"), found.thresholds)
+    link = Link(directory, view.who("browser"), found.thresholds, looks_back=True)
     code = run_dashboard(
         link, directory.read().grace_s, msgspec.structs.replace(found, look=look), read_only=mode != ["--control"]
     )

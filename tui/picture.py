@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any, Final
 
+import msgspec
 from textual.pilot import Pilot
 
 from ddptop.tui import status
@@ -48,6 +49,9 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
         Refused: the dashboard failed.
     """
     frame = status.heard([link])[0]
+    if settings.look.color == "auto":
+        # A picture has all colors, whatever the terminal that asks for it can show.
+        settings = msgspec.structs.replace(settings, look=msgspec.structs.replace(settings.look, color="truecolor"))
     app = DdptopApp(Still(link, frame), settings=settings, clock=lambda: frame.at)
     taken: list[str] = []
 

@@ -331,6 +331,9 @@ class Store:
         return "starting"
 
     def _note_changes(self, now: float, state: str, ranks: Mapping[int, str]) -> None:
+        if state == "starting" and all(model.beat is None for model in self._ranks.values()):
+            # Nobody was heard yet: a run that is met in full swing did not begin now.
+            return
         if state != self._state:
             if state == "paused":
                 self._held_since = now
@@ -353,6 +356,11 @@ class Store:
     def _note_verdict(self, now: float) -> None:
         """Tell of a change of verdict once; its numbers may go on changing."""
         before, verdict = self._verdict, self._worth_telling(self._judge.verdict)
+        if self._state in ENDED:
+            # Found in the recording of what is over: nothing that happens now.
+            now -= min(
+                (age for age in (model.age(now) for model in self._ranks.values()) if age is not None), default=0
+            )
         if verdict is not None and (before is None or _accused(before) != _accused(verdict)):
             self._add(EventLine(now, verdict.text, verdict.rank, "warning"))
         elif verdict is None and before is not None:

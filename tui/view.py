@@ -67,7 +67,7 @@ def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings
     from ddptop.tui import picture
     from ddptop.tui.app import FAILED
 
-    link = Link(directory, who("shell"), settings.thresholds)
+    link = Link(directory, who("shell"), settings.thresholds, looks_back=True)
     try:
         file.write_text(picture.take(link, size, settings), encoding="utf-8")
     except OSError as problem:

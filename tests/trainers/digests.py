@@ -1,9 +1,13 @@
-"""A program that in the end prints a digest of its rank's parameters and of what its optimizer remembers."""
+"""A program that in the end prints a digest of its rank's parameters and of what its optimizer remembers.
+
+And the length of its last gradient, which an optimizer that divides by it would hide.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import pickle
 
 from ddptop.trainers import loop
@@ -21,6 +25,8 @@ def main(arguments: list[str]) -> int:
         tensors += [value for state in optimizer.state.values() for value in state.values()]
         content = pickle.dumps([tensor.tolist() for tensor in tensors])
         print("digest", hashlib.sha256(content).hexdigest(), training.progress, flush=True)
+        gradients = [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
+        print("gradient", math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients)), flush=True)
         return outcome
 
     loop.Training.run = run

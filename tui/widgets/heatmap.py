@@ -50,12 +50,12 @@ class Heatmap(RankView):
         ),
         Binding(
             "plus,equals_sign", "zoom(-1)", "Zoom", id="heatmap.zoom_in", key_display="+ -",
-            tooltip="Show less time, more finely",
+            tooltip="Show less time, more finely", show=False,
         ),
         Binding("minus", "zoom(1)", "Zoom out", id="heatmap.zoom_out", tooltip="Show more time", show=False),
         Binding(
             "left_square_bracket", "scroll_time(-1)", "Scroll", id="heatmap.back", key_display="[ ]",
-            tooltip="Scroll half a screen back in time",
+            tooltip="Scroll half a screen back in time", show=False,
         ),
         Binding(
             "right_square_bracket", "scroll_time(1)", "Scroll on", id="heatmap.forward",

@@ -44,7 +44,7 @@ class TimelineView(RankView):
         Binding("right", "step(1)", "Step on", id="timeline.on", tooltip="Show the next step", show=False),
         Binding(
             "left_square_bracket", f"step(-{_FAR})", "Ten steps", id="timeline.far_back", key_display="[ ]",
-            tooltip="Go back by ten steps",
+            tooltip="Go back by ten steps", show=False,
         ),
         Binding(
             "right_square_bracket", f"step({_FAR})", "Ten on", id="timeline.far_on", tooltip="Go on by ten steps",
