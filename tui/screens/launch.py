@@ -198,7 +198,7 @@ class LaunchDialog(ModalScreen["str | None"]):
     def _take_script(self, path: str | None) -> None:
         if path is None:
             return
-        self.query_one("Choice").value = ""  # type: ignore[attr-defined]  # the first is the program's
+        self._field("program").fill("")
         self._field("script").fill(path)
         self._field("script").enter()
 
@@ -255,7 +255,7 @@ class LaunchDialog(ModalScreen["str | None"]):
 
 
 def _field_of(option: Option, value: str) -> Field:
-    choices: list[tuple[str, str]] = []
+    choices: list[tuple[str, str]] = [("no", ""), ("yes", "yes")] if option.switch else []
     if option.choices is not None:
         usual = f"by itself ({option.default})" if option.default is not None else "by itself"
         choices = [(usual, ""), *((units.clean(each, 60), each) for each in option.choices)]
@@ -266,5 +266,4 @@ def _field_of(option: Option, value: str) -> Field:
         value,
         usual=option.default or "",
         choices=choices,
-        switch=option.switch,
     )

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Checkbox, Input, Label, Select
+from textual.widgets import Input, Label, Select
 
 from ddptop.tui import units
 
@@ -25,7 +25,7 @@ class Choice(Select[str], inherit_bindings=False):
 
 
 class Field(Horizontal):
-    """One text, one choice, or one switch. A switch that is on is `yes`."""
+    """One text, or one of a few choices."""
 
     class Changed(Message):
         """It says something else now."""
@@ -43,7 +43,6 @@ class Field(Horizontal):
         *,
         usual: str = "",
         choices: Sequence[tuple[str, str]] = (),
-        switch: bool = False,
     ) -> None:
         """Prepare a field.
 
@@ -54,7 +53,6 @@ class Field(Horizontal):
             value: what it says at first.
             usual: what it means when it is left empty.
             choices: text and value of each, where it is one of a few.
-            switch: True where it is on or off.
         """
         super().__init__()
         self.key = key
@@ -63,15 +61,12 @@ class Field(Horizontal):
         self._first = value
         self._usual = units.clean(usual, 60)
         self._choices = choices
-        self._switch = switch
         self.value = value
 
     def compose(self) -> ComposeResult:
         """Title, what is filled in, and a note."""
         yield Label(Content(self._title), classes="title")
-        if self._switch:
-            yield Checkbox(value=self._first == "yes", compact=True)
-        elif self._choices:
+        if self._choices:
             known = [value for _, value in self._choices]
             yield Choice(
                 [(Content(text), value) for text, value in self._choices],
@@ -90,19 +85,21 @@ class Field(Horizontal):
         note.update(Content(units.clean(problem or self.help, 400)))
 
     def fill(self, value: str) -> None:
-        """Put a text into it."""
-        self.query_one(Input).value = value
+        """Put a text into it, or make a choice."""
+        if self._choices:
+            self.query_one(Choice).value = value
+        else:
+            self.query_one(Input).value = value
 
     def enter(self) -> None:
         """Give it the focus."""
-        self.query("Input, Choice, Checkbox").first().focus()
+        self.query("Input, Choice").first().focus()
 
     @on(Input.Changed)
     @on(Select.Changed)
-    @on(Checkbox.Changed)
-    def _changed(self, event: Input.Changed | Select.Changed | Checkbox.Changed) -> None:
+    def _changed(self, event: Input.Changed | Select.Changed) -> None:
         event.stop()
-        value = ("yes" if event.value else "") if isinstance(event, Checkbox.Changed) else str(event.value)
+        value = str(event.value)
         if value != self.value:
             self.value = value
             self.post_message(self.Changed(self))

@@ -307,7 +307,7 @@ def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
     room = width - 2
     state = [*_remark(line, ink), Segment(f" {line.state}", ink[f"state-{line.state}"])]
     name = units.fit(line.run, room - 2 - width_of(state))
-    program = max(8, room - 30)
+    program = max(7, room - 30)
     return (
         [*_state(line, ink), Segment(name, ink["bold value"]), *state],
         [
