@@ -67,7 +67,12 @@ class FleetApp(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the list and the dialog where there can be several runs."""
-        return action not in SEVERAL or self.fleet is not None
+        return action not in SEVERAL or self.can_change_run
+
+    @property
+    def can_change_run(self) -> bool:
+        """True where another run can be shown or launched."""
+        return self.fleet is not None
 
     # The list
 

@@ -57,8 +57,13 @@ class Runs:
 
     def _known(self, shown: str | None) -> dict[str, str]:
         """Return the name of each run by its id, newest first, with a link to each that needs one."""
-        known = {}
-        for directory in rundir.runs():
+        known: dict[str, str] = {}
+        try:
+            directories = rundir.runs()
+        except (OSError, RunDirError):
+            # The folder of runs went away under our eyes; the run shown stays.
+            directories = []
+        for directory in directories:
             try:
                 run_id = directory.read().run_id
                 known[run_id] = directory.name

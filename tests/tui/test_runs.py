@@ -12,7 +12,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
-from ddptop.tui import form, programs, remembered
+from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.tui import form, programs, remembered, view
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.cli import _parser
 from ddptop.tui.fleet import Fleet
@@ -23,6 +24,7 @@ from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.screens.script import ScriptPicker
+from ddptop.tui.verbs import options, watching
 from ddptop.tui.widgets.field import Field
 from ddptop.tui.widgets.runlist import RunList
 
@@ -179,6 +181,35 @@ async def test_without_a_fleet_nothing_of_this_is_offered() -> None:
         assert isinstance(app.screen, RunScreen)
         assert not app.screen.query(RunList)
         assert not {"app.runs", "app.launch"} & {each.binding.id for each in app.screen.active_bindings.values()}
+
+
+async def test_no_question_is_left_for_another_run() -> None:
+    """While a dialog is open, neither list nor another dialog comes over it."""
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        for key, screen in (("k", KillDialog), ("l", LaunchDialog)):
+            await pilot.press(key, "l", "r")
+            assert isinstance(pilot.app.screen, screen)
+            assert len(pilot.app.screen_stack) == 2
+            await pilot.press("escape")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_attach_lists_several_live_runs(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    """On a terminal the newest is shown beside the list of all; without one a name is asked for, in one line."""
+    live = [RunDir(Path("/b")), RunDir(Path("/a"))]
+    opened: list[tuple[str, bool]] = []
+    monkeypatch.setattr(options, "live_runs", lambda: live)
+    monkeypatch.setattr(watching, "live_runs", lambda: live)
+    monkeypatch.setattr(options, "on_terminal", lambda _: terminal)
+    monkeypatch.setattr(watching, "on_terminal", lambda _: terminal)
+    monkeypatch.setattr(view, "show_dashboard", lambda run, _, *, listed: opened.append((run.name, listed)) or 0)
+    asked = _parser().parse_args(["attach"])
+    if terminal:
+        assert asked.carry(asked) == 0
+        assert opened == [("b", True)]
+    else:
+        with pytest.raises(RunDirError, match="2 runs are alive: name one of b, a"):
+            asked.carry(asked)
 
 
 async def test_names_from_outside_stay_text() -> None:

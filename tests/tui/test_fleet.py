@@ -1,0 +1,105 @@
+"""The fleet of a machine, from run directories without processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptop.agent import rundir
+from ddptop.agent.rundir import Run
+from ddptop.tui.fleet import line_of
+from ddptop.tui.launch import Request, RequestError, launch, variables
+from ddptop.tui.link import Link
+from ddptop.tui.runs import Runs
+from ddptop.tui.source import Refused
+
+from .frames import frame
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs with none in it."""
+    path = tmp_path_factory.mktemp("r")
+    path.chmod(0o700)
+    monkeypatch.setenv(rundir.BASE_VARIABLE, str(path))
+    return path
+
+
+@pytest.fixture
+def fleet(folder: Path) -> Iterator[Runs]:
+    """The fleet of that folder."""
+    runs = Runs(lambda directory: Link(directory, "test"))
+    yield runs
+    runs.close()
+
+
+def ended(name: str, at: int, state: str = "finished", run_id: str = "") -> Run:
+    """Write down a run that has ended."""
+    run = Run(
+        run=name, run_id=run_id or name, program="toy", arguments=(), world=2, backend="gloo", device="cpu",
+        created_at_ns=at, launched=True, state=state, exit_code=0, ended_at_ns=at + 5_000_000_000,
+    )  # fmt: skip
+    rundir.create(run)
+    return run
+
+
+def test_live_runs_come_first_and_ended_ones_stay(fleet: Runs) -> None:
+    """The newest first of both; the one shown is not looked at again; a look is soon over."""
+    ended("old", 1_000)
+    ended("newer", 2_000)
+    ended("shown", 500, "lost")
+    shown = replace(line_of(frame("running", run="shown")), step=7)
+    began = time.monotonic()
+    survey = fleet.survey(shown)
+    assert time.monotonic() - began < 1
+    assert [line.run for line in survey.lines] == ["shown", "newer", "old"]
+    assert survey.lines[0] is shown
+    assert survey.lines[1].age_s == pytest.approx(5)
+    assert survey.host.memory_total_bytes > survey.host.memory_bytes > 0
+
+
+def test_a_name_taken_again_is_another_run(fleet: Runs) -> None:
+    """What was known of the ended run of that name is not told of its successor."""
+    ended("same", 1_000, "failed", "first")
+    assert [line.state for line in fleet.survey(None).lines] == ["failed"]
+    ended("same", 2_000, "killed", "second")
+    assert [line.state for line in fleet.survey(None).lines] == ["killed"]
+
+
+def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:
+    """`open` changes the picture at once; a name that there is not is refused, and the picture stays."""
+    ended("one", 1_000)
+    ended("two", 2_000, "failed")
+    link = Link(rundir.find("one"), "test")
+    try:
+        link.open("two")
+        assert (link.frame(time.time()).run, link.frame(time.time()).state) == ("two", "failed")
+        with pytest.raises(Refused, match="no such run"):
+            link.open("three")
+        link.poll()
+        assert link.frame(time.time()).run == "two"
+    finally:
+        link.close()
+
+
+def test_what_acts_on_another_run_is_refused_by_name(fleet: Runs) -> None:
+    """There is no source of a run that is gone, and one and the same of a run that is there."""
+    ended("one", 1_000)
+    assert fleet.source("one") is fleet.source("one")
+    with pytest.raises(Refused, match="no such run"):
+        fleet.source("gone")
+
+
+@pytest.mark.parametrize("text", ["A", "1A=x", "=x", "A B=x", "DDPTOP_RUN_ID=x"])
+def test_environment_that_makes_no_sense_is_refused(folder: Path, text: str) -> None:
+    """Before anything is started, in one line that says what to do."""
+    with pytest.raises(ValueError, match="environment"):
+        variables([text])
+    with pytest.raises(RequestError, match="environment") as refusal:
+        launch(Request("toy", world=1, environment=(text,)))
+    assert "\n" not in str(refusal.value)
+    assert not rundir.runs()
