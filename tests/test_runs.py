@@ -243,8 +243,8 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     assert restart.generation == 1
     assert 5 <= restart.step <= 7
     assert picture.past is not None
-    losses = picture.past.history.read(0, "loss", 1, restart.step)
-    assert [round(step) for step in losses.steps] == list(range(1, restart.step + 1))
+    losses = picture.past.history.read(0, "loss")
+    assert losses.count.sum() == losses.steps[-1] > restart.step
     assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in picture.events]
     assert ddptop("pause", "flaky").returncode == 0
     assert "2 ranks" in ddptop("kill", "flaky").stdout
