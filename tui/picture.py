@@ -48,7 +48,7 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
     Raises:
         Refused: the dashboard failed.
     """
-    frame = status.heard([link])[0]
+    frame = _whole(link)
     if settings.look.color == "auto":
         # A picture has all colors, whatever the terminal that asks for it can show.
         settings = msgspec.structs.replace(settings, look=msgspec.structs.replace(settings.look, color="truecolor"))
@@ -63,6 +63,16 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
     if app.failure is not None:
         raise Refused(report(app.failure))
     return taken[0]
+
+
+def _whole(link: Link) -> Frame:
+    """Return the run as it is once all live ranks have been heard and its past has been read."""
+    status.heard([link])
+    give_up = time.monotonic() + PATIENCE_S
+    while not link.settled and time.monotonic() < give_up:
+        link.poll()
+        time.sleep(0.01)
+    return link.frame(time.time())
 
 
 async def _settled(pilot: Pilot[object]) -> str:

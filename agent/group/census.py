@@ -23,6 +23,8 @@ from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, is_a
 
 _START_PATIENCE_S: Final = 30.0
 """How long a run may have nobody at all before it counts as lost."""
+_LETS_GO_S: Final = 1.0
+"""How long a supervisor that was killed may still hold its claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def kill(
         return f"rank {command.rank}: {outcome.text}"
     over = survey(directory)
     # Held, so that no new supervisor takes this for a failure.
-    claim = Claim.take(directory.path)
+    claim = _claim(directory)
     try:
         outcome = ladder.end(directory, run, command.grace_s, progress, countdown)
         if not over.ended:
@@ -164,6 +166,14 @@ def kill(
         if claim is not None:
             claim.release()
     return f"already {settle(directory).state}: {outcome.text}"
+
+
+def _claim(directory: RunDir) -> Claim | None:
+    """Take the claim on a run; its threads may hold it a moment longer than a supervisor seems to live."""
+    deadline = time.monotonic() + _LETS_GO_S
+    while (claim := Claim.take(directory.path)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return claim
 
 
 def _end_of(members: dict[int, Member], directory: RunDir) -> int:
