@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -25,6 +26,11 @@ class Palette(CommandPalette):
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Close; of two keys in a burst the second would close the screen below."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
+
+    def _action_command_list(self, action: str) -> None:
+        # Textual's list cannot turn a page before it has been laid out, as in a terminal of a few lines.
+        with contextlib.suppress(KeyError):
+            super()._action_command_list(action)
 
 
 class RunCommands(Provider):
