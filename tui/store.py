@@ -331,10 +331,9 @@ class Store:
         return "starting"
 
     def _note_changes(self, now: float, state: str, ranks: Mapping[int, str]) -> None:
-        if state == "starting" and all(model.beat is None for model in self._ranks.values()):
-            # Nobody was heard yet: a run that is met in full swing did not begin now.
-            return
-        if state != self._state:
+        # Before anybody is heard nothing is known: a run that is met in full swing did not begin now.
+        unheard = state == "starting" and all(model.beat is None for model in self._ranks.values())
+        if state != self._state and not unheard:
             if state == "paused":
                 self._held_since = now
             elif state in ("running", "starting") or state in ENDED:

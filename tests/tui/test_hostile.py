@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from textual import events
-from textual.command import CommandPalette
 
 from ddptop.tui import keymap
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import STATES, EventLine, Verdict
+from ddptop.tui.palette import Palette
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import PauseAsked
@@ -89,7 +89,7 @@ async def test_random_keys_and_sizes_break_nothing(
     keys = [key for _, action in keymap.actions(DdptopApp) for key in action.keys if key != "ctrl+c"]
     keys += (
         ["escape"] * 8
-        + ["ctrl+p", "enter", "g", "k", "question_mark"] * 2
+        + ["ctrl+p", "enter", "g", "k", "question_mark"] * 3
         + ["pageup", "pagedown", "1", "7", "x", "slash", "backspace", "full_stop"]
     )
     source, visited = StillSource(frame(world=5)), set()
@@ -107,7 +107,7 @@ async def test_random_keys_and_sizes_break_nothing(
         assert app.failure is None, f"seed {number}"
         assert app.is_running, f"seed {number}"
     if seed is not None:
-        assert visited >= {RunScreen, RankScreen, LogScreen, KillDialog, HelpScreen, CommandPalette}
+        assert visited >= {RunScreen, RankScreen, LogScreen, KillDialog, HelpScreen, Palette}
 
 
 async def test_a_run_to_be_looked_at_cannot_be_touched() -> None:
@@ -122,7 +122,7 @@ async def test_a_run_to_be_looked_at_cannot_be_touched() -> None:
             assert not {name for name in offered if name.startswith("run.")}
             assert "End the run" not in seen(app) or isinstance(app.screen, HelpScreen)
             for _, action in keymap.actions(DdptopApp):
-                if action.id.startswith("run.") and not isinstance(app.screen, CommandPalette):
+                if action.id.startswith("run.") and not isinstance(app.screen, Palette):
                     await pilot.press(*action.keys)
         await pilot.press("escape")
         app.screen.post_message(PauseAsked())

@@ -236,7 +236,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
         app.watch(app, "frame", count, init=False)
         for _ in range(8):
             now += 0.25
-            app._paint()
+            app.repaint()
             await pilot.pause()
         assert frames >= 8
         assert set(painted) <= {"Header"}
@@ -244,11 +244,11 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
         assert place.plot.sketch is drawn
         painted.clear()
         source.frame = still  # type: ignore[method-assign]
-        app._paint()
+        app.repaint()
         await pilot.pause()
         painted.clear()
         for _ in range(8):
-            app._paint()
+            app.repaint()
             await pilot.pause()
         assert painted == []
 
@@ -286,7 +286,7 @@ def test_every_state_says_what_to_do_next() -> None:
         wanted = {
             "starting": "g shows what they print",
             "paused": "space resumes",
-            "stalled": "enter shows what a rank does",
+            "stalled": f"{KEYS['ranks.open']} shows what a rank does",
             "silent": "g shows the log, k ends them",
             **dict.fromkeys(ENDED, "q leaves"),
         }
