@@ -49,12 +49,13 @@ def folder(tmp_path):
 )
 def test_bad_input_gives_one_line(folder, runtime, arguments, says):
     """What is wrong and what to do, in one line; no run is made."""
-    before = sorted(path.name for path in runtime.iterdir())
+    before = {path.name for path in runtime.iterdir()}
     done = ddptop(*arguments, cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert says in done.stderr
-    assert sorted(path.name for path in runtime.iterdir()) == before
+    # Runs that ended long ago may be tidied away meanwhile.
+    assert {path.name for path in runtime.iterdir()} <= before
 
 
 def test_nccl_without_enough_gpus_is_refused(folder):
