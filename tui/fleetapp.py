@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import events, on
 from textual.app import App
@@ -45,25 +45,23 @@ class FleetApp(App[None]):
     actor: str
     """Who acts, for the event list of what is launched."""
 
-    def killing_of(self, run: str) -> Killing | None:
-        """Return the kill of a run that is under way, if there is one."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
+        # What the app brings along: Textual leaves no room for an abstract class.
 
-    def picture(self) -> Frame:
-        """Return the run shown, as it is now."""
-        raise NotImplementedError
+        def killing_of(self, run: str) -> Killing | None:
+            """Return the kill of a run that is under way, if there is one."""
 
-    def act(self, name: str, work: Callable[[], str], run: str | None = None) -> None:
-        """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""
-        raise NotImplementedError
+        def picture(self) -> Frame:
+            """Return the run shown, as it is now."""
 
-    def let_go(self) -> None:
-        """Show the present again, where the user has kept a picture of the past."""
-        raise NotImplementedError
+        def act(self, name: str, work: Callable[[], str], run: str | None = None) -> None:
+            """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""
 
-    def repaint(self) -> None:
-        """Show the present picture at once."""
-        raise NotImplementedError
+        def let_go(self) -> None:
+            """Show the present again, where the user has kept a picture of the past."""
+
+        def repaint(self) -> None:
+            """Show the present picture at once."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the list and the dialog where there can be several runs."""
