@@ -113,10 +113,6 @@ def _data(session: Session, torch: Any) -> None:
 def _forward(session: Session, torch: Any) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
-    def split(result: Any) -> None:
-        if result is not None:
-            session.collectives.watch(result)
-
     def enter_init(*_: Any, **__: Any) -> None:
         session.starting("wrapping the model in DDP")
 
