@@ -12,7 +12,7 @@ import pytest
 def loaded_by(statement: str) -> set[str]:
     """Return the top-level modules that a statement loads in a fresh interpreter."""
     code = f"{statement}\nimport sys, json; print(json.dumps([m.partition('.')[0] for m in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

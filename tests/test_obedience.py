@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import carriers, ddptop, status, until
+from harness import DEADLINE_S, carriers, ddptop, status, until
 from scripts import OBEDIENT
 
 from ddptop.agent import rundir
@@ -26,10 +26,10 @@ from ddptop.agent.caller import LiveGroup
 from ddptop.agent.rundir import RunDir
 
 group = LiveGroup(RunDir(Path(sys.argv[1])))
-promises = group.ask({rank: wire.Hold(rank, "half", 4000) for rank in group.ranks}, 2)
+promises = group.ask({rank: wire.Hold(rank, "half", 4000) for rank in group.ranks}, 60)
 step = max(reply.step for reply in promises.values())
 if sys.argv[2] == "committed":
-    group.ask({0: wire.Commit(7, "half", step, 4000)}, 2)
+    group.ask({0: wire.Commit(7, "half", step, 4000)}, 60)
 print("half", flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -87,15 +87,15 @@ def test_steps_are_exact(job):
 
 @pytest.mark.parametrize("when", ["promised", "committed"])
 def test_a_controller_that_dies_between_the_phases_costs_nothing(job, when):
-    """Killed after the first phase, or in the midst of the second: within 5 s the training goes on by itself."""
+    """Killed after the first phase, or in the midst of the second: after its lease the training goes on by itself."""
     command = [sys.executable, "-c", HALF_A_PAUSE, str(job.directory.path), when]
     began = time.monotonic()
-    assert subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False).stdout == b"half\n"
+    assert subprocess.run(command, stdout=subprocess.PIPE, timeout=DEADLINE_S, check=False).stdout == b"half\n"
     held = time.monotonic()
     while len(set(job.counts())) != 1 and time.monotonic() < held + 1:
         pass
     now = max(job.counts())
-    until(lambda: min(job.counts()) > now + 3, "the run to go on", timeout=5)
+    until(lambda: min(job.counts()) > now + 3, "the run to go on")
     assert time.monotonic() - began > 3, "it was never held"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from harness import carriers, ddptop, status, until
+from harness import DEADLINE_S, carriers, ddptop, started, status, until
 from scripts import FAIL, FLAKY, TRAIN, UNTIDY
 
 from ddptop.agent import rundir
@@ -32,21 +32,15 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-def torchrun(folder: Path, world: int, *arguments: str) -> subprocess.Popen[str]:
+def torchrun(folder: Path, world: int, *arguments: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
-    return subprocess.Popen(
-        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return started(*command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 @pytest.fixture(scope="module")
 def live(folder) -> RunDir:
     """A run that goes on until it is killed by the last test that uses it; shared by the tests below."""
-    os.environ["TIMEOUT"] = "4"
-    try:
-        done = ddptop("launch", "--world", "2", "--name", "live", "--detach", "train.py", "--", "1000000", cwd=folder)
-    finally:
-        del os.environ["TIMEOUT"]
+    done = ddptop("launch", "--world", "2", "--name", "live", "--detach", "train.py", "--", "1000000", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "live\n"
     directory = rundir.find("live")
@@ -92,8 +86,12 @@ def test_a_late_joiner_gets_the_history_since_the_start(live):
         before = int(late)
 
 
-def test_a_pause_holds_all_ranks_at_one_step_longer_than_the_collective_timeout(live):
+def test_a_pause_holds_all_ranks_at_one_step_longer_than_the_collective_timeout(live, folder):
     """Held for 6 s with a timeout of 4 s: nobody moves, nobody dies, and the run goes on."""
+    impatient = folder / "impatient"
+    impatient.touch()
+    before = status("live")["step"]
+    until(lambda: status("live")["step"] > before + 5, "steps with the short timeout")
     assert ddptop("pause", "live").returncode == 0
     held = status("live")
     assert held["state"] == "paused"
@@ -105,6 +103,7 @@ def test_a_pause_holds_all_ranks_at_one_step_longer_than_the_collective_timeout(
     assert status("live")["step"] == held["step"]
     assert ddptop("resume", "live").returncode == 0
     until(lambda: status("live")["step"] > held["step"] + 5, "steps after the pause")
+    impatient.unlink()
     refused = ddptop("resume", "live")
     assert (refused.returncode, "not paused" in refused.stderr) == (1, True)
 
@@ -225,8 +224,8 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     )
     assert ddptop(*command, cwd=folder).returncode == 0
     directory = rundir.find("flaky")
-    until(lambda: [m.generation for m in directory.members().values()] == [1, 1], "the second generation", 60)
-    until(lambda: (status("flaky")["step"] or 0) > 3, "its steps", 60)
+    until(lambda: [m.generation for m in directory.members().values()] == [1, 1], "the second generation")
+    until(lambda: (status("flaky")["step"] or 0) > 3, "its steps")
     link = Link(directory, "test", looks_back=True)
     try:
         until(lambda: link.poll() or (link.settled and link.frame(time.time()).step), "the picture")
@@ -253,7 +252,7 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
 
 def test_a_script_that_dies_tells_why_once(folder):
     """The first cause is named with its rank, its traceback is shown once, the exit code is the run's."""
-    done = ddptop("launch", "--world", "2", "--name", "dying", "fail.py", cwd=folder, timeout=120)
+    done = ddptop("launch", "--world", "2", "--name", "dying", "fail.py", cwd=folder)
     assert done.returncode == 1
     assert done.stdout.count("Traceback") == done.stdout.count("raise RuntimeError") == 1
     assert "first cause: rank 1: RuntimeError: the third shard is missing\n" in done.stdout
@@ -263,36 +262,31 @@ def test_a_script_that_dies_tells_why_once(folder):
 
 def test_a_job_started_by_hand_is_seen_and_controlled(folder):
     """Torchrun -m ddptop.agent script.py is in ps, can be paused, and kill ends it whole."""
-    process = torchrun(folder, 2, "-m", "ddptop.agent", "train.py", "1000000")
-    try:
+    with torchrun(folder, 2, "-m", "ddptop.agent", "train.py", "1000000") as process:
 
         def mine() -> list[dict]:
             rows = json.loads(ddptop("ps", "--json").stdout)
             return [row for row in rows if row["pid"] == process.pid and (row["step"] or 0) > 3]
 
-        until(mine, "the job in ps", timeout=60)
+        until(mine, "the job in ps")
         name = mine()[0]["run"]
         run_id = rundir.find(name).read().run_id
         assert ddptop("pause", name).returncode == 0
         assert status(name)["state"] == "paused"
         assert "0 left" in ddptop("kill", name).stdout
-        process.wait(timeout=20)
+        process.wait(timeout=DEADLINE_S)
         assert carriers(run_id) == []
         assert status(name)["state"] == "killed"
-    finally:
-        process.kill()
-        process.communicate()
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_parameters_are_bit_identical_with_and_without_the_agent(folder, world):
+def test_parameters_are_bit_identical_with_and_without_the_agent(folder):
     """After 20 steps with BatchNorm, dropout and momentum, the digest of the parameters is the same."""
     digests = []
     for prefix in ((), ("-m", "ddptop.agent")):
-        process = torchrun(folder, world, *prefix, "train.py", "20")
-        output, _ = process.communicate(timeout=90)
+        with torchrun(folder, 3, *prefix, "train.py", "20") as process:
+            output, _ = process.communicate(timeout=2 * DEADLINE_S)
         digests.append(dict(re.findall(r"digest (\d) ([0-9a-f]{64})", output)))
-    assert len(digests[0]) == world
+    assert len(digests[0]) == 3
     assert digests[0] == digests[1]
 
 
@@ -300,7 +294,7 @@ def test_a_script_that_leaves_its_group_behind_ends_as_without_the_agent(tmp_pat
     """Our hooks are off the process group before torch tears it down: no crash after the last line."""
     (tmp_path / "untidy.py").write_text(UNTIDY)
     command = [sys.executable, "-m", "ddptop.agent", "untidy.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False)
     assert "trained" in done.stdout
     # torch itself sometimes ends with -6 here, with and without the agent.
     assert done.returncode in (0, -6), done.stderr

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from harness import DEADLINE_S
 
 from ddptop.trainers import simplenet
 
@@ -59,7 +60,7 @@ def forkserver() -> Iterator[subprocess.Popen[str]]:
 def group(forkserver: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Group:
     """Run `module.main(arguments)` on a number of ranks, each a process of its own."""
 
-    def run(world: int, module: str, *arguments: object, timeout_s: float = 60) -> Done:
+    def run(world: int, module: str, *arguments: object, timeout_s: float = 2 * DEADLINE_S) -> Done:
         folder = tmp_path_factory.mktemp("ranks")
         request = {
             "world": world,
@@ -78,11 +79,11 @@ def group(forkserver: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFa
     return run
 
 
-def torchrun(ranks: int, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def torchrun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a module under torchrun, on a port that the system chooses."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
         "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", *arguments,
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from harness import DEADLINE_S
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Footer
@@ -53,7 +54,7 @@ def dashboard(source: StillSource) -> DdptopApp:
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
     """Wait until the app has come to a condition."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, what
         await pilot.pause(0.01)
@@ -208,7 +209,7 @@ async def test_a_slow_pause_does_not_hold_up_the_screen() -> None:
     pause = source.pause
 
     def slow() -> str:
-        assert let_go.wait(10)
+        assert let_go.wait(DEADLINE_S)
         return pause()
 
     source.pause = slow  # type: ignore[method-assign]
@@ -305,7 +306,7 @@ async def test_a_closed_dialog_lets_the_kill_go_on() -> None:
 
     def kill(grace_s: float, aim: object, progress: Callable[[str], None]) -> str:
         progress("SIGTERM to torchrun")
-        let_go.wait(10)
+        let_go.wait(DEADLINE_S)
         return "4 ranks and 8 helpers ended, 0 left"
 
     source.kill = kill
@@ -464,7 +465,7 @@ class Terminal:
         os.close(slave)
         self.written = b""
 
-    def read_until(self, wanted: bytes, timeout: float = 20.0) -> None:
+    def read_until(self, wanted: bytes, timeout: float = DEADLINE_S) -> None:
         """Read until `wanted` was written."""
         deadline = time.monotonic() + timeout
         while wanted not in self.written:
@@ -473,7 +474,7 @@ class Terminal:
 
     def wait(self) -> int:
         """Read to the end and return the exit code."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + DEADLINE_S
         while self.process.poll() is None:
             assert time.monotonic() < deadline, "still running"
             self._read(0.05)
@@ -520,7 +521,7 @@ def test_a_closed_terminal_ends_it() -> None:
         master, terminal.master = terminal.master, os.open(os.devnull, os.O_RDONLY)
         os.close(master)
         os.kill(terminal.process.pid, signal.SIGHUP)
-        terminal.process.wait(20)
+        terminal.process.wait(DEADLINE_S)
     finally:
         terminal.close()
 

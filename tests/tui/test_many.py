@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 import zmq
+from harness import until
 
 from ddptop.agent import rundir, wire
 from ddptop.agent.private import seal
@@ -152,21 +152,17 @@ def test_ranks_out_of_sight_send_no_records():
         link = Link(directory, "test")
         try:
 
-            def until(condition) -> None:
-                deadline = time.monotonic() + 10
-                while not condition():
-                    assert time.monotonic() < deadline
-                    link.poll()
-                    for rank in ranks:
-                        rank.listen()
-                    time.sleep(0.005)
+            def told(rank: int) -> set[bytes]:
+                link.poll()
+                ranks[rank].listen()
+                return ranks[rank].topics
 
-            until(lambda: all(wire.TOPIC_SUMMARY in rank.topics for rank in ranks))
+            until(lambda: all(wire.TOPIC_SUMMARY in told(rank) for rank in (0, 1, 2)), "all are listened to")
             link.watch(frozenset({1}))
-            until(lambda: wire.TOPIC_STEPS in ranks[1].topics)
-            assert not any({wire.TOPIC_STEPS, b""} & ranks[rank].topics for rank in (0, 2))
+            until(lambda: wire.TOPIC_STEPS in told(1), "the records of the one that is watched")
+            assert not any({wire.TOPIC_STEPS, b""} & told(rank) for rank in (0, 2))
             link.watch(frozenset({2}))
-            until(lambda: wire.TOPIC_STEPS in ranks[2].topics and wire.TOPIC_STEPS not in ranks[1].topics)
+            until(lambda: wire.TOPIC_STEPS in told(2) and wire.TOPIC_STEPS not in told(1), "of another one")
         finally:
             link.close()
             for rank in ranks:

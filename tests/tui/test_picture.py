@@ -77,6 +77,6 @@ def test_a_reader_that_leaves_is_no_error(quiet_run: str) -> None:
     assert process.stderr is not None
     assert json.loads(process.stdout.readline())["run"] == quiet_run
     process.stdout.close()
-    wait(lambda: process.poll() is not None, "the end", 10)
+    wait(lambda: process.poll() is not None, "the end")
     with process.stderr:
         assert process.stderr.read() == b""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harness import DEADLINE_S
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -65,7 +66,7 @@ async def settled(pilot: Pilot[None], *keys: str) -> None:
     """Press the keys and wait until everything that comes late is drawn."""
     app = pilot.app
     assert isinstance(app, DdptopApp)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     await pilot.press(*keys)
     for place in app.screen.query("#plots"):
         while place.display and not place.query("Plot"):

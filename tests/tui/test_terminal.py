@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from harness import carriers, ddptop, until
+from harness import DEADLINE_S, carriers, ddptop, status, until
 
 from ddptop.agent import rundir
 from ddptop.agent.rundir import RunDir
@@ -64,7 +64,7 @@ class Terminal:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=DEADLINE_S)
         os.close(self.master)
         os.close(self.slave)
 
@@ -81,15 +81,15 @@ def terminal(sleeper) -> Iterator[Terminal]:
 
 
 def is_going_on(directory: RunDir) -> bool:
-    state = json.loads(ddptop("status", directory.name, "--json").stdout)
-    return state["ranks"][0]["state"] in ("starting", "running") and rundir.is_alive(directory.read().torchrun)
+    (rank,) = status(directory.name)["ranks"]
+    return rank["state"] in ("starting", "running") and rundir.is_alive(directory.read().torchrun)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_leaving_restores_the_terminal(sleeper, terminal, way):
     """Main screen, cursor, echo and mouse are back, the two lines say how to return, the run goes on."""
     WAYS[way](terminal.process, terminal.master)
-    until(lambda: terminal.read() or terminal.process.poll() is not None, f"the dashboard to end by {way}", 15)
+    until(lambda: terminal.read() or terminal.process.poll() is not None, f"the dashboard to end by {way}")
     terminal.read(0.2)
     tail = terminal.output[terminal.output.rindex(b"\x1b[?1049l") :]
     assert termios.tcgetattr(terminal.slave) == terminal.before
@@ -105,7 +105,7 @@ def test_leaving_restores_the_terminal(sleeper, terminal, way):
 def test_kill_9_of_the_dashboard_leaves_the_run_alone(sleeper, terminal):
     """What nobody can clean up after still does not touch the training."""
     terminal.process.kill()
-    terminal.process.wait(timeout=10)
+    terminal.process.wait(timeout=DEADLINE_S)
     assert is_going_on(sleeper)
 
 
@@ -132,7 +132,7 @@ def test_interrupting_a_launch_without_a_terminal_stops_the_run(tmp_path):
         while "is up" not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
         process.wait()
@@ -153,7 +153,7 @@ def test_interrupting_a_launch_on_a_terminal_asks(tmp_path, monkeypatch, answer,
         opened.process.send_signal(signal.SIGINT)
         opened.await_output(b"[l]eave it running")
         os.write(opened.master, answer)
-        until(lambda: opened.read() or opened.process.poll() is not None, "the end", 20)
+        until(lambda: opened.read() or opened.process.poll() is not None, "the end")
     finally:
         opened.close()
     assert opened.process.returncode == 130

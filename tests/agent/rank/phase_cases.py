@@ -101,7 +101,7 @@ def workers() -> None:
 def gan() -> None:
     generator, g_step = under_ddp(SlowModule())
     critic, c_step = under_ddp(nn.Linear(1, 1))
-    for batch in DataLoader(Slow(DELAY), batch_size=4):
+    for batch in DataLoader(Slow(4 * DELAY), batch_size=4):
         critic(generator(batch).detach()).mean().backward()
         c_step.step()
         (critic(generator(batch)) * 2).mean().backward()
@@ -230,7 +230,7 @@ def synced_by_hand() -> None:
     sgd = torch.optim.SGD(module.parameters(), lr=1e-3)
     for batch in DataLoader(Slow(), batch_size=4):
         module(batch).mean().backward()
-        time.sleep(3 * DELAY * RANK)
+        time.sleep(8 * DELAY * RANK)
         for parameter in module.parameters():
             distributed.all_reduce(parameter.grad)
         sgd.step()

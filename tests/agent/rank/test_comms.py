@@ -18,8 +18,8 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.lanes import Lane
 from ddptop.agent.rank.tape import BACKWARD, Call, Tape
 
-LATE_NS = 50_000_000
-"""How late rank 1 comes, in the script, where rank 0 must be seen to wait."""
+LATE_NS = 150_000_000
+"""How late rank 1 comes, in the script, where rank 0 must be seen to wait; if it comes late itself, less."""
 
 
 @pytest.fixture(scope="module", params=["hooks", "wrapper"])
@@ -34,7 +34,6 @@ def seen(request) -> dict[str, Any]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
@@ -87,9 +86,9 @@ def test_waiting_is_told_from_going_on(seen):
         "backward",
         "fsdp forward",
     ):
-        assert seen[name]["blocked"] > 0.6 * LATE_NS, name
+        assert seen[name]["blocked"] > 0.3 * LATE_NS, name
     assert seen["asynchronous"]["blocked"] == 0
-    assert seen["asynchronous"]["calls"][0]["duration"] > 0.6 * LATE_NS
+    assert seen["asynchronous"]["calls"][0]["duration"] > 0.3 * LATE_NS
     (bucket,) = seen["backward"]["calls"]
     assert (bucket["blocking"], bucket["deferred"]) == (False, True)
     assert all(call["blocking"] for call in seen["forward"]["calls"])
@@ -98,7 +97,7 @@ def test_waiting_is_told_from_going_on(seen):
 
 def test_functional_collectives_block_where_their_result_is_used(seen):
     """Rank 1 comes late: rank 0 stands where it needs the sum. A wrapper in Python is not asked for their call."""
-    assert seen["functional"]["blocked"] > 0.6 * LATE_NS
+    assert seen["functional"]["blocked"] > 0.3 * LATE_NS
     assert operations(seen, "functional") == ([("all_reduce", 4000)] if seen["by"] == "hooks" else [])
 
 

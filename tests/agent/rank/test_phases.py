@@ -16,8 +16,8 @@ import pytest
 from ddptop.agent.wire import PHASES
 
 DELAY_NS = 20_000_000
-SLACK_NS = 15_000_000
-"""What a busy machine may add to a phase in which nothing is slept."""
+SLACK_NS = 3 * DELAY_NS
+"""What a busy machine may add to a phase in which nothing is slept; a mistake would add more."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def cases(tmp_path_factory) -> dict:
         for rank in (0, 1)
     ]
     try:
-        (out, errors), _ = [rank.communicate(timeout=170) for rank in ranks]
+        (out, errors), _ = [rank.communicate() for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -96,7 +96,7 @@ def test_every_optimizer_of_a_gan_is_a_step(cases):
     assert len(steps) == 4
     for critic, generator in (steps[:2], steps[2:]):
         assert (critic["samples"], generator["samples"]) == (4, None)
-        assert phase(critic, "data") >= DELAY_NS > SLACK_NS > phase(generator, "data")
+        assert phase(critic, "data") >= 4 * DELAY_NS > SLACK_NS > phase(generator, "data")
         assert phase(critic, "forward") >= DELAY_NS
         assert phase(generator, "forward") >= DELAY_NS
         assert phase(generator, "backward") >= DELAY_NS
@@ -172,7 +172,7 @@ def test_gradients_synced_by_hand_are_waited_for(cases):
         assert phase(step, "wait") >= 2 * DELAY_NS
         assert phase(step, "forward") >= DELAY_NS
         assert phase(step, "backward") >= DELAY_NS
-        assert phase(step, "other") < DELAY_NS
+        assert phase(step, "other") < SLACK_NS
 
 
 def test_an_optimizer_with_a_closure_is_one_step(cases):
