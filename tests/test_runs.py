@@ -165,7 +165,7 @@ def test_one_process_or_one_signal_and_only_of_this_run(live):
     stopped = ddptop("kill", "live", "--rank", "1", "--signal", "stop")
     assert (stopped.returncode, stopped.stdout) == (0, f"live: SIGSTOP to rank (pid {pid})\n")
     assert "fail after the collective timeout" in stopped.stderr
-    assert "T (stopped)" in Path(f"/proc/{pid}/status").read_text()
+    until(lambda: "T (stopped)" in Path(f"/proc/{pid}/status").read_text(), "it is stopped")
     assert ddptop("kill", "live", "--signal", "CONT").returncode == 0
     until(lambda: (status("live")["step"] or 0) > before["step"] + 20, "steps after SIGCONT")
 
