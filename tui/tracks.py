@@ -64,7 +64,8 @@ class _Level:
         self._above: _Level | None = None
         if below is not None:
             below._above = self
-        self._cells: Array = np.full((world, columns, len(divisors)), np.nan, np.float32)
+        # One number of all ranks lies together, because that is what a heatmap looks at.
+        self._cells: Array = np.full((len(divisors), world, columns), np.nan, np.float32)
         self._numbers = np.zeros((world, columns), np.uint32)
         """Which bucket, counted from the epoch, a cell holds: those gone by without a step are not it."""
         self._open: Numbers = np.full(world, _NONE, np.int64)
@@ -105,7 +106,7 @@ class _Level:
         counts = until - since
         row = np.repeat(np.arange(len(ranks)), counts)
         buckets = since[row] + np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
-        self._cells[ranks[row], buckets % self.columns] = means[row]
+        self._cells[:, ranks[row], buckets % self.columns] = means[row].T
         self._numbers[ranks[row], buckets % self.columns] = buckets
 
     def show_open(self) -> None:
@@ -124,10 +125,11 @@ class _Level:
         self._write(ranks, buckets[ranks], buckets[ranks] + 1, sums[ranks])
 
     def window(self, field: int, last: int, count: int, rank: int | None) -> Array:
-        buckets = np.arange(last - count + 1, last + 1)
+        buckets = np.arange(last - count + 1, last + 1).astype(np.uint32)
         chosen = slice(None) if rank is None else slice(rank, rank + 1)
-        cells: Array = self._cells[chosen, :, field][:, buckets % self.columns]
-        cells[self._numbers[chosen][:, buckets % self.columns] != buckets] = np.nan
+        places = buckets % self.columns
+        cells: Array = self._cells[field][chosen].take(places, axis=1)
+        cells[self._numbers[chosen].take(places, axis=1) != buckets] = np.nan
         return cells
 
 
