@@ -125,11 +125,13 @@ class _Level:
         self._write(ranks, buckets[ranks], buckets[ranks] + 1, sums[ranks])
 
     def window(self, field: int, last: int, count: int, rank: int | None) -> Array:
-        buckets = np.arange(last - count + 1, last + 1).astype(np.uint32)
         chosen = slice(None) if rank is None else slice(rank, rank + 1)
-        places = buckets % self.columns
-        cells: Array = self._cells[field][chosen].take(places, axis=1)
-        cells[self._numbers[chosen].take(places, axis=1) != buckets] = np.nan
+        begin, after = (last - count + 1) % self.columns, (last + 1) % self.columns
+        # Slices, where the ring ends and begins again two of them: to gather cells takes ten times as long.
+        parts = [slice(begin, after)] if begin < after or not count else [slice(begin, None), slice(0, after)]
+        cells: Array = np.concatenate([self._cells[field, chosen, part] for part in parts], axis=1)
+        numbers = np.concatenate([self._numbers[chosen, part] for part in parts], axis=1)
+        cells[numbers != np.arange(last - count + 1, last + 1).astype(np.uint32)] = np.nan
         return cells
 
 
