@@ -232,7 +232,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         tape.leave()
         value = losses.pending(torch, norm)
         if value is not None:
-            tape.norm(value)
+            tape.gradient(value)
 
     stamps = _Stamps(session, torch)
     for name, leave in (("clip_grad_norm_", clipped), ("clip_grad_value_", lambda _: tape.leave())):

@@ -54,6 +54,11 @@ def succeeded(directory: RunDir, lost: int) -> Process:
     return found
 
 
+def takeovers(directory: RunDir) -> int:
+    """Return how often a successor has said that it looks after the run."""
+    return sum("looks after the run from now on" in text for text in events(directory))
+
+
 def test_another_takes_over_and_obeys(launch: Launch) -> None:
     """After kill -9 of the supervisor the next one adopts torchrun, says so, records on, and can be told to kill."""
     directory = launch(SLEEP)
@@ -83,15 +88,18 @@ def test_of_many_that_want_to_take_over_one_does(launch: Launch) -> None:
     lose_supervisor(directory)
     command = [sys.executable, "-m", "ddptop.agent.group.supervisor", str(directory.path)]
     contenders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(8)]
-    until(lambda: census.survey(directory).supervised, "one of them")
-    until(lambda: sum(each.poll() is None for each in contenders) == 1, "all but one have left")
-    assert Claim.take(directory.path) is None
-    (winner,) = (each for each in contenders if each.poll() is None)
-    assert directory.read().supervisor == identify(winner.pid)
-    assert sum("looks after the run from now on" in text for text in events(directory)) == 1
-    winner.kill()
-    for each in contenders:
-        each.wait()
+    try:
+        until(lambda: census.survey(directory).supervised, "one of them")
+        until(lambda: sum(each.poll() is None for each in contenders) == 1, "all but one have left")
+        assert Claim.take(directory.path) is None
+        (winner,) = (each for each in contenders if each.poll() is None)
+        assert directory.read().supervisor == identify(winner.pid)
+        until(lambda: takeovers(directory), "the event")
+        assert takeovers(directory) == 1
+    finally:
+        for each in contenders:
+            each.kill()
+            each.wait()
 
 
 def test_an_adopted_run_ends_as_its_ranks_say(launch: Launch, tmp_path: Path) -> None:
