@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ddptop.tui.past import Past
 
 EVENTS = 500
+ALL_IN_SIGHT = 8
+"""In a larger group not every rank is drawn in every picture."""
 RENEWED_S = 1.0
 """The numbers of a group that sends summaries are added up no more often than this."""
 _ACTED = frozenset({"running", "pausing", "paused", "frozen"})
@@ -280,7 +282,7 @@ class Store:
             )
 
         ranks: Sequence[RankFrame]
-        if self._brief:
+        if len(self._ranks) > ALL_IN_SIGHT:
             ranks = Ranks(len(self._ranks), draw, lambda field: self._tell(field, now, states))
         else:
             ranks = tuple(draw(rank) for rank in self._ranks)
