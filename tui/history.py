@@ -47,15 +47,15 @@ class _Kept:
         self._waiting = array("d")
         self._most = max(_WAITING, _ROUNDS * world) * self._width
         self._course = Course(capacity)
-        self.first, self.last = [0] * world, [0] * world
-        """By rank, the first and the last step taken in; 0 before there was one."""
+        self.first: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        """By rank, the first and the last step taken in."""
 
     def add(self, rank: int, step: int, at_ns: int, values: tuple[float, ...]) -> None:
-        if not self.last[rank] < step < _FURTHEST:
+        if not self.last.get(rank, 0) < step < _FURTHEST:
             return
         self.last[rank] = step
-        if not self.first[rank]:
-            self.first[rank] = step
+        self.first.setdefault(rank, step)
         self._waiting.extend((rank, step, at_ns / 1e9, *values))
         if len(self._waiting) >= self._most:
             self._settle()
@@ -70,9 +70,14 @@ class _Kept:
         self._settle()
         return self._course
 
+    @property
+    def furthest(self) -> int:
+        return max(self.last.values(), default=0)
+
     def forget(self, rank: int) -> None:
         self.course.forget(rank)
-        self.first[rank] = self.last[rank] = 0
+        self.first.pop(rank, None)
+        self.last.pop(rank, None)
 
 
 class History:
@@ -118,7 +123,7 @@ class History:
 
     def _is_live(self, rank: int, step: int) -> bool:
         live = self._parts.get(("", False))
-        return live is not None and 0 < live.first[rank] <= step
+        return live is not None and live.first.get(rank, _FURTHEST) <= step
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
@@ -138,7 +143,7 @@ class History:
     @property
     def last_earlier(self) -> int:
         """The last step of before the dashboard, of any rank."""
-        return max((max(kept.last) for (_, earlier), kept in self._parts.items() if earlier), default=0)
+        return max((kept.furthest for (_, earlier), kept in self._parts.items() if earlier), default=0)
 
     def forget(self, rank: int) -> None:
         """Forget a rank: a new process in its place counts from one again."""
@@ -168,21 +173,21 @@ class History:
         parts = [
             kept
             for earlier in (True, False)
-            if (kept := self._parts.get(("", earlier))) is not None and kept.last[rank]
+            if (kept := self._parts.get(("", earlier))) is not None and rank in kept.last
         ]
         return (min(kept.first[rank] for kept in parts), max(kept.last[rank] for kept in parts)) if parts else None
 
     @property
     def last(self) -> int:
         """The last step of any rank, 0 before there was one."""
-        return max((max(kept.last) for (name, _), kept in self._parts.items() if not name), default=0)
+        return max((kept.furthest for (name, _), kept in self._parts.items() if not name), default=0)
 
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
         live, past, column = self._of(metric)
         parts = []
         if past is not None:
-            began = math.inf if live is None else live.first[rank] or math.inf
+            began = math.inf if live is None else live.first.get(rank, math.inf)
             series = past.course.read(rank, column, first, min(last, began - 1))
             # A bucket may reach into what is live, and is known better there.
             parts.append(series.part(series.steps < began))
@@ -205,8 +210,8 @@ class History:
         if past is not None:
             whose, series = past.course.read_all(column, first, last)
             if live is not None:
-                began = np.array(live.first, np.float64)
-                before = series.steps < np.where(began, began, math.inf)[whose]
+                began = [live.first.get(rank, math.inf) for rank in range(int(whose.max(initial=0)) + 1)]
+                before = series.steps < np.array(began)[whose]
                 whose, series = whose[before], series.part(before)
             ranks.append(whose)
             parts.append(series)
