@@ -25,8 +25,10 @@ Numbers = npt.NDArray[np.int64]
 
 _READING_NS: Final = 2_000_000_000
 """A reading of the memory, taken once a second, stands for the time before it."""
-_TOGETHER: Final = 4096
+_WAITING: Final = 512
 """Records that wait at most."""
+_ROUNDS: Final = 4
+"""Or so many of each rank, where that is more."""
 _LAST_NS: Final = 4_000_000_000 * 10**9
 """Moments beyond this, in the year 2096, are no honest clock's; buckets before it fit `_BUCKET_BITS`."""
 _BUCKET_BITS: Final = 32
@@ -166,6 +168,7 @@ class Ring:
         self._waiting = array("d")
         """Rank, first and last bucket of the narrowest level, sums; one record after the other."""
         self._width = 3 + self._levels[0]._sums.shape[1]
+        self._most = max(_WAITING, _ROUNDS * world) * self._width
         self._hidden: set[int] = set()
         """Levels that do not show all yet."""
 
@@ -173,7 +176,7 @@ class Ring:
         """Take in sums over what happened between two moments, as `_DIVISORS` says."""
         width = WIDTHS_S[0] * 1_000_000_000
         self._waiting.extend((rank, -(-begin_ns // width), end_ns // width, *sums))
-        if len(self._waiting) >= _TOGETHER * self._width:
+        if len(self._waiting) >= self._most:
             self._take_in()
 
     def _take_in(self) -> None:
