@@ -44,7 +44,6 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import (
     CheckpointAsked,
-    HelpAsked,
     KeepAsked,
     KillAsked,
     LiveScreen,
@@ -98,6 +97,7 @@ class DdptopApp(FleetApp):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (160, "-wide")]  # noqa: RUF012 - no ClassVar in Textual
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
         *FleetApp.FLEET_BINDINGS,
         Binding(
@@ -399,8 +399,8 @@ class DdptopApp(FleetApp):
                 screen.choose(rank)
         self.repaint()
 
-    @on(HelpAsked)
-    def _show_help(self) -> None:
+    def action_help(self) -> None:
+        """Show the keys."""
         table = keymap.key_table(type(self), self.settings.keymap, ascii_only=self.ascii_only)
         self.push_screen(HelpScreen(table))
 

@@ -56,10 +56,6 @@ class StopAsked(Asked):
     """End the run at a step: ask how."""
 
 
-class HelpAsked(Asked):
-    """Show the keys."""
-
-
 class KillAsked(Asked):
     """End the run or the rank: ask how."""
 
@@ -110,7 +106,6 @@ class LiveScreen(Screen[int]):
             id="view.freeze",
             tooltip="Freeze the picture, or let it go on; the run never stops",
         ),
-        Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
 
     def __init__(self, frame: Frame, rank: int = 0) -> None:
@@ -239,7 +234,3 @@ class LiveScreen(Screen[int]):
     def action_keep(self) -> None:
         """Ask to keep the picture."""
         self.post_message(KeepAsked())
-
-    def action_help(self) -> None:
-        """Ask for the keys."""
-        self.post_message(HelpAsked())

@@ -8,12 +8,12 @@ from rich.segment import Segment
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer
 
 from ddptop.tui import units
 from ddptop.tui.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.theme import MARKS
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.lines import Page, Row, spread
 from ddptop.tui.widgets.log import LogView
 
@@ -42,7 +42,7 @@ class LogScreen(LiveScreen):
         """Lay out the parts."""
         yield Page(id="caption")
         yield LogView(wide=True)
-        yield Footer(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Show the log; the keys scroll it."""

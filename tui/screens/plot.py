@@ -7,11 +7,11 @@ from typing import ClassVar, Final
 from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer
 
 from ddptop.tui.frame import Frame
 from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.place import PlotPlace
 
@@ -46,7 +46,7 @@ class PlotScreen(PlottedScreen):
         yield Header(self.frame)
         yield PlotPlace()
         yield Page(id="hints")
-        yield Footer(show_command_palette=False)
+        yield KeyBar()
 
     def _add_plot(self) -> None:
         super()._add_plot()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Footer
 
 from ddptop.tui.frame import Frame
 from ddptop.tui.metrics import METRICS
@@ -16,9 +15,13 @@ from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.histories import history_rows
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.lines import Page
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.place import PlotPlace
+
+
+_GROUP: Final = Binding.Group("Rank", compact=True)
 
 
 class RankScreen(PlottedScreen):
@@ -31,18 +34,18 @@ class RankScreen(PlottedScreen):
             "neighbour(1)",
             "Next",
             id="rank.next",
-            key_display="→",
             tooltip="Show the next rank",
             priority=True,
+            group=_GROUP,
         ),
         Binding(
             "left,shift+tab",
             "neighbour(-1)",
             "Previous",
             id="rank.previous",
-            key_display="←",
             tooltip="Show the previous rank",
             priority=True,
+            group=_GROUP,
         ),
     ]
 
@@ -59,7 +62,7 @@ class RankScreen(PlottedScreen):
                     yield Page(id="histories", can_focus=False)
                     yield PlotPlace()
                 yield LogView()
-        yield Footer(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Show the rank; its facts can be scrolled."""

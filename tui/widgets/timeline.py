@@ -28,6 +28,7 @@ _ABOVE: Final = 2
 _DETAILS: Final = 6
 """Lines for the collectives of the chosen rank at most; with the legend they stand below."""
 _FAR: Final = 10
+_GROUP: Final = Binding.Group("Step", compact=True)
 
 
 class TimelineView(RankView):
@@ -38,10 +39,8 @@ class TimelineView(RankView):
         Binding("down", "move(1)", "Down", id="timeline.down", tooltip="Choose the rank below", show=False),
         Binding("pageup", "page(-1)", "Up", id="timeline.page_up", tooltip="Go up by what is in sight", show=False),
         Binding("pagedown", "page(1)", "Down", id="timeline.page_down", tooltip="Go down by as much", show=False),
-        Binding(
-            "left", "step(-1)", "Step", id="timeline.back", key_display="← →", tooltip="Show the step before"
-        ),
-        Binding("right", "step(1)", "Step on", id="timeline.on", tooltip="Show the next step", show=False),
+        Binding("left", "step(-1)", "Step back", id="timeline.back", tooltip="Show the step before", group=_GROUP),
+        Binding("right", "step(1)", "Step on", id="timeline.on", tooltip="Show the next step", group=_GROUP),
         Binding(
             "left_square_bracket", f"step(-{_FAR})", "Ten steps", id="timeline.far_back", key_display="[ ]",
             tooltip="Go back by ten steps", show=False,
@@ -50,7 +49,7 @@ class TimelineView(RankView):
             "right_square_bracket", f"step({_FAR})", "Ten on", id="timeline.far_on", tooltip="Go on by ten steps",
             show=False,
         ),
-        Binding("n", "latest", "Who was last", id="timeline.latest", tooltip="Choose the rank that came last"),
+        Binding("n", "latest", "Last rank", id="timeline.latest", tooltip="Choose the rank that came last"),
         Binding("home", "oldest", "Oldest", id="timeline.oldest", tooltip="Show the oldest step kept", show=False),
         Binding("end", "newest", "Newest", id="timeline.newest", tooltip="Follow the newest step again", show=False),
     ]  # fmt: skip
