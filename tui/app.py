@@ -57,9 +57,17 @@ from ddptop.tui.screens.live import (
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.plotted import PlotAsked
-from ddptop.tui.screens.question import FREEZE, SAVE_AND_STOP, STOP, about_freeze, about_stop
+from ddptop.tui.screens.question import (
+    ANEW,
+    FREEZE,
+    RESUME,
+    SAVE_AND_STOP,
+    STOP,
+    about_freeze,
+    about_restart,
+    about_stop,
+)
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RankAsked, RunScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused, Source, Unholdable
@@ -126,7 +134,7 @@ class DdptopApp(FleetApp):
                 f"count({digit})",
                 "Count",
                 id=f"run.count_{digit}",
-                tooltip="While paused: how many steps the next . makes",
+                tooltip="While paused: begin to type how many steps to make",
                 show=False,
                 # Before the views that have digits, too; `check_action` keeps it to where there is a count.
                 priority=True,
@@ -343,7 +351,8 @@ class DdptopApp(FleetApp):
         if message.done:
             self.notify(message.text, markup=False)
         elif message.unholdable and run == self.picture().run:
-            self.push_screen(about_freeze(self.picture(), message.text), self._freeze)
+            question = about_freeze(self.picture(), message.text, self.key_names["run.resume"])
+            self.push_screen(question, self._freeze)
         else:
             self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
         self.repaint()
@@ -374,11 +383,11 @@ class DdptopApp(FleetApp):
 
     @on(RestartAsked)
     def _ask_restart(self) -> None:
-        self.push_screen(RestartDialog(self.picture().run, self.source.resumable()), self._restart)
+        self.push_screen(about_restart(self.picture().run, resumable=self.source.resumable()), self._restart)
 
-    def _restart(self, resume: bool | None) -> None:
-        if resume is not None:
-            self.act("restart", lambda: self.source.restart(resume=resume))
+    def _restart(self, answer: str | None) -> None:
+        if answer in (RESUME, ANEW):
+            self.act("restart", partial(self.source.restart, resume=answer == RESUME))
 
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:

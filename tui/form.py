@@ -152,7 +152,7 @@ def _check_grace(text: str) -> None:
 
 def _check_script(path: str) -> None:
     if not path:
-        raise ValueError("a script: type its path, or choose it with ctrl+o")
+        raise ValueError("a script: type its path, or choose it from the folders")
     target(Request(path))
 
 

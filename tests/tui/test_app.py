@@ -30,8 +30,8 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.processes import ProcessMenu
+from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.widgets.heatmap import Heatmap
@@ -42,7 +42,7 @@ from ddptop.tui.widgets.timeline import TimelineView
 
 from .frames import NOW, MovingSource, StillSource, frame
 
-DIALOGS = KillDialog, ProcessMenu, RestartDialog, SignalMenu
+DIALOGS = KillDialog, ProcessMenu, Question, SignalMenu
 FRAMES = Path(__file__).with_name("frames.py")
 
 

@@ -20,7 +20,7 @@ from ddptop.tui.fleet import Fleet
 from ddptop.tui.form import Draft
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog
-from ddptop.tui.screens.restart import RestartDialog
+from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.screens.script import ScriptPicker
@@ -142,7 +142,7 @@ async def test_keys_in_the_list_act_on_the_marked_run_alone() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: "kill None 5" in fleet.source("simplenet-01").asked, "the marked run is ended")
         await pilot.press("escape", "end", "R")
-        assert isinstance(pilot.app.screen, RestartDialog)
+        assert isinstance(pilot.app.screen, Question)
         await pilot.press("enter")
         await until(pilot, lambda: fleet.source("toy-77aa").asked == ["restart True"], "it starts again")
         assert pilot.app.source.asked == []  # type: ignore[attr-defined]

@@ -8,9 +8,11 @@ from typing import ClassVar
 from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.screen import ModalScreen
 
 from ddptop.tui.frame import STATES
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.lines import Page, Row
@@ -60,7 +62,7 @@ class HelpScreen(ModalScreen[None]):
         """Fill it."""
         page = self.query_one(Page)
         page.border_title = "help"
-        page.border_subtitle = "escape closes, arrows scroll"
+        page.border_subtitle = Content(f"{keys_of(self)['help.close']} closes, arrows scroll")
         page.show_rows(help_rows(self._keys, page.ink))
         page.focus()
 

@@ -22,6 +22,7 @@ from textual.widgets import Button, Input, Static
 from ddptop.trainers import CATALOGUE
 from ddptop.tui import form, remembered, units
 from ddptop.tui.fleet import Fleet
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.launch import Request
 from ddptop.tui.programs import Option
 from ddptop.tui.screens.script import ScriptPicker
@@ -74,13 +75,14 @@ class LaunchDialog(ModalScreen["str | None"]):
 
     def compose(self) -> ComposeResult:
         """Lay out the form, and what it comes to."""
-        draft = self.draft
+        draft, keys = self.draft, keys_of(self)
         programs = [(f"{name}", name) for name in CATALOGUE]
         with Vertical(id="dialog", classes="-broad -harmless -form"):
             yield Static("Launch a run", id="question")
             with VerticalScroll(id="fields", can_focus=False):
                 yield Field("program", "program", "", draft.program, choices=[*programs, ("a script …", "")])
-                yield Field("script", "script", "a Python file; ctrl+o chooses one", draft.script, usual="train.py")
+                chooses = f"a Python file; {keys['launch.choose']} chooses one"
+                yield Field("script", "script", chooses, draft.script, usual="train.py")
                 yield Field("arguments", "arguments", "of the script, as in a shell", draft.arguments)
                 yield Field("world", "ranks", "how many", draft.world, usual="one for each GPU, else 2")
                 yield Field(
@@ -103,7 +105,9 @@ class LaunchDialog(ModalScreen["str | None"]):
             with Horizontal(id="choices"):
                 yield Button(Content("Launch"), id="launch", compact=True)
                 yield Button(Content("Close"), id="close", compact=True)
-            yield Static("Enter launches, arrows go through the fields, Escape closes and keeps them", id="hint")
+            around = f"{keys['launch.previous']} {keys['launch.next']}"
+            hint = f"enter launches, {around} go through the fields, {keys['launch.close']} closes and keeps them"
+            yield Static(Content(hint), id="hint")
 
     def on_mount(self) -> None:
         """Begin with the program."""

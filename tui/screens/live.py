@@ -88,7 +88,7 @@ class LiveScreen(Screen[int]):
             "Step",
             id="run.step",
             key_display=".",
-            tooltip="From a pause: one more step; 10. makes ten",
+            tooltip="From a pause: one more step; a number typed before makes so many",
         ),
         Binding(
             "c", "checkpoint", "Save", id="run.checkpoint", tooltip="Save a checkpoint on all ranks at the same step"

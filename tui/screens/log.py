@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 
 from ddptop.tui import units
 from ddptop.tui.frame import Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.theme import MARKS
 from ddptop.tui.widgets.keybar import KeyBar
@@ -59,9 +60,10 @@ class LogScreen(LiveScreen):
         page = self.query_one("#caption", Page)
         ink = page.ink
         width = max(10, self.app.size.width - 2)
-        where = " following" if view.following else " scrolled back: end follows again"
+        keys = keys_of(self)
+        where = " following" if view.following else f" scrolled back: {keys['log.follow']} follows again"
         if frame.kept_s is not None:
-            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: v goes on"
+            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: {keys['view.freeze']} goes on"
         left: Row = [
             Segment(f" rank {rank.rank} ", ink["bold value"]),
             Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),

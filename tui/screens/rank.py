@@ -20,7 +20,6 @@ from ddptop.tui.widgets.lines import Page
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.place import PlotPlace
 
-
 _GROUP: Final = Binding.Group("Rank", compact=True)
 
 

@@ -10,6 +10,7 @@ from rich.segment import Segment
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.bars import gauge
 from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread, width_of
@@ -32,8 +33,8 @@ class Header(Page, can_focus=False):
         """Take a new picture."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
-        keys: Mapping[str, str] = self.app.key_names  # type: ignore[attr-defined]  # of the one app there is
-        rows = header_rows(frame, width - 2, self.ink, keys, self._typed, roomy=self.app.size.height >= 30)
+        roomy = self.app.size.height >= 30
+        rows = header_rows(frame, width - 2, self.ink, keys_of(self), self._typed, roomy=roomy)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -61,19 +62,20 @@ def header_rows(
     word, hue = message(frame, keys, typed)
     said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
-    rows = [_run(frame, width, ink), _progress(frame, width, ink)]
+    rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
     if not roomy and not (said and behind):
         return [*rows, said or behind]
     return [*rows, said, behind] if said else [*rows, behind, []]
 
 
-def _run(frame: Frame, width: int, ink: Ink) -> Row:
+def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     hue = ink[f"bold state-{frame.state}"]
     clock: Row = []
     if frame.kept_s is not None:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
         kept = units.duration(frame.kept_s)
-        clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), Segment(" v: goes on", ink["bold value"])]
+        key = Segment(f" {keys['view.freeze']}: goes on", ink["bold value"])
+        clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), key]
     elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]

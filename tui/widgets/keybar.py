@@ -14,6 +14,7 @@ from rich.segment import Segment
 from textual import events
 from textual.screen import Screen
 
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.theme import Ink
 from ddptop.tui.widgets.lines import Page, Row, width_of
 
@@ -23,9 +24,9 @@ AT_THE_END: Final = ("app.help", "app.leave")
 FIRST: Final = (
     "rank.back", "plot.leave", "log.back", "runs.leave", "run.pause", "run.resume", "runs.pause", "runs.resume",
     "run.restart", "runs.restart", "runs.show", "ranks.open", "run.kill", "runs.kill", "run.step", "view.panels",
-    "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous", "plot.next", "log.next",
-    "rank.logs", "app.runs", "plot.full", "log.follow", "run.stop", "runs.stop", "table.sort", "heatmap.metric",
-    "app.launch", "run.checkpoint", "runs.checkpoint", "view.freeze",
+    "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
+    "plot.next", "log.next", "rank.logs", "app.runs", "plot.full", "log.follow", "run.stop", "runs.stop",
+    "table.sort", "heatmap.metric", "app.launch", "run.checkpoint", "runs.checkpoint", "view.freeze",
 )  # fmt: skip
 """Ids of actions, the most important first; where there is no room for all, they are left out from the end."""
 
@@ -132,8 +133,7 @@ class KeyBar(Page, can_focus=False):
         width = self.size.width
         if not width or not self.is_attached:
             return
-        names: Mapping[str, str] = self.app.key_names  # type: ignore[attr-defined]  # of the one app there is
-        left, right = chosen(hints_of(self.screen, names), width, self.ink)
+        left, right = chosen(hints_of(self.screen, keys_of(self)), width, self.ink)
         ends = sum(width_of(hint.drawn(self.ink)) + 2 for hint in right)
         self._at = []
         row: Row = []

@@ -184,7 +184,7 @@ def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
 
 def _all_reduce(rank: RankFrame, ink: Ink) -> Row:
     if rank.mechanism is None and rank.allreduce_p50_ms is None:
-        return [Segment("all-reduce ", ink["label"]), Segment("not seen: enter shows why", ink["faint"])]
+        return [Segment("all-reduce ", ink["label"]), Segment("not seen: open the rank", ink["faint"])]
     return [
         Segment("all-reduce ", ink["label"]),
         Segment("p50", ink["label"]),

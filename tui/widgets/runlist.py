@@ -19,6 +19,7 @@ from ddptop.tui import units
 from ddptop.tui.fleet import Fleet, RunLine, Survey, line_of
 from ddptop.tui.frame import Frame
 from ddptop.tui.host import HostLoad
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.lines import Page, Row, figure, fitted, width_of
 
@@ -165,7 +166,7 @@ class RunList(Page, can_focus=True):
                 row = fitted([Segment(f"{sign} ", self.ink["bold brand"]), *row], width)
                 rows.append(list(Segment.apply_style(row, None, self._ground)) if line.run == self.line.run else row)
         if len(lines) == 1:
-            rows += [[], [Segment("  no other run; l launches one", self.ink["label"])]]
+            rows += [[], [Segment(f"  no other run; {keys_of(self)['app.launch']} launches one", self.ink["label"])]]
         self.show_rows(rows)
 
     @property

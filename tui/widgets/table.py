@@ -18,6 +18,7 @@ from textual.strip import Strip
 from ddptop.tui import units
 from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 from ddptop.tui.frame import Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.widgets.lines import Row, strip_of
 from ddptop.tui.widgets.rankview import RankView
 
@@ -172,7 +173,8 @@ class RankTable(RankView):
         else:
             texts = [
                 f" No rank matches “{units.clean(self._filter, 60)}”.",
-                " escape shows all ranks again; a filter is looked for in rank number, host, state and activity",
+                f" {keys_of(self)['table.clear']} shows all ranks again; "
+                "a filter is looked for in rank number, host, state and activity",
             ]
         return [Segment(texts[line] if line < len(texts) else "", self.ink["label" if line else "bold value"])]
 
