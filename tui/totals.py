@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop.agent.wire import PHASES
-from ddptop.tui.rankmodel import RankModel
+from ddptop.tui.mesh import replica_of
+from ddptop.tui.rankmodel import Means, RankModel
 from ddptop.tui.units import clean
 
 
@@ -36,7 +37,6 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     means = {model.rank: model.means for model in models}
     times = {rank: each.step_ms for rank, each in means.items() if each.step_ms is not None}
     phases = {rank: each.phases_ms for rank, each in means.items() if each.phases_ms is not None}
-    rates = [each.samples_per_s for each in means.values() if each.samples_per_s is not None]
     losses = [model.loss for model in models if model.loss is not None]
     notes = (beat.note for beat in beats if beat.note)
     return Totals(
@@ -44,7 +44,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         total_steps=max((beat.total_steps for beat in beats if beat.total_steps is not None), default=None),
         step_ms=max(times.values(), default=None),
         phases_ms=_mean_phases(list(phases.values())),
-        samples_per_s=sum(rates) if rates else None,
+        samples_per_s=_rate(models, means),
         loss=sum(losses) / len(losses) if losses else None,
         slowest=_slowest(times, phases, slowest_factor),
         backend=next((beat.backend for beat in beats if beat.backend), None),
@@ -59,6 +59,17 @@ def _mean_phases(known: Sequence[Mapping[str, float]]) -> dict[str, float] | Non
         return None
     common = [phase for phase in PHASES if sum(phase in phases for phases in known) == len(known)]
     return {phase: sum(phases[phase] for phases in known) / len(known) for phase in common}
+
+
+def _rate(models: Collection[RankModel], means: Mapping[int, Means]) -> float | None:
+    """Return the samples a second of the group; those on which several ranks work together count once."""
+    rates: dict[object, float] = {}
+    for model in models:
+        rate = means[model.rank].samples_per_s
+        if rate is not None:
+            replica = replica_of(model.rank, None if model.beat is None else model.beat.coordinates)
+            rates[replica] = max(rate, rates.get(replica, 0.0))
+    return sum(rates.values()) if rates else None
 
 
 def _slowest(times: Mapping[int, float], phases: Mapping[int, Mapping[str, float]], factor: float) -> int | None:

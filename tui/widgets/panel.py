@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual.strip import Strip
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
+from ddptop.tui.mesh import place_of
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
 from ddptop.tui.widgets.lines import Row, figure, fitted, spread, strip_of, width_of
@@ -19,6 +21,8 @@ MIN_WIDTH = 38
 MIN_HEIGHT = 7
 MAX_HEIGHT = 10
 
+_STEP = 12
+"""Cells of a title that are kept for the step."""
 _ROUND = tuple("╭─╮│╰─╯")
 _HEAVY = tuple("┏━┓┃┗━┛")
 
@@ -39,7 +43,7 @@ def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[St
         content = _starting(rank, frame, inner, ink)
     else:
         content = _stepping(rank, frame, inner, shape.height - 2, ink)
-    left = _left_title(rank, frame, ink)
+    left = _left_title(rank, frame, inner, ink)
     return _boxed(content, left, _right_title(rank, inner - 1 - width_of(left), ink), shape, ink)
 
 
@@ -59,13 +63,16 @@ def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) ->
     return strips
 
 
-def _left_title(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+def _left_title(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> Row:
     hue = ink[f"bold state-{rank.state}"]
     row = [Segment(f" {rank.rank} ", ink["bold value"]), Segment(MARKS[rank.state], hue)]
     if rank.state != "running":
         row.append(Segment(f" {rank.state}", hue))
     mark, mark_hue = mark_of(rank, frame)
     row.append(Segment(f" {mark} " if mark else " ", ink[mark_hue]))
+    place = place_of(rank.coordinates)
+    if place and width_of(row) + cell_len(place) + 1 + _STEP <= inner:
+        row.append(Segment(f"{place} ", ink["value"]))
     return row
 
 

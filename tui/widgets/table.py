@@ -31,7 +31,7 @@ class RankTable(RankView):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", id="table.filter", key_display="/",
-                tooltip="Show only ranks with this number, host, state or activity"),
+                tooltip="Show only ranks with this number, place, host, state or activity"),
         Binding("escape", "clear", "All ranks", id="table.clear", tooltip="Show all ranks again"),
         Binding("o", "sort(1)", "Sort", id="table.sort", tooltip="Sort by the next column"),
         Binding("O", "reverse", "Reverse", id="table.reverse", tooltip="Turn the order round", show=False),
@@ -69,7 +69,7 @@ class RankTable(RankView):
     @property
     def columns(self) -> tuple[Column, ...]:
         """Every column there is."""
-        return columns_of(self.frame.logged)
+        return columns_of(self.frame)
 
     @property
     def shown(self) -> tuple[Column, ...]:
@@ -174,7 +174,7 @@ class RankTable(RankView):
             texts = [
                 f" No rank matches “{units.clean(self._filter, 60)}”.",
                 f" {keys_of(self)['table.clear']} shows all ranks again; "
-                "a filter is looked for in rank number, host, state and activity",
+                "a filter is looked for in rank number, place, host, state and activity",
             ]
         return [Segment(texts[line] if line < len(texts) else "", self.ink["label" if line else "bold value"])]
 
