@@ -92,8 +92,26 @@ class LaunchDialog(ModalScreen["str | None"]):
                     draft.backend,
                     choices=(("by itself", ""), ("gloo", "gloo"), ("nccl", "nccl")),
                 )
+                yield Field(
+                    "start",
+                    "started by",
+                    "who starts the ranks: torchrun, or the program itself by torch.multiprocessing",
+                    draft.start,
+                    choices=(("torchrun", ""), ("spawn", "spawn")),
+                )
                 yield Field("name", "name", "of the run", draft.name, usual="program and 4 digits")
                 yield Field("grace", "grace", "seconds between TERM and KILL", draft.grace, usual=f"{form.GRACE_S:g}")
+                yield Field(
+                    "on_term",
+                    "at a TERM",
+                    "from outside, as a scheduler sends it: end at once, or save at the same step and end",
+                    draft.on_term,
+                    choices=(("end", ""), ("checkpoint", "checkpoint")),
+                )
+                yield Field(
+                    "max_restarts", "restarts", "how often all start anew when a rank fails", draft.max_restarts,
+                    usual="0",
+                )  # fmt: skip
                 yield Field(
                     "inject", "faults", "put in on purpose: rank=1,phase=data,ms=30; spaces between", draft.inject
                 )
