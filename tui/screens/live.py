@@ -136,8 +136,9 @@ class LiveScreen(Screen[int]):
         return frozenset({self.rank})
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets."""
-        raise NotImplementedError
+        """Hand the picture to the widgets; here to the header, where the screen has one."""
+        for header in self.query(Header):
+            header.show(frame)
 
     def choose(self, rank: int) -> None:
         """Show another rank, or choose it among all."""

@@ -8,7 +8,6 @@ from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from ddptop.tui.frame import Frame
 from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.keybar import KeyBar
@@ -65,11 +64,6 @@ class PlotScreen(PlottedScreen):
                 ]
                 row.append(Segment(" "))
         page.show_rows([row])
-
-    def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets."""
-        self.query_one(Header).show(frame)
-        super().show(frame)
 
     def action_back(self) -> None:
         """Return, with the rank chosen here."""

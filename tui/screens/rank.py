@@ -73,7 +73,7 @@ class RankScreen(PlottedScreen):
 
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
-        self.query_one(Header).show(frame)
+        super().show(frame)
         rank = frame.rank(self.rank)
         if rank is None:
             return
@@ -88,7 +88,6 @@ class RankScreen(PlottedScreen):
             rows += [[Segment("history", page.ink["bold brand"])], *past]
         page.show_rows(rows)
         self.query_one(LogView).show(rank, still=frame.kept_s is not None)
-        super().show(frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the arrows to the crosshair while there is one."""

@@ -121,11 +121,10 @@ class RunScreen(PlottedScreen):
 
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
-        self.query_one(Header).show(frame)
+        super().show(frame)
         self.view.show(frame)
         self.query_one(EventList).show(frame)
         self._show_log()
-        super().show(frame)
 
     def _show_log(self) -> None:
         chosen = self.view.chosen_frame

@@ -139,7 +139,8 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     if frame.ending:
         return f"being ended: {frame.ending} · {keys['run.kill']} shows it", "bold state-killing"
     if frame.orphaned:
-        return f"torchrun is gone and its ranks live on without it: {keys['run.kill']} ends them", "bold level-error"
+        text = f"what started the ranks is gone, and they live on without it: {keys['run.kill']} ends them"
+        return text, "bold level-error"
     if frame.state == "starting":
         return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":
