@@ -69,6 +69,7 @@ from ddptop.tui.screens.question import (
 )
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RankAsked, RunScreen
+from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused, Source, Unholdable
 from ddptop.tui.source import read_only as only_to_look
@@ -212,10 +213,13 @@ class DdptopApp(FleetApp):
         """Give the style sheet its semantic names under any theme."""
         return dict(DARK.variables)
 
-    def get_default_screen(self) -> RunScreen:
-        """Begin with the run, with what is known of it by now."""
+    def get_default_screen(self) -> RunScreen | RunsScreen:
+        """Begin with the run, with what is known of it by now; where none is chosen yet, with the list of all."""
         self.source.poll()
-        return RunScreen(self.picture(), self.settings.look.view)
+        picture = self.picture()
+        if self.fleet is not None and not picture.run:
+            return RunsScreen(self.fleet, picture)
+        return RunScreen(picture, self.settings.look.view)
 
     def on_load(self) -> None:
         """Take the signals before the terminal is changed, so that none finds it changed and unguarded."""
@@ -428,7 +432,7 @@ class DdptopApp(FleetApp):
 
     def action_picture(self) -> None:
         """Write what is seen into a file, or have the browser keep it where the dashboard is in one."""
-        run = self.source.frame(self._clock()).run
+        run = self.picture().run or "runs"
         name = f"ddptop-{run}-{time.strftime('%Y%m%d-%H%M%S')}.svg"
         picture = io.StringIO(self.export_screenshot(title=f"ddptop {run}"))
         self.deliver_text(picture, save_directory=Path.cwd(), save_filename=name, mime_type="image/svg+xml")

@@ -8,9 +8,11 @@ import sys
 from typing import NoReturn
 
 from ddptop.tui.verbs import config, control, kill, launch, listing, serving, watching
-from ddptop.tui.verbs.options import complain
+from ddptop.tui.verbs.options import complain, on_terminal
 
 EPILOG = """\
+Alone, on a terminal, it lists all runs: look at one, launch another.
+
 first steps:
   ddptop launch --world 4 resnet          train a ResNet on four ranks and watch it
   ddptop launch train.py -- --lr 0.1      any script, unmodified; its own options after --
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(carry=watching.home, plain=False)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser)
     for family in (launch, watching, listing, control, kill, serving, config):
@@ -76,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
 
         print(f"ddptop {VERSION}")
         return 0
-    if options.verb is None:
+    if options.verb is None and not on_terminal(options):
         _parser().print_help()
         return 0
     from ddptop.agent.rundir import RunDirError

@@ -63,7 +63,9 @@ class FleetApp(App[None]):
             """Show the present picture at once."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer the list and the dialog where there can be several runs."""
+        """Offer the list and the dialog where there can be several runs, and the list where it is not all there is."""
+        if action == "runs" and isinstance(self.screen, RunsScreen) and len(self.screen_stack) == 1:
+            return False
         return action not in SEVERAL or self.can_change_run
 
     @property
@@ -117,10 +119,10 @@ class FleetApp(App[None]):
 
     @on(RunList.Left)
     def _leave_list(self) -> None:
-        if isinstance(self.screen, RunsScreen):
-            self.pop_screen()
-        elif isinstance(self.screen, RunScreen):
+        if isinstance(self.screen, RunScreen):
             self.screen.view.focus()
+        elif len(self.screen_stack) > 1:
+            self.pop_screen()
 
     @on(RunList.Chosen)
     async def _chosen(self, message: RunList.Chosen) -> None:
