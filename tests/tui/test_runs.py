@@ -403,5 +403,5 @@ def test_the_remark_is_that_of_the_verdict() -> None:
     """A run that a rank holds back is marked in the list, one that none holds back is not."""
     from ddptop.tui.fleet import line_of
 
-    assert line_of(PICTURES[0]).remark == "slow"
+    assert line_of(PICTURES[0]).remark == "rank 2"
     assert line_of(replace(PICTURES[0], verdict=None)).remark == ""

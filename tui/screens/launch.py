@@ -37,6 +37,7 @@ class LaunchDialog(ModalScreen["str | None"]):
     """Fills in a launch and starts it; returns the name of the run, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "launch", "Launch", id="launch.launch", tooltip="Launch what is filled in, and show it"),
         Binding("escape", "close", "Close", id="launch.close", tooltip="Close; what is filled in is kept"),
         Binding("ctrl+o", "choose", "Script", id="launch.choose", tooltip="Choose a script from the folders"),
         Binding("down", "app.focus_next", "Next", id="launch.next", tooltip="Go to the next field", show=False),
@@ -123,9 +124,9 @@ class LaunchDialog(ModalScreen["str | None"]):
             with Horizontal(id="choices"):
                 yield Button(Content("Launch"), id="launch", compact=True)
                 yield Button(Content("Close"), id="close", compact=True)
-            around = f"{keys['launch.previous']} {keys['launch.next']}"
-            hint = f"enter launches, {around} go through the fields, {keys['launch.close']} closes and keeps them"
-            yield Static(Content(hint), id="hint")
+            around = f"{keys['launch.previous']} {keys['launch.next']} choose a field"
+            choice, close = f"{keys['form.choose']} opens a choice", f"{keys['launch.close']} closes"
+            yield Static(Content(f"{keys['launch.launch']} launches, {around}, {choice}, {close}"), id="hint")
 
     def on_mount(self) -> None:
         """Begin with the program."""
@@ -230,6 +231,10 @@ class LaunchDialog(ModalScreen["str | None"]):
     @on(Button.Pressed, "#launch")
     def _launch(self, event: Message) -> None:
         event.stop()
+        self.action_launch()
+
+    def action_launch(self) -> None:
+        """Start what is filled in, or go to the first field that is wrong."""
         if self._starting:
             return
         if self._asking is not None:

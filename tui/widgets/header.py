@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.tui import units
@@ -14,6 +15,11 @@ from ddptop.tui.keynames import keys_of
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.bars import gauge
 from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread, width_of
+
+_BETWEEN: Final = " · "
+"""Stands between the clauses of a message; what matters most comes first."""
+_LEGIBLE: Final = 24
+"""Cells of a clause that are worth to be read without the rest."""
 
 
 class Header(Page, can_focus=False):
@@ -60,12 +66,22 @@ def header_rows(
     `keys` has, by the id of an action, the key that does it.
     """
     word, hue = message(frame, keys, typed)
-    said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
+    said: Row = [Segment(_clauses(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
     if not roomy and not (said and behind):
         return [*rows, said or behind]
     return [*rows, said, behind] if said else [*rows, behind, []]
+
+
+def _clauses(text: str, width: int) -> str:
+    """Return a message in `width` cells; a last clause of which hardly anything would be left is left out whole."""
+    while _BETWEEN in text and cell_len(text) > width:
+        before = text.rpartition(_BETWEEN)[0]
+        if width - cell_len(before) - len(_BETWEEN) >= _LEGIBLE:
+            break
+        text = before
+    return units.shorten(text, width)
 
 
 def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
@@ -154,12 +170,11 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
                 f"{steps}: type {keys['run.step']} to make exactly so many, from step {units.count(frame.step)}",
                 "bold state-paused",
             )
-        outstanding = f"{frame.outstanding or 'no'} collective{'' if frame.outstanding < 2 else 's'} outstanding"
-        hue = "bold level-warning" if frame.outstanding else "bold state-paused"
-        return (
-            f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}: {keys['run.resume']} resumes",
-            hue,
-        )
+        held = f"held at step {units.count(frame.step)}{_since(frame)}: {keys['run.resume']} resumes"
+        if not frame.outstanding:
+            return f"{held} · no collective open", "bold state-paused"
+        under_way = f"{frame.outstanding} {_plural('collective', frame.outstanding)} open"
+        return f"{under_way} · {held}", "bold level-warning"
     if frame.state == "frozen":
         return _frozen(frame, keys["run.resume"]), "bold state-frozen"
     if frame.state == "silent":
@@ -209,6 +224,8 @@ def _frozen(frame: Frame, key: str) -> str:
 
 def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
     advice = f"{keys['app.leave']} leaves, {keys['rank.logs']} shows the logs"
+    if frame.launched:
+        advice += f", {keys['run.restart']} starts it again"
     if frame.state in ("killed", "stopped") and frame.cause:
         return f"{frame.cause} · {advice}"
     parts = [frame.state]

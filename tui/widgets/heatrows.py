@@ -92,7 +92,8 @@ def _title(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
         Segment(f", mean of {sight.seconds} s{shared}", ink["label"]),
     ]
     span = units.duration(picture.columns * sight.seconds)
-    return spread(left, [Segment(f"m: {len(METRICS)} numbers   {span} in sight ", ink["label"])], width)
+    numbers = f"{sight.keys['heatmap.metric']}: {len(METRICS)} numbers"
+    return spread(left, [Segment(f"{numbers}   {span} in sight ", ink["label"])], width)
 
 
 def _cells(picture: HeatPicture, sight: Sight, line: int, ink: Ink) -> Row:

@@ -26,6 +26,8 @@ from ddptop.tui.widgets.lines import Page, Row, figure, fitted, width_of
 LOOK_S: Final = 1.0
 ONE_LINE: Final = 78
 """Cells from which on a run takes one line."""
+_ROOMY: Final = 96
+"""Cells from which on its program stands in the line."""
 MOST_GPUS: Final = 8
 """GPUs that have a line each; more are told together."""
 
@@ -348,15 +350,20 @@ def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
 
 
 def _widths(width: int) -> tuple[int, ...]:
-    """Return the cells of name, state, program, ranks, step, loss, age; the rest is the remark's."""
-    spare = max(0, min(42, width - 80))
-    return 14 + spare // 3, 8, 11 + spare // 3, 5, 11 + spare // 3, 7, 7
+    """Return the cells of name, state, program, ranks, step, loss, age; the rest is the remark's.
+
+    Where there is little room the program, after which a run is called by itself, has none.
+    """
+    if width < _ROOMY:
+        return 19 + width - ONE_LINE, 8, 0, 5, 11, 7, 7
+    spare = min(42, width - _ROOMY)
+    return 18 + spare // 3, 8, 11 + spare // 3, 5, 11 + spare // 3, 7, 7
 
 
 def _heads(width: int, ink: Ink) -> Row:
     name, state, program, ranks, step, loss, age = _widths(width)
     text = (
-        f"{'RUN':<{name}} {'STATE':<{state + 2}} {'PROGRAM':<{program}} {'RANKS':>{ranks}} "
+        f"{'RUN':<{name}} {'STATE':<{state + 2}} {'PROGRAM' if program else '':<{program}} {'RANKS':>{ranks}} "
         f"{'STEP':>{step}} {'LOSS':>{loss}} {'AGE':>{age}}"
     )
     return [Segment(f"  {text}", ink["label"])]

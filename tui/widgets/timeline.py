@@ -17,6 +17,7 @@ from textual.strip import Strip
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.timeline import Timeline, timeline
 from ddptop.tui.widgets import timerows
 from ddptop.tui.widgets.lines import Row
@@ -210,8 +211,10 @@ class TimelineView(RankView):
         at = ranks.index(self.chosen) if self.chosen in ranks else 0
         self._top = max(at - fitting + 1, min(self._top, at), 0)
         self._top = max(0, min(self._top, len(ranks) - fitting))
+        keys = keys_of(self)
+        turning = f"{keys['timeline.back']} {keys['timeline.on']}"
         rows = [
-            timerows.title(line, self._place, len(ranks), width, ink),
+            timerows.title(line, self._place, len(ranks), width, ink, turning),
             timerows.axis(line.length, room, before, ink),
         ]
         for rank in ranks[self._top : self._top + fitting]:
