@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from ddptop.tui.verbs import config, control, kill, launch, listing, serving, watching
 from ddptop.tui.verbs.options import complain, on_terminal
@@ -48,12 +50,18 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
+_UNKNOWN_VERB: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)")
+
+
 class _Parser(argparse.ArgumentParser):
     """Complains in one line that says what to do."""
 
     def error(self, message: str) -> NoReturn:
-        if "unrecognized arguments" in message and self.prog == "ddptop":
+        if "unrecognized arguments" in message and "launch" in sys.argv[1:2]:
             message += " (options of the program itself go after --, as in `ddptop launch train.py -- --lr 0.1`)"
+        elif unknown := _UNKNOWN_VERB.match(message):
+            near = difflib.get_close_matches(unknown[1], re.findall(r"\w+", unknown[2]), n=1)
+            message = f"no verb {unknown[1]!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
         print(f"{self.prog}: {message}; `{self.prog} --help` tells more", file=sys.stderr)
         raise SystemExit(2)
 
