@@ -202,7 +202,7 @@ def _start(frame: Frame, logs: str) -> str:
         return f"no rank has reported yet: {logs} shows what they print meanwhile"
     if silent:
         return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
-    return "all ranks have reported and are on their way to the first step"
+    return f"all ranks are up, none has completed an optimizer step yet: {logs} shows what they print meanwhile"
 
 
 def _since(frame: Frame) -> str:
@@ -223,21 +223,19 @@ def _frozen(frame: Frame, key: str) -> str:
 
 
 def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
-    advice = f"{keys['app.leave']} leaves, {keys['rank.logs']} shows the logs"
+    advice = [f"{keys['app.leave']} leaves", f"{keys['rank.logs']} shows the logs"]
     if frame.launched:
-        advice += f", {keys['run.restart']} starts it again"
+        advice.append(f"{keys['run.restart']} starts it again")
     if frame.state in ("killed", "stopped") and frame.cause:
-        return f"{frame.cause} · {advice}"
-    parts = [frame.state]
+        return _BETWEEN.join((frame.cause, *advice))
     if frame.state == "lost":
-        parts = ["ended with nobody watching, so that how is not known"]
-    elif frame.exit_code is not None:
-        parts.append(f"exit code {frame.exit_code}")
-    said = ", ".join(parts)
-    if frame.cause:
-        said += f", {frame.cause}"
-    # What to do comes first: the cause may be long, and it is in the events too.
-    return f"{said} · {advice}" if len(said) < 60 else f"{advice} · {said}"
+        said = "ended with nobody watching, so that how is not known"
+    elif frame.exit_code is None:
+        said = frame.state
+    else:
+        said = f"exit code {frame.exit_code}"
+    # The cause comes first: what to do is in the line of keys, too.
+    return _BETWEEN.join(filter(None, (frame.cause, said, *advice)))
 
 
 def _background(frame: Frame, width: int, ink: Ink) -> Row:

@@ -190,7 +190,7 @@ def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
 
 
 def _all_reduce(rank: RankFrame, ink: Ink) -> Row:
-    if rank.mechanism is None and rank.allreduce_p50_ms is None:
+    if rank.mechanism is None and rank.allreduce_p50_ms is None and rank.step:
         return [Segment("all-reduce ", ink["label"]), Segment("not seen: open the rank", ink["faint"])]
     return [
         Segment("all-reduce ", ink["label"]),
