@@ -104,7 +104,7 @@ class DdptopApp(FleetApp):
     TITLE = "ddptop"
     COMMANDS: ClassVar = {RunCommands}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (160, "-wide")]  # noqa: RUF012 - no ClassVar in Textual
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (18, "-short"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),

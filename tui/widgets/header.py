@@ -137,7 +137,7 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     pieces += [
         [figure(units.milliseconds(frame.step_ms), ink), Segment(" ms/step", label)],
         [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
-        [Segment("loss", label), figure(units.loss(frame.loss), ink)],
+        [Segment("loss ", label), figure(units.loss(frame.loss).strip().rjust(6), ink)],
     ]
     return packed(pieces, width)
 
