@@ -353,7 +353,7 @@ class DdptopApp(FleetApp):
         assert self._acting is not None
         (name, run), self._acting = self._acting, None
         if message.done:
-            self.notify(message.text, markup=False)
+            self.notify(message.text, title="" if run == self.picture().run else run, markup=False)
         elif message.unholdable and run == self.picture().run:
             question = about_freeze(self.picture(), message.text, self.key_names["run.resume"])
             self.push_screen(question, self._freeze)

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from ddptop.tui import units
 from ddptop.tui.keynames import keys_of
-from ddptop.tui.source import ProcessLine, Source
+from ddptop.tui.source import ProcessLine, Refused, Source
 
 _EVERY_S = 2.0
 
@@ -60,7 +60,11 @@ class ProcessMenu(ModalScreen["ProcessLine | None"]):
         self.run_worker(self._find, thread=True, exclusive=True)
 
     def _find(self) -> None:
-        self.post_message(self.Found(self._source.processes()))
+        try:
+            found = self._source.processes()
+        except Refused:
+            found = []
+        self.post_message(self.Found(found))
 
     @on(Found)
     def _show(self, message: Found) -> None:

@@ -202,7 +202,7 @@ def _start(frame: Frame, logs: str) -> str:
         return f"no rank has reported yet: {logs} shows what they print meanwhile"
     if silent:
         return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
-    return f"all ranks are up, none has completed an optimizer step yet: {logs} shows what they print meanwhile"
+    return f"all ranks are up, no optimizer step yet: {logs} shows what they print"
 
 
 def _since(frame: Frame) -> str:
