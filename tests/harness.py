@@ -1,30 +1,54 @@
-"""Tools of the tests: run the command line, wait for a condition, look into /proc."""
+"""Tools of the tests: run the command line, start a process and end it, wait for a condition, look into /proc."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Final
 
 from ddptop.agent import rundir
 
+DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli")
+DEADLINE_S: Final = 60.0
+"""How long to wait for what is sure to come: on a busy machine a process may take half a minute to start."""
 
-def ddptop(*arguments: str, timeout: float = 60, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+
+@contextlib.contextmanager
+def started(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that is ended with the block, however the block ends."""
+    with subprocess.Popen(command, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ddptop(
+    *arguments: str, timeout: float = 2 * DEADLINE_S, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the command line to its end, without a terminal."""
-    command = [sys.executable, "-m", "ddptop.tui.cli", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, cwd=cwd, stdin=subprocess.DEVNULL, check=False
+        [*DDPTOP, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
 
 
-def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> None:
-    """Wait until `condition` holds, and fail with `what` when it does not in time."""
+def until(condition: Callable[[], object], what: str, timeout: float = DEADLINE_S) -> object:
+    """Wait until `condition` holds and return what it gave; fail with `what` when it does not in time."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
         time.sleep(0.02)
+    return found
 
 
 def carriers(run_id: str) -> list[int]:

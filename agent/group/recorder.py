@@ -1,8 +1,8 @@
 """The memory of a run: a subscriber to every rank that writes the run's SQLite file.
 
-Payloads are stored as they came, one transaction a second, in a thread of its own: neither
-a slow nor a failing disk reaches supervision.  What a rank published before anybody listened
-is asked for.
+Payloads are stored as they came, one transaction a second and one for what the supervisor
+adds, in a thread of its own: neither a slow nor a failing disk reaches supervision.  What a
+rank published before anybody listened is asked for.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Recorder:
         self._newcomers: queue.SimpleQueue[Member] = queue.SimpleQueue()
         self._own: queue.SimpleQueue[wire.Event | wire.RunState] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._heard: set[str] = set()
         """Addresses subscribed to; the rank of a new generation takes over that of the old one."""
         self._fills: dict[int, _Fill] = {}
@@ -81,12 +82,14 @@ class Recorder:
         self._newcomers.put(member)
 
     def add(self, message: wire.Event | wire.RunState) -> None:
-        """Record a message of the supervisor's own."""
+        """Record a message of the supervisor's own, at once: who has acted may look next what is known of it."""
         self._own.put(message)
+        self._wake.set()
 
     def close(self, timeout_s: float = 3.0) -> bool:
         """Write what is left and close the file; False when the disk does not let go in time."""
         self._stop.set()
+        self._wake.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -107,7 +110,9 @@ class Recorder:
             while not ending:
                 # Ranks appear within moments of each other; who is asked for records answers as quickly.
                 hurry = self._fills or len(self._heard) < self._world
-                ending = self._stop.wait(0.1 if hurry else BATCH_S)
+                self._wake.wait(0.1 if hurry else BATCH_S)
+                self._wake.clear()
+                ending = self._stop.is_set()
                 self._welcome(socket)
                 rest = True
                 while rest:

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from typing import Any, Final
 
-from ddptop.agent.rank import fallback
+from ddptop.agent.rank import fallback, gradients
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.lanes import Lanes
 from ddptop.agent.rank.tape import Call, Tape
@@ -140,8 +140,9 @@ class Collectives:
             group=lanes.group,
             workers=0 if op in _POINT_TO_POINT else lane.workers,
         )
-        if host and not call.blocking and self._tape.activity == "backward":
-            call.deferred = self._ddp or origin == "torch.autograd.graph"
+        if not call.blocking and self._tape.activity == "backward" and (self._ddp or origin == "torch.autograd.graph"):
+            call.deferred = host
+            self._look_at(tensors)
         call.expected = lane.told and (in_place or self._step % self.timed_every == 0)
         if not call.expected:
             call.estimated = True
@@ -152,6 +153,11 @@ class Collectives:
         self._flying[id(call)] = call
         self._tape.call(call)
         return call
+
+    def _look_at(self, buckets: list[Any]) -> None:
+        for bucket in buckets[:1]:
+            if (number := gradients.glance(sys.modules["torch"], bucket)) is not None:
+                self._tape.gradient(number)
 
     def end(self, call: Call, work: Any) -> None:
         """Note that the call returned `work`; completion comes later."""

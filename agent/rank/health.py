@@ -1,9 +1,7 @@
 """Says when what a rank computes is no longer a number: its loss, or its gradients.
 
-Looks at values that are there anyway, in the agent's thread: the loss of each backward pass,
-the norm that gradient clipping computes, the steps that a GradScaler leaves out.  It reads no
-gradient itself: a pass over all of them each step is what the training cannot be charged, and
-gradients that are not finite are in the next step's loss.
+Looks, in the agent's thread, at the loss of each backward pass, the norm that gradient clipping
+computes, the sample of each bucket that is shared, and the steps that a GradScaler leaves out.
 """
 
 from __future__ import annotations
@@ -57,8 +55,8 @@ class Health:
         if step.loss is not None and not math.isfinite(step.loss):
             return f"loss is {_spelled(step.loss)} since step {step.step}"
         # Under a GradScaler a step whose gradients overflow is left out and does no harm.
-        norms = [] if take.skipped else [pending.read() for pending in take.norms]
-        bad = next((norm for norm in norms if norm is not None and not math.isfinite(norm)), None)
+        numbers = [] if take.skipped else [pending.read() for pending in take.gradients]
+        bad = next((number for number in numbers if number is not None and not math.isfinite(number)), None)
         if bad is not None:
             return f"gradients are {_spelled(bad)} since step {step.step}"
         if self._skipped >= SKIPS:

@@ -113,10 +113,6 @@ def _data(session: Session, torch: Any) -> None:
 def _forward(session: Session, torch: Any) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
-    def split(result: Any) -> None:
-        if result is not None:
-            session.collectives.watch(result)
-
     def enter_init(*_: Any, **__: Any) -> None:
         session.starting("wrapping the model in DDP")
 
@@ -236,7 +232,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         tape.leave()
         value = losses.pending(torch, norm)
         if value is not None:
-            tape.norm(value)
+            tape.gradient(value)
 
     stamps = _Stamps(session, torch)
     for name, leave in (("clip_grad_norm_", clipped), ("clip_grad_value_", lambda _: tape.leave())):

@@ -57,7 +57,7 @@ def record(take: Take) -> Step:
 def is_ready(take: Take) -> bool:
     """Say whether everything asynchronous in the step has come in that is expected to."""
     return all(call.duration is not None or not call.expected for call in take.calls) and all(
-        pending.read() is not None for pending in take.losses
+        pending.read() is not None for pending in (*take.losses, *take.gradients)
     )
 
 

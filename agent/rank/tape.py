@@ -103,7 +103,7 @@ class Take:
     """Everything stamped between two step boundaries."""
 
     __slots__ = (
-        "calls", "clock", "draws", "end", "end_at", "full", "losses", "marks", "metrics", "moments", "norms",
+        "calls", "clock", "draws", "end", "end_at", "full", "gradients", "losses", "marks", "metrics", "moments",
         "observed", "rate", "samples", "seq", "skipped", "step", "waits",
     )  # fmt: skip
 
@@ -120,8 +120,8 @@ class Take:
         """When the main thread stood in `Work.wait`."""
         self.draws: list[Draw] = []
         self.losses: list[Pending] = []
-        self.norms: list[Pending] = []
-        """Norms of the gradients, where the script clips them."""
+        self.gradients: list[Pending] = []
+        """Numbers that are finite where the gradients are."""
         self.skipped = False
         """True where a GradScaler found gradients that are not finite, and left the optimizer out."""
         self.samples: int | None = None
@@ -237,10 +237,10 @@ class Tape:
         if len(self._take.losses) < self._room:
             self._take.losses.append(value)
 
-    def norm(self, value: Pending) -> None:
-        """Note the norm of all gradients."""
-        if len(self._take.norms) < self._room:
-            self._take.norms.append(value)
+    def gradient(self, value: Pending) -> None:
+        """Note a number that is finite where the gradients are; from whichever thread has it."""
+        if len(self._take.gradients) < self._room:
+            self._take.gradients.append(value)
 
     def open_loader(self) -> None:
         """Begin to draw; what the start of data workers takes belongs to the first batch."""

@@ -80,8 +80,9 @@ def _train(steps: int, megabytes: float) -> None:
         with record_function("## backward"):
             loss.backward()
         works = [dist.all_reduce(block, async_op=True) for block in blocks[:burst]]
-        for work in works:
-            work.wait()
+        with record_function("## wait"):
+            for work in works:
+                work.wait()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -125,22 +126,25 @@ def _pair(plan: list[int], records: list[Any], events: list[tuple[str, float, fl
         theirs = sorted((since, until) for name, since, until in inside if name == "gloo:all_reduce")
         ours = [call for call in record.collectives if call.op == "all_reduce"]
         issued = sorted(at for name, at, _ in inside if name == "c10d::allreduce_")
-        for index, (call, at, (since, until)) in enumerate(zip(ours, issued, theirs, strict=True)):
-            if call.duration_ns is not None:
-                kind = f"{burst} in flight" if index >= len(ours) - burst else kinds[-1]
-                whole, worked = call.duration_ns / 1e3, (call.duration_ns - call.queued_ns) / 1e3
-                report[f"{kind}, {views[0]}"].append((whole, until - at, False))
-                report[f"{kind}, {views[1]}"].append((worked, until - since, call.estimated))
         since, until = span("## backward")
-        buckets, rest = len(ours) - burst, theirs[len(ours) - burst :]
-        # What the script waits for itself: from the last call to the end of the last all-reduce.
-        waited = max(at for _, at in theirs[:buckets]) - max(issued[:buckets]) + max(at for _, at in rest) - max(issued)
+        buckets = len(ours) - burst
+        # gloo's span ends after the callbacks of its future. DDP waits for the future alone: what
+        # the span says beyond the end of backward is not the all-reduce's.
+        theirs[:buckets] = [(begin, min(end, until)) for begin, end in theirs[:buckets]]
+        for index, (call, at, (begun, done)) in enumerate(zip(ours, issued, theirs, strict=True)):
+            if call.duration_ns is not None:
+                kind = f"{burst} in flight" if index >= buckets else kinds[-1]
+                whole, worked = call.duration_ns / 1e3, (call.duration_ns - call.queued_ns) / 1e3
+                report[f"{kind}, {views[0]}"].append((whole, done - at, False))
+                report[f"{kind}, {views[1]}"].append((worked, done - begun, call.estimated))
+        in_backward = max(at for _, at in theirs[:buckets]) - max(issued[:buckets])
+        waiting = span("## wait")
         took = {phase: getattr(record, f"{phase}_ns") / 1e3 for phase in PHASES}
-        waited_in_backward = max(at for _, at in theirs[:buckets]) - max(issued[:buckets])
+        optimizer = span("Optimizer.step")
         report["forward"].append((took["forward"], span("## forward")[1] - span("## forward")[0], False))
-        report["backward"].append((took["backward"], until - since - waited_in_backward, False))
-        report["optimizer"].append((took["optimizer"], span("Optimizer.step")[1] - span("Optimizer.step")[0], False))
-        report["wait"].append((took["wait"], waited, False))
+        report["backward"].append((took["backward"], until - since - in_backward, False))
+        report["optimizer"].append((took["optimizer"], optimizer[1] - optimizer[0], False))
+        report["wait"].append((took["wait"], in_backward + waiting[1] - waiting[0], False))
     return report
 
 

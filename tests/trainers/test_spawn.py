@@ -69,13 +69,15 @@ def test_spawned_ranks_are_watched(runtime: Path) -> None:
     launched = ddptop("launch", "--start", "spawn", "--detach", "--world", "2", "toy", "--", "--steps", "1000000")
     assert launched.returncode == 0, launched.stderr
     name = launched.stdout.strip()
-    assert ddptop("pause", name).returncode == 0
+    log = rundir.find(name).rank_log(1)
+    # A pause before the first step waits for it, but not as long as a busy machine may take to get there.
+    until(lambda: "step 1:" in log.read_text(), "rank 1 has made its first step")
+    assert (paused := ddptop("pause", name)).returncode == 0, paused.stderr
     ranks = json.loads(ddptop("status", "--json", name).stdout)["ranks"]
     assert [rank["state"] for rank in ranks] == ["paused", "paused"]
     held = ranks[0]["step"]
     assert ranks[1]["step"] == held > 0
     assert ddptop("resume", name).returncode == 0
-    log = rundir.find(name).rank_log(1)
     until(lambda: f"rank 1, step {held + 100}:" in log.read_text(), "rank 1 has gone on")
     assert "2 ranks" in (killed := ddptop("kill", name)).stdout
     assert "0 left" in killed.stdout

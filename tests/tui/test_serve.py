@@ -18,8 +18,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+import pyte
 import pytest
-from harness import ddptop, until
+from harness import DDPTOP, DEADLINE_S, ddptop, started, until
 
 aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
 pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
@@ -78,7 +79,10 @@ class Tab:
 
     def __init__(self, made: serve.Site, client: aiohttp.ClientSession) -> None:
         self._opening = client.ws_connect(f"{made.address.replace('http', 'ws', 1)}ws?width=100&height=30")
-        self.seen = ""
+        self._screen = pyte.Screen(100, 30)
+        self._terminal = pyte.ByteStream(self._screen)
+        self.seen: set[str] = set()
+        """Every line that was on the screen at some time."""
 
     async def __aenter__(self) -> Tab:
         self._socket = await self._opening
@@ -90,65 +94,72 @@ class Tab:
     async def press(self, keys: str) -> None:
         await self._socket.send_json(["stdin", keys])
 
-    async def read_until(self, text: str) -> None:
-        """Read until a text has been painted."""
-        deadline = time.monotonic() + 20
-        while text not in self.seen:
-            message = await self._socket.receive(timeout=max(0.1, deadline - time.monotonic()))
+    async def shows(self, *texts: str) -> None:
+        """Read until all these are on the screen."""
+        deadline = time.monotonic() + DEADLINE_S
+        while missing := [text for text in texts if not any(text in line for line in self._screen.display)]:
+            assert time.monotonic() < deadline, missing
+            message = await self._socket.receive(timeout=DEADLINE_S)
             assert message.type == aiohttp.WSMsgType.BINARY, message
-            self.seen += re.sub(r"\x1b\[[0-9;?<>=]*[a-zA-Z$]", "", message.data.decode(errors="replace"))
+            self._terminal.feed(message.data)
+            self.seen.update(self._screen.display)
 
     async def read_to_the_end(self) -> None:
         """Read until the other side closes."""
-        while (await self._socket.receive(timeout=20)).type == aiohttp.WSMsgType.BINARY:
+        while (await self._socket.receive(timeout=DEADLINE_S)).type == aiohttp.WSMsgType.BINARY:
             pass
 
 
-def children() -> list[psutil.Process]:
-    """Return the processes behind tabs."""
-    return [
-        each for each in psutil.Process().children(recursive=True) if "ddptop.tui.browser" in " ".join(each.cmdline())
-    ]
+def children() -> set[psutil.Process]:
+    """Return all processes that come from this one."""
+    return set(psutil.Process().children(recursive=True))
+
+
+async def gone(processes: set[psutil.Process]) -> None:
+    """Wait until the processes behind a tab have gone."""
+    assert processes
+    # One that is ending is still running; nothing else can be asked of it.
+    await asyncio.to_thread(
+        until, lambda: not any(each.is_running() for each in processes), "the tab's process has gone"
+    )
 
 
 async def test_a_tab_shows_the_run_and_cannot_touch_it(quiet_run: str) -> None:
     """Kill and pause do nothing and are not offered; help says nothing of a dialog; closing leaves no process."""
+    before = children()
     async with site(quiet_run) as made, aiohttp.ClientSession() as client:
         async with Tab(made, client) as tab:
-            await tab.read_until("Leave")
-            assert quiet_run in tab.seen
-            assert "Logs" in tab.seen
+            await tab.shows("Leave", "Logs", quiet_run)
+            processes = children() - before
             await tab.press("k g")
-            await tab.read_until("log of rank 0")
-            assert not {"Kill", "Pause", "End "} & set(re.findall("Kill|Pause|End ", tab.seen))
-        await asyncio.to_thread(until, lambda: not children(), "the tab's process has gone", 10)
+            await tab.shows("log of rank 0")
+            assert not re.findall("Kill|Pause|End ", "\n".join(tab.seen))
+        await gone(processes)
 
 
 async def test_with_the_token_a_tab_can_end_the_run(quiet_run: str) -> None:
     """The same key asks, as on a terminal; leaving closes the tab."""
+    before = children()
     async with site(quiet_run, TOKEN) as made, aiohttp.ClientSession() as client:
         async with Tab(made, client) as tab:
-            await tab.read_until("Kill")
+            await tab.shows("Kill")
+            processes = children() - before
             await tab.press("k")
-            await tab.read_until("They get TERM")
+            await tab.shows("They get TERM")
             await tab.press("\x03")
             await tab.read_to_the_end()
-        await asyncio.to_thread(until, lambda: not children(), "the tab's process has gone", 10)
+        await gone(processes)
 
 
 @pytest.fixture
 def served(quiet_run: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The verb itself, and the address that it prints."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ddptop.tui.cli", "serve", quiet_run, "--port", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith(f"{quiet_run} at http://127.0.0.1:"), line
-    yield process, line.split()[-1]
-    process.kill()
-    process.communicate()
+    command = (*DDPTOP, "serve", quiet_run, "--port", "0")
+    with started(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith(f"{quiet_run} at http://127.0.0.1:"), line
+        yield process, line.split()[-1]
 
 
 def test_bad_calls_get_one_line(quiet_run: str) -> None:
@@ -177,7 +188,7 @@ async def test_in_a_browser(served: tuple[subprocess.Popen[str], str], tmp_path:
     )  # fmt: skip
     try:
         port_file = tmp_path / "DevToolsActivePort"
-        await asyncio.to_thread(until, lambda: port_file.exists() and port_file.read_text(), "Chromium is up", 30)
+        await asyncio.to_thread(until, lambda: port_file.exists() and port_file.read_text(), "Chromium is up")
         port = port_file.read_text().splitlines()[0]
         async with aiohttp.ClientSession() as client:
             async with client.put(f"http://127.0.0.1:{port}/json/new?{address}") as answer:
@@ -189,12 +200,12 @@ async def test_in_a_browser(served: tuple[subprocess.Popen[str], str], tmp_path:
                     number = next(numbers)
                     await devtools.send_json({"id": number, "method": method, "params": parameters})
                     while True:
-                        reply = await devtools.receive_json(timeout=20)
+                        reply = await devtools.receive_json(timeout=DEADLINE_S)
                         if reply.get("id") == number:
                             return dict(reply["result"])
 
                 async def page_is(css_class: str) -> None:
-                    deadline = time.monotonic() + 20
+                    deadline = time.monotonic() + DEADLINE_S
                     expression = f"document.body.classList.contains('{css_class}')"
                     while True:
                         found = await ask("Runtime.evaluate", expression=expression)
@@ -207,12 +218,11 @@ async def test_in_a_browser(served: tuple[subprocess.Popen[str], str], tmp_path:
                 if keep := os.environ.get("DDPTOP_TEST_PICTURE"):
                     await asyncio.sleep(2)
                     Path(keep).write_bytes(base64.b64decode(str((await ask("Page.captureScreenshot"))["data"])))
-                tabs = [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
-                assert tabs
+                tabs = set(psutil.Process(process.pid).children(recursive=True))
                 process.send_signal(signal.SIGINT)
                 await page_is("-closed")
-        assert await asyncio.to_thread(process.wait, 10) in (0, 130)
-        until(lambda: not any(map(psutil.pid_exists, tabs)), "the tab's process has gone", 10)
+        assert await asyncio.to_thread(process.wait, DEADLINE_S) in (0, 130)
+        await gone(tabs)
     finally:
         os.killpg(browser.pid, signal.SIGKILL)
         browser.wait()

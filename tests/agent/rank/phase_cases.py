@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ddptop.agent import rundir
 from ddptop.agent.rank import hooks
+from ddptop.agent.rank.health import Health
 from ddptop.agent.rank.session import Session
 
 RANK = int(sys.argv[1])
@@ -187,6 +188,30 @@ def clipping() -> None:
         sgd.step()
         for parameter in model.parameters():
             parameter.data.fill_(0.5)
+
+
+def spoiled(rank: int) -> None:
+    """Three steps; in the second, the gradients of one rank are lost on their way back from a loss that is finite."""
+    model, sgd = under_ddp(nn.Sequential(nn.Linear(3, 200), nn.Linear(200, 1)))
+    for number in range(3):
+        hidden = model.module[0].register_forward_hook(
+            lambda _module, _inputs, outputs, bad=number == 1 and rank == RANK: (
+                outputs.register_hook(lambda gradient: gradient * float("nan" if bad else 1)) and None
+            )
+        )
+        model(torch.ones(4, 3)).mean().backward()
+        hidden.remove()
+        sgd.step()
+
+
+@case
+def spoiled_here() -> None:
+    spoiled(0)
+
+
+@case
+def spoiled_elsewhere() -> None:
+    spoiled(1)
 
 
 @case
@@ -376,6 +401,7 @@ def main() -> None:
         results["compiled"]["steps"] = drained()
         for each in cases:
             session.tape.resume()
+            session.health = Health()
             extra = each()
             steps = drained()
             told = [_read(event) for event in events]

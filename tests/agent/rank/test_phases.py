@@ -150,6 +150,15 @@ def test_clipping_is_part_of_the_update_and_tells_of_gradients(cases):
     assert case["events"] == [{"text": f"gradients are nan since step {last}", "level": "error", "rank": 0}]
 
 
+def test_whose_gradients_are_lost_is_told_in_that_step(cases):
+    """With a finite loss and no clipping; a rank that was given the other's gradients tells of its next loss."""
+    for name, wrong, late in (("spoiled_here", "gradients are nan", 0), ("spoiled_elsewhere", "loss is nan", 1)):
+        steps = cases[name]["steps"]
+        assert [math.isfinite(step["loss"]) for step in steps] == [True, True, False]
+        at = steps[1]["step"] + late
+        assert cases[name]["events"] == [{"text": f"{wrong} since step {at}", "level": "error", "rank": 0}]
+
+
 def test_without_a_loader_making_a_batch_is_other(cases):
     """Nothing is taken for data that no loader gave."""
     for step in cases["no_loader"]["steps"]:

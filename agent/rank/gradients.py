@@ -1,0 +1,30 @@
+"""A glance at the gradients that a rank is about to share.
+
+Once they are averaged, one rank's NaN is everybody's; before, it tells whose it was.  A
+pass over all gradients is what the training cannot be charged.  A NaN that arises anywhere in
+the backward pass has spread over whole layers by the time it comes to a bucket, so a few
+elements of each bucket find it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ddptop.agent.rank import losses
+from ddptop.agent.rank.device_time import CAPTURES
+
+SAMPLE: Final = 64
+"""Elements looked at in a bucket, evenly spaced."""
+
+
+def glance(torch: Any, bucket: Any) -> losses.Known | losses.Arriving | None:
+    """Return a way to a number that is finite where the sample of a bucket of gradients is; None where there is none.
+
+    About 10 us of a CPU; on a device a kernel and a copy that wait for nobody.
+    """
+    if type(bucket) is not torch.Tensor or not bucket.is_floating_point() or CAPTURES.under_way:
+        return None
+    flat = bucket.detach().view(-1)
+    # The sum of magnitudes: two infinities of unlike sign must not make a NaN. In float32, since 64 halves overflow.
+    sample = flat[:: flat.numel() // SAMPLE or 1]
+    return losses.pending(torch, torch.linalg.vector_norm(sample, 1, dtype=torch.float32))
