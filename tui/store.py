@@ -437,6 +437,7 @@ class Store:
             ending=self._countdown or (clean(self._group.ending, 200) if self._group is not None else ""),
             restarts=self._restarts,
             max_restarts=run.max_restarts,
+            placed=any(beat.coordinates for beat in beats),
         )
 
     def _held(self, state: str, beats: list[wire.Beat]) -> float | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from ddptop.agent.wire import PHASES
+from ddptop.tui.mesh import replica_of
 from ddptop.tui.rankmodel import RankModel
 from ddptop.tui.units import clean
 
@@ -47,7 +48,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         total_steps=max((beat.total_steps for beat in beats if beat.total_steps is not None), default=None),
         step_ms=max((each[0] for each in times.values() if each[0] is not None), default=None),
         phases_ms=_mean_phases(times.values()),
-        samples_per_s=sum(rates) if rates else None,
+        samples_per_s=sum(rates.values()) if rates else None,
         loss=sum(losses) / len(losses) if losses else None,
         slowest=_slowest(times, slowest_factor),
         backend=next((beat.backend for beat in beats if beat.backend), None),
@@ -57,23 +58,27 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     )
 
 
-def _measured(models: Collection[RankModel]) -> tuple[dict[int, _Times], list[float]]:
-    """Return the times of each rank that has any, and the samples a second of those that tell."""
+def _measured(models: Collection[RankModel]) -> tuple[dict[int, _Times], dict[object, float]]:
+    """Return the times of each rank that has any, and the samples a second of those that tell.
+
+    Samples on which several ranks work together count once: rates are by replica.
+    """
     times: dict[int, _Times] = {}
-    rates: list[float] = []
+    rates: dict[object, float] = {}
     for model in models:
         told = model.told
         if model.brief and told is not None:
             # Most ranks of a large group are never drawn: their own means need not be worked out.
             times[model.rank] = tuple([None if span is None else span / 1e6 for span in _TOLD(told)])
-            if told.samples is not None and told.wall_ns > 0:
-                rates.append(told.samples / told.wall_ns * 1e9)
-            continue
-        means = model.means
-        if means.step_ms is not None and means.phases_ms is not None:
-            times[model.rank] = (means.step_ms, *map(means.phases_ms.get, PHASES))
-        if means.samples_per_s is not None:
-            rates.append(means.samples_per_s)
+            rate = told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None
+        else:
+            means = model.means
+            rate = means.samples_per_s
+            if means.step_ms is not None and means.phases_ms is not None:
+                times[model.rank] = (means.step_ms, *map(means.phases_ms.get, PHASES))
+        if rate is not None:
+            replica = replica_of(model.rank, None if model.beat is None else model.beat.coordinates)
+            rates[replica] = max(rate, rates.get(replica, 0.0))
     return times, rates
 
 

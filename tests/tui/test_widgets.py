@@ -128,7 +128,7 @@ def test_the_header_says_what_to_do() -> None:
     ]
     assert "rank 2 holds the group back by 31 ms" in said[0]
     assert "held at step 1,284 since " in said[1]
-    assert "(00:12), no collective outstanding" in said[1]
+    assert "(00:12): space resumes · no collective open" in said[1]
     assert "k ends them" in said[2]
     assert "exit code 1" in said[3]
     assert "rank 2: ValueError: bad lr" in said[3]

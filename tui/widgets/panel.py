@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
+from ddptop.tui.mesh import place_of
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
 from ddptop.tui.widgets.lines import Row, figure, fitted, spread, width_of
@@ -18,6 +20,8 @@ MIN_WIDTH = 38
 MIN_HEIGHT = 7
 MAX_HEIGHT = 10
 
+_STEP = 12
+"""Cells of a title that are kept for the step."""
 _ROUND = tuple("╭─╮│╰─╯")
 _HEAVY = tuple("┏━┓┃┗━┛")
 
@@ -38,7 +42,7 @@ def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Ro
         content = _starting(rank, frame, inner, ink)
     else:
         content = _stepping(rank, frame, inner, shape.height - 2, ink)
-    left = _left_title(rank, frame, ink)
+    left = _left_title(rank, frame, inner, ink)
     return _boxed(content, left, _right_title(rank, inner - 1 - width_of(left), ink), shape, ink)
 
 
@@ -57,13 +61,16 @@ def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) ->
     return rows
 
 
-def _left_title(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+def _left_title(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> Row:
     hue = ink[f"bold state-{rank.state}"]
     row = [Segment(f" {rank.rank} ", ink["bold value"]), Segment(MARKS[rank.state], hue)]
     if rank.state != "running":
         row.append(Segment(f" {rank.state}", hue))
     mark, mark_hue = mark_of(rank, frame)
     row.append(Segment(f" {mark} " if mark else " ", ink[mark_hue]))
+    place = place_of(rank.coordinates)
+    if place and width_of(row) + cell_len(place) + 1 + _STEP <= inner:
+        row.append(Segment(f"{place} ", ink["value"]))
     return row
 
 
@@ -181,8 +188,8 @@ def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
 
 
 def _all_reduce(rank: RankFrame, ink: Ink) -> Row:
-    if rank.mechanism is None and rank.allreduce_p50_ms is None:
-        return [Segment("all-reduce ", ink["label"]), Segment("not seen: enter shows why", ink["faint"])]
+    if rank.mechanism is None and rank.allreduce_p50_ms is None and rank.step:
+        return [Segment("all-reduce ", ink["label"]), Segment("not seen: open the rank", ink["faint"])]
     return [
         Segment("all-reduce ", ink["label"]),
         Segment("p50", ink["label"]),

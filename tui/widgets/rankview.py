@@ -46,8 +46,12 @@ class RankView(Drawn, can_focus=True):
         """The picture last shown."""
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture and repaint what differs in it. Called at frame rate while the view can be seen."""
-        raise NotImplementedError
+        """Take a new picture; a view that knows what differs in it repaints no more than that.
+
+        Called at frame rate while the view can be seen.
+        """
+        self.frame = frame
+        self.refresh()
 
     def watch_chosen(self, before: int, chosen: int) -> None:
         """Mark the rank and bring it into sight."""

@@ -19,6 +19,7 @@ from textual.strip import Strip
 from ddptop.tui import units
 from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 from ddptop.tui.frame import Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.widgets.lines import Row, strip_of
 from ddptop.tui.widgets.rankview import RankView
 
@@ -31,7 +32,7 @@ class RankTable(RankView):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", id="table.filter", key_display="/",
-                tooltip="Show only ranks with this number, host, state or activity"),
+                tooltip="Show only ranks with this number, place, host, state or activity"),
         Binding("escape", "clear", "All ranks", id="table.clear", tooltip="Show all ranks again"),
         Binding("o", "sort(1)", "Sort", id="table.sort", tooltip="Sort by the next column"),
         Binding("O", "reverse", "Reverse", id="table.reverse", tooltip="Turn the order round", show=False),
@@ -69,7 +70,7 @@ class RankTable(RankView):
     @property
     def columns(self) -> tuple[Column, ...]:
         """Every column there is."""
-        return columns_of(self.frame.logged)
+        return columns_of(self.frame)
 
     @property
     def shown(self) -> tuple[Column, ...]:
@@ -175,7 +176,8 @@ class RankTable(RankView):
         else:
             texts = [
                 f" No rank matches “{units.clean(self._filter, 60)}”.",
-                " escape shows all ranks again; a filter is looked for in rank number, host, state and activity",
+                f" {keys_of(self)['table.clear']} shows all ranks again; "
+                "a filter is looked for in rank number, place, host, state and activity",
             ]
         return [Segment(texts[line] if line < len(texts) else "", self.ink["label" if line else "bold value"])]
 
