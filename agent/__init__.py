@@ -40,7 +40,8 @@ def start(
         total_steps: Optimizer steps of the whole run, None where nobody knows.
         note: One line that every screen shows, for example that the data is synthetic.
         coordinates: Where this rank stands where ranks are not alike: `{"data": 0, "tensor": 1}` on a device mesh,
-            `{"stage": 2}` in a pipeline.
+            `{"stage": 2}` in a pipeline. Ranks that differ only along `tensor`, `stage`, `pipeline`, `context` or
+            `sequence` (or tp, pp, cp, sp) work on the same samples, and the dashboard counts these once.
     """
     if _listener is not None:
         _listener.announce(total_steps, note, coordinates)

@@ -119,7 +119,10 @@ class Controller:
             Refused: the script has not said how, or some rank could not; the group goes on.
         """
         if not self._can_save():
-            raise Refused("its script has not said how to save a checkpoint: ddptop.agent.on_checkpoint(function)")
+            raise Refused(
+                "its script has not said how to save a checkpoint: ddptop.agent.on_checkpoint(function), "
+                "or --checkpoint-dir DIR for a program that comes with ddptop"
+            )
         grip = self._grip()
         saved = self._save(grip)
         if not grip.kept:

@@ -78,6 +78,10 @@ class Member(msgspec.Struct, frozen=True):
     ended: Ended | None = None
 
 
+ENGINE: Final = "torch.distributed.run"
+"""The module that torchrun is."""
+
+
 class Run(msgspec.Struct, frozen=True):
     """A run: what was asked for, who looks after it, how it ended."""
 
@@ -120,6 +124,11 @@ class Run(msgspec.Struct, frozen=True):
     """User whose run it is: a process of anybody else is none of it, whatever its environment says."""
     killed_by: str | None = None
     """Who asked for its end, so that another supervisor goes on with that."""
+
+    @property
+    def leader(self) -> str:
+        """What the process that starts the ranks is called: torchrun, or the program where it spawns them itself."""
+        return "torchrun" if not self.command or ENGINE in self.command else "the program"
 
 
 def base() -> Path:

@@ -69,6 +69,11 @@ class Split(Technique):
         """All images: the ranks are one replica."""
         return replace(self.place, rank=0, world=1)
 
+    @property
+    def coordinates(self) -> dict[str, int]:
+        """The part of the model that is this rank's."""
+        return {"tensor": self.place.rank}
+
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the whole model and optimizer, put together again."""
         whole = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from ddptop.tui.verbs import config, control, kill, launch, listing, serving, watching
-from ddptop.tui.verbs.options import complain
+from ddptop.tui.verbs.options import complain, on_terminal
 
 EPILOG = """\
+Alone, on a terminal, it lists all runs: look at one, launch another.
+
 first steps:
   ddptop launch --world 4 resnet          train a ResNet on four ranks and watch it
   ddptop launch train.py -- --lr 0.1      any script, unmodified; its own options after --
@@ -46,12 +50,18 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
+_UNKNOWN_VERB: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)")
+
+
 class _Parser(argparse.ArgumentParser):
     """Complains in one line that says what to do."""
 
     def error(self, message: str) -> NoReturn:
-        if "unrecognized arguments" in message and self.prog == "ddptop":
+        if "unrecognized arguments" in message and "launch" in sys.argv[1:2]:
             message += " (options of the program itself go after --, as in `ddptop launch train.py -- --lr 0.1`)"
+        elif unknown := _UNKNOWN_VERB.match(message):
+            near = difflib.get_close_matches(unknown[1], re.findall(r"\w+", unknown[2]), n=1)
+            message = f"no verb {unknown[1]!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
         print(f"{self.prog}: {message}; `{self.prog} --help` tells more", file=sys.stderr)
         raise SystemExit(2)
 
@@ -63,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(carry=watching.home, plain=False)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser)
     for family in (launch, watching, listing, control, kill, serving, config):
@@ -76,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
 
         print(f"ddptop {VERSION}")
         return 0
-    if options.verb is None:
+    if options.verb is None and not on_terminal(options):
         _parser().print_help()
         return 0
     from ddptop.agent.rundir import RunDirError

@@ -16,6 +16,7 @@ from rich.style import Style
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
+from ddptop.tui.mesh import order_of, place_of
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import phase_bar
 from ddptop.tui.widgets.lines import Row, figure, fitted
@@ -125,6 +126,12 @@ def note_of(rank: RankFrame) -> str:
     return next((text for text in told if text), f"{rank.missed:,} steps missed" if rank.missed else "")
 
 
+PLACE: Final = Column(
+    "place", "place", 12, "coordinates on the device mesh", lambda rank: order_of(rank.coordinates),
+    _words(12, lambda rank: place_of(rank.coordinates), "value"), 4, falling=False, left=True,
+)  # fmt: skip
+"""Only of runs whose scripts tell where a rank stands."""
+
 _COLUMNS: Final = (
     Column("rank", "rank", 5, "rank number", lambda rank: rank.rank, _rank, 0, falling=False),
     Column("mark", " ", 1, "◀ holds the group back, ! not finite", lambda rank: rank.rank, _mark, 0),
@@ -211,9 +218,10 @@ def _metric(name: str) -> Column:
     return Column(METRIC + name, units.shorten(name, 9), 9, meaning, lambda rank: rank.metrics.get(name), draw, 9)
 
 
-def columns_of(metrics: Iterable[str]) -> tuple[Column, ...]:
-    """Return every column there is, in the order in which they stand; `metrics` are the script's own."""
-    return (*_COLUMNS, *(_metric(name) for name in sorted(metrics)))
+def columns_of(frame: Frame) -> tuple[Column, ...]:
+    """Return every column there is of a run, in the order in which they stand, the script's own last."""
+    known = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
+    return (*known, *(_metric(name) for name in sorted(frame.logged)))
 
 
 def fitting(columns: Sequence[Column], chosen: Collection[str] | None, width: int) -> tuple[Column, ...]:
@@ -272,6 +280,7 @@ def ordered(ranks: Sequence[RankFrame], among: Iterable[int], by: Column, *, fal
 
 
 def matches(rank: RankFrame, words: Iterable[str]) -> bool:
-    """Say whether every word is found in a rank's host, state or activity, or begins its number."""
+    """Say whether every word is found in a rank's host, state or activity, or begins its number or a coordinate."""
     text = f"{rank.host or ''} {rank.state} {rank.activity}".lower()
-    return all(str(rank.rank).startswith(word) or word in text for word in words)
+    numbers = (str(rank.rank), *place_of(rank.coordinates).lower().split("·"))
+    return all(word in text or any(number.startswith(word) for number in numbers) for word in words)

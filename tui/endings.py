@@ -45,15 +45,15 @@ class Endings:
         if aim is not None:
             effect = "the run ends"
             if run.world > 1:
-                effect = "the others fail at their next collective, and torchrun ends them"
+                effect = f"the others fail at their next collective, and {run.leader} ends them"
             if run.max_restarts:
                 effect += f", then starts all anew (at most {run.max_restarts} times)"
             pid = f" (pid {members[aim].process.pid})" if aim in members else ""
             return f"rank {aim}{pid} and its helpers: {effect}"
         counts = Counter(target.role for target in processes.find(run, members))
-        torchrun = f"torchrun {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
+        leader = f"{run.leader} {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
         ranks = f"{counts['rank']} rank{'' if counts['rank'] == 1 else 's'}"
-        return f"{torchrun}{ranks}, {counts['helper']} helper{'' if counts['helper'] == 1 else 's'}"
+        return f"{leader}{ranks}, {counts['helper']} helper{'' if counts['helper'] == 1 else 's'}"
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""

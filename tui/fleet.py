@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.frame import ENDED, Frame, Verdict
 from ddptop.tui.host import HostLoad
 from ddptop.tui.launch import Request
 from ddptop.tui.programs import Option
 from ddptop.tui.source import Source
+
+_HELD_BACK_BY: Final = {
+    "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class RunLine:
     total_steps: int | None
     loss: float | None
     remark: str
-    """In a word what the verdict says; empty where nothing is wrong."""
+    """In a word what holds it back; empty where nothing is wrong."""
     age_s: float | None
     """Since it began; how long it took, where it has ended."""
     launched: bool
@@ -53,11 +57,17 @@ def line_of(frame: Frame) -> RunLine:
         step=frame.step,
         total_steps=frame.total_steps,
         loss=frame.loss,
-        remark="" if frame.verdict is None else frame.verdict.kind,
+        remark="" if frame.verdict is None else _remark(frame.verdict),
         age_s=None if frame.started_at is None else end - frame.started_at,
         launched=frame.launched,
         checkpoints=frame.checkpoints,
     )
+
+
+def _remark(verdict: Verdict) -> str:
+    if verdict.rank is not None:
+        return f"rank {verdict.rank}"
+    return _HELD_BACK_BY.get(verdict.kind, verdict.kind.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from ddptop.tui.frame import Frame
 from ddptop.tui.killing import Killing
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog
-from ddptop.tui.screens.question import SAVE_AND_STOP, STOP, about_stop
-from ddptop.tui.screens.restart import RestartDialog
+from ddptop.tui.screens.question import ANEW, RESUME, SAVE_AND_STOP, STOP, about_restart, about_stop
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.source import Refused, Source
@@ -64,7 +63,9 @@ class FleetApp(App[None]):
             """Show the present picture at once."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer the list and the dialog where there can be several runs."""
+        """Offer the list and the dialog where there can be several runs, and the list where it is not all there is."""
+        if action == "runs" and isinstance(self.screen, RunsScreen) and len(self.screen_stack) == 1:
+            return False
         return action not in SEVERAL or self.can_change_run
 
     @property
@@ -118,10 +119,10 @@ class FleetApp(App[None]):
 
     @on(RunList.Left)
     def _leave_list(self) -> None:
-        if isinstance(self.screen, RunsScreen):
-            self.pop_screen()
-        elif isinstance(self.screen, RunScreen):
+        if isinstance(self.screen, RunScreen):
             self.screen.view.focus()
+        elif len(self.screen_stack) > 1:
+            self.pop_screen()
 
     @on(RunList.Chosen)
     async def _chosen(self, message: RunList.Chosen) -> None:
@@ -169,7 +170,8 @@ class FleetApp(App[None]):
             case "stop":
                 self.push_screen(about_stop(line), partial(self._stop_it, line, source))
             case "restart":
-                self.push_screen(RestartDialog(line.run, source.resumable()), partial(self._restart_it, line, source))
+                question = about_restart(line.run, resumable=source.resumable())
+                self.push_screen(question, partial(self._restart_it, line, source))
             case action:
                 self.act(f"{action} of {line.run}", getattr(source, action), line.run)
 
@@ -177,9 +179,9 @@ class FleetApp(App[None]):
         if answer in (STOP, SAVE_AND_STOP):
             self.act(f"stop of {line.run}", partial(source.stop, checkpoint=answer == SAVE_AND_STOP), line.run)
 
-    def _restart_it(self, line: RunLine, source: Source, resume: bool | None) -> None:
-        if resume is not None:
-            self.act(f"restart of {line.run}", lambda: source.restart(resume=resume), line.run)
+    def _restart_it(self, line: RunLine, source: Source, answer: str | None) -> None:
+        if answer in (RESUME, ANEW):
+            self.act(f"restart of {line.run}", partial(source.restart, resume=answer == RESUME), line.run)
 
     def _source_of(self, run: str) -> Source:
         """Return what acts on a run.

@@ -14,9 +14,10 @@ import msgspec
 from ddptop.agent import injection, rundir
 from ddptop.agent.group import machine
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.launch import Request, RequestError, target, variables
+from ddptop.tui.launch import Request, RequestError, check_on_term, check_restarts, restarts, target, variables
 from ddptop.tui.programs import Option
 
+TORCHRUN: Final = "torchrun"
 GRACE_S: Final = 5.0
 MOST_GRACE_S: Final = 3600.0
 DECIDED: Final = "ranks"
@@ -39,6 +40,11 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
     """`KEY=VALUE`, as in a shell, with spaces between."""
     arguments: str = ""
     """Of the script, as in a shell."""
+    start: str = ""
+    """Who starts the ranks; empty for torchrun."""
+    on_term: str = ""
+    """What a TERM from outside leads to; empty for what it always does."""
+    max_restarts: str = ""
     options: dict[str, dict[str, str]] = {}
     """By program and flag what was typed; a switch that is on is `yes`."""
 
@@ -64,6 +70,9 @@ def request(draft: Draft, options: Sequence[Option], who: str) -> Request:
         who=who,
         inject=tuple(draft.inject.split()),
         environment=tuple(shlex.split(draft.environment)),
+        start=draft.start or TORCHRUN,
+        on_term=draft.on_term,
+        max_restarts=restarts(draft.max_restarts or "0"),
     )
 
 
@@ -75,6 +84,9 @@ def command(draft: Draft, options: Sequence[Option]) -> str:
         ("--backend", draft.backend),
         ("--name", draft.name),
         ("--grace", draft.grace),
+        ("--start", draft.start),
+        ("--on-term", draft.on_term),
+        ("--max-restarts", draft.max_restarts),
     ):
         words += [flag, value] if value else []
     for fault in draft.inject.split():
@@ -114,6 +126,8 @@ def problems(draft: Draft, options: Sequence[Option]) -> dict[str, str]:
         "name": lambda: rundir.check_name(draft.name) if draft.name else None,
         "grace": lambda: _check_grace(draft.grace),
         "inject": lambda: injection.parse_all(draft.inject.split(), _world(draft)),
+        "on_term": lambda: check_on_term(draft.on_term, draft.start),
+        "max_restarts": lambda: check_restarts(restarts(draft.max_restarts or "0"), draft.start),
         "environment": lambda: variables(_words(draft.environment)),
         "arguments": lambda: None if draft.program else _words(draft.arguments),
     }
@@ -152,7 +166,7 @@ def _check_grace(text: str) -> None:
 
 def _check_script(path: str) -> None:
     if not path:
-        raise ValueError("a script: type its path, or choose it with ctrl+o")
+        raise ValueError("a script: type its path, or choose it from the folders")
     target(Request(path))
 
 

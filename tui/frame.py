@@ -194,7 +194,7 @@ class Frame:
     phases_ms: Mapping[str, float] | None = None
     """Mean over ranks."""
     samples_per_s: float | None = None
-    """Of the whole group."""
+    """Of the whole group; a sample on which several ranks work together counts once."""
     loss: float | None = None
     """Mean over the ranks' last losses."""
     slowest: int | None = None
@@ -236,6 +236,8 @@ class Frame:
     """Oldest first."""
     max_restarts: int = 0
     """How often torchrun may start the group anew."""
+    placed: bool = False
+    """True where ranks have coordinates."""
 
     def rank(self, number: int) -> RankFrame | None:
         """Return a rank by its number."""

@@ -19,6 +19,7 @@ from textual.keys import Keys, format_key
 from textual.screen import Screen
 
 from ddptop.tui.screens.columns import ColumnsDialog
+from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog
 from ddptop.tui.screens.live import LiveScreen
@@ -29,7 +30,6 @@ from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.screens.processes import ProcessMenu
 from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.script import ScriptPicker
 from ddptop.tui.screens.signals import SignalMenu
@@ -58,11 +58,11 @@ PLACES: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("choice of a metric", MetricPicker),
     ("one rank", RankScreen),
     ("logs", LogScreen),
+    ("help", HelpScreen),
     ("questions", Question),
     ("kill", KillDialog),
     ("signals", SignalMenu),
     ("processes", ProcessMenu),
-    ("restart", RestartDialog),
     ("list of runs", RunList),
     ("launch", LaunchDialog),
     ("launch", Choice),

@@ -47,6 +47,8 @@ class Killing:
             text = str(reason)
         except Exception as fault:  # a wall: whoever waits must be told
             text = f"failed: {fault!r}"
+        # What came of it was an event too, before others; it is told once, at the end.
+        self.lines = [line for line in self.lines if line != text]
         self._tell(text)
         self.done = done
 

@@ -28,6 +28,7 @@ from ddptop.trainers.refusal import NO_MPI
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
+MOST_RESTARTS: Final = 1000
 _CHECKPOINTS: Final = "--checkpoint-dir"
 _SETTINGS: Final = (
     "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
@@ -79,11 +80,9 @@ def launch(request: Request) -> RunDir:
     _check_torch()
     if request.backend == "mpi":
         raise RequestError(NO_MPI)
-    if request.start == "spawn" and request.on_term:
-        raise RequestError("--on-term needs --start torchrun: a program that spawns its ranks ends them at a TERM")
-    if request.start == "spawn" and request.max_restarts:
-        raise RequestError("--max-restarts needs --start torchrun, which does the restarting")
     try:
+        check_on_term(request.on_term, request.start)
+        check_restarts(request.max_restarts, request.start)
         world = machine.check_world(machine.default_world() if request.world is None else request.world)
         placement = machine.choose(world, request.backend)
         injections = injection.parse_all(request.inject or injection.listed(os.environ), world)
@@ -115,6 +114,37 @@ def launch(request: Request) -> RunDir:
         owner=os.getuid(),
     )
     return _start(run, request.who)
+
+
+def check_on_term(on_term: str, start: str) -> None:
+    """Refuse what ranks that `start` starts cannot do at a TERM.
+
+    Raises:
+        ValueError: one line.
+    """
+    if start == "spawn" and on_term:
+        raise ValueError("--on-term needs --start torchrun: a program that spawns its ranks ends them at a TERM")
+
+
+def check_restarts(restarts: int, start: str) -> None:
+    """Refuse restarts where nobody does them.
+
+    Raises:
+        ValueError: one line.
+    """
+    if start == "spawn" and restarts:
+        raise ValueError("--max-restarts needs --start torchrun, which does the restarting")
+
+
+def restarts(text: str) -> int:
+    """Return the number of restarts that a text says.
+
+    Raises:
+        ValueError: it says none, one line.
+    """
+    if not (text.isascii() and text.isdecimal()) or int(text) > MOST_RESTARTS:
+        raise ValueError(f"{text!r}: a number of restarts is 0 to {MOST_RESTARTS}")
+    return int(text)
 
 
 def variables(assignments: Iterable[str]) -> dict[str, str]:

@@ -38,9 +38,10 @@ def _sources(directory: RunDir, rank: int | None) -> Iterator[tuple[Path, str]]:
     if rank is not None:
         yield directory.rank_log(rank), ""
         return
-    for each in range(directory.read().world):
+    run = directory.read()
+    for each in range(run.world):
         yield directory.rank_log(each), f"[{each}] "
-    yield directory.torchrun_log, "[torchrun] "
+    yield directory.torchrun_log, f"[{run.leader}] "
 
 
 class Tail:

@@ -137,11 +137,19 @@ class Source(Protocol):
         ...
 
     def victims(self, aim: Aim) -> str:
-        """Describe in one or two lines what `kill` would end. May take a moment."""
+        """Describe in one or two lines what `kill` would end. May take a moment.
+
+        Raises:
+            Refused: it is not known.
+        """
         ...
 
     def processes(self) -> list[ProcessLine]:
-        """Return every live process of the run, torchrun first, then each rank with its helpers. Takes a moment."""
+        """Return every live process of the run, torchrun first, then each rank with its helpers. Takes a moment.
+
+        Raises:
+            Refused: they are not known.
+        """
         ...
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ def table(pictures: Sequence[Frame], now: float) -> list[str]:
 
 def _remark(frame: Frame) -> str:
     if frame.orphaned:
-        return f"torchrun is gone, its ranks live on: ddptop kill {frame.run}"
+        return f"what started its ranks is gone, they live on: ddptop kill {frame.run}"
     if not frame.supervised and frame.launched and frame.state not in ENDED:
         return "its supervisor is gone; the training goes on"
     return frame.cause or ""

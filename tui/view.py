@@ -9,27 +9,38 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 from ddptop.agent.rundir import RunDir
 from ddptop.tui import plain, status
 from ddptop.tui.actor import who as who
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.home import Home
 from ddptop.tui.link import Link
 from ddptop.tui.settings import Settings
-from ddptop.tui.source import Refused
+from ddptop.tui.source import Refused, Source
 
 
-def show_dashboard(directory: RunDir, settings: Settings, *, listed: bool = False) -> int:
-    """Show the dashboard until it is left, with all runs `listed` if so asked, then say how to come back."""
+def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool = False) -> int:
+    """Show the dashboard until it is left, then say how to come back.
+
+    It begins with the run, with all runs `listed` if so asked, or with nothing but their list where there is no run.
+    """
     from ddptop.tui.app import run_dashboard
     from ddptop.tui.runs import Runs
 
     actor = who("dashboard")
-    link = Link(directory, actor, settings.thresholds, looks_back=True)
-    # Closes the link when it ends; the picture it had is still there.
+
+    def shown(run: RunDir) -> Link:
+        return Link(run, actor, settings.thresholds, looks_back=True)
+
+    source = Home(shown) if directory is None else shown(directory)
+    # Closes the source when it ends; the picture it had is still there.
     fleet = Runs(lambda other: Link(other, actor, settings.thresholds))
-    code = run_dashboard(link, settings=settings, fleet=fleet, listed=listed)
-    frame = link.frame(time.time())
+    code = run_dashboard(cast(Source, source), settings=settings, fleet=fleet, listed=listed)
+    frame = source.frame(time.time())
+    if not frame.run:
+        return code
     for text in farewell(frame):
         print(text)
     return code or (exit_code(frame) if frame.state in ENDED else 0)

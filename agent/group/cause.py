@@ -73,6 +73,7 @@ def judge(
     exit_code: int | None,
     torchrun_log: str = "",
     died_at_ns: Mapping[int, int] | None = None,
+    leader: str = "torchrun",
 ) -> Judgement:
     """Return how a run ended.
 
@@ -82,29 +83,32 @@ def judge(
         exit_code: torchrun's, negative for a signal; None where nobody waited for it.
         torchrun_log: the end of what torchrun printed.
         died_at_ns: when each rank was seen dead, where somebody watched.
+        leader: what the process that starts the ranks is called.
     """
     codes = _summary(torchrun_log, members)
     code = None if exit_code is None else _positive(exit_code)
     whole = len(members) >= world and all(member.ended and member.ended.exit_code == 0 for member in members.values())
     stoppers = [member.ended.stopped_by for member in members.values() if member.ended and member.ended.stopped_by]
     if stoppers and (exit_code == 0 or whole):
-        return Judgement("stopped", 0, f"stopped by {clean(stoppers[0], 100)}", warning=_late_trouble(codes, exit_code))
+        return Judgement(
+            "stopped", 0, f"stopped by {clean(stoppers[0], 100)}", warning=_late_trouble(codes, exit_code, leader)
+        )
     if exit_code == 0:
         return Judgement("finished", 0)
     if whole:
-        return Judgement("finished", 0, warning=_late_trouble(codes, exit_code))
+        return Judgement("finished", 0, warning=_late_trouble(codes, exit_code, leader))
     told = _TOLD.findall(torchrun_log)
     if told and not codes:
         name = _signal_name(int(told[-1])) if told[-1].isdecimal() else told[-1]
-        return Judgement("failed", code, f"torchrun was told to end by {name}")
+        return Judgement("failed", code, f"{leader} was told to end by {name}")
     if suspects := _suspects(members, codes, died_at_ns or {}):
         first = min(suspects, key=lambda suspect: (suspect.secondary, suspect.at_ns, suspect.rank))
         return Judgement("failed", first.code or code or 1, first.text, first.rank)
     if exit_code is None:
         return Judgement("lost", None, "it ended with nobody watching, and not every rank left word")
     if exit_code < 0:
-        return Judgement("failed", code, f"torchrun was killed by {_signal_name(-exit_code)}")
-    return Judgement("failed", code, last_line(torchrun_log) or f"torchrun ended with exit code {exit_code}")
+        return Judgement("failed", code, f"{leader} was killed by {_signal_name(-exit_code)}")
+    return Judgement("failed", code, last_line(torchrun_log) or f"{leader} ended with exit code {exit_code}")
 
 
 def clean(text: str, limit: int = 300) -> str:
@@ -187,11 +191,11 @@ def _positive(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _late_trouble(codes: Mapping[int, int], exit_code: int | None) -> str | None:
+def _late_trouble(codes: Mapping[int, int], exit_code: int | None, leader: str) -> str | None:
     if not exit_code:
         return None
     if not codes:
-        who = f"torchrun {_silent(exit_code)}" if exit_code < 0 else f"torchrun ended with exit code {exit_code}"
+        who = f"{leader} {_silent(exit_code)}" if exit_code < 0 else f"{leader} ended with exit code {exit_code}"
         return f"{who}, after every rank had finished: counted as finished"
     who = ", ".join(f"rank {rank} {_silent(code)}" for rank, code in sorted(codes.items()))
     return f"{who}, after every script had finished: counted as finished"

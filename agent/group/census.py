@@ -93,10 +93,10 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         return census("starting")
     if nobody:
         said = cause.last_line(cause.tail(directory.supervisor_log))
-        return census("lost", why=f"it ended before torchrun was started: {said}" if said else "it never started")
+        return census("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
     # What a rank wrote at its end decides, and a list known before may lack it.
     known = directory.members()
-    judgement = cause.judge(run.world, known, None, cause.tail(directory.torchrun_log))
+    judgement = cause.judge(run.world, known, None, cause.tail(directory.torchrun_log), leader=run.leader)
     return census(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ddptop.agent import startup
-from ddptop.agent.rundir import DIRECTORY_VARIABLE, MARKER, Process, Run, RunDir, identify, is_alive
+from ddptop.agent.rundir import DIRECTORY_VARIABLE, ENGINE, MARKER, Process, Run, RunDir, identify, is_alive
 
 _RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """A store of its own for every generation: torch 2.15 keeps one for all, in which gloo then finds the addresses of
@@ -32,7 +32,7 @@ def command(program: str, arguments: Sequence[str], world: int, max_restarts: in
     return (
         sys.executable,
         "-m",
-        "torch.distributed.run",
+        ENGINE,
         # A rendezvous of its own on a free port: any number of runs at once.
         "--standalone",
         # Otherwise MASTER_ADDR is the host's name, which need not resolve.

@@ -197,7 +197,7 @@ class Orders:
             else:
                 assert command.rank is not None
                 outcome = ladder.end_rank(directory, run, command.rank, grace_s, self._progress, self._count_down)
-                text = f"rank {command.rank}: {outcome.text}; torchrun {_consequence(run)}"
+                text = f"rank {command.rank}: {outcome.text}; {run.leader} {_consequence(run)}"
             reply = wire.Reply(command.id, not outcome.survivors, text)
         except ladder.NotOurs as error:
             if command.rank is not None:

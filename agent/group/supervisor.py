@@ -129,9 +129,9 @@ class Supervisor:
         try:
             self._torchrun = Torchrun.start(self._directory, self._run)
         except OSError as error:
-            return f"torchrun could not be started: {error}"
+            return f"{self._run.leader} could not be started: {error}"
         self._write(torchrun=self._torchrun.process)
-        self._say(f"torchrun started (pid {self._torchrun.process.pid})")
+        self._say(f"{self._run.leader} started (pid {self._torchrun.process.pid})")
         return None
 
     def _take_over(self, before: Run) -> str | None:
@@ -139,12 +139,12 @@ class Supervisor:
         found = before.torchrun or processes.find_torchrun(before)
         was = f"supervisor {before.supervisor.pid}" if before.supervisor else "the first supervisor"
         if found is None:
-            return f"{was} was gone before torchrun was started"
+            return f"{was} was gone before {self._run.leader} was started"
         self._torchrun = Torchrun(found)
         self._write(torchrun=found)
         self._say(
             f"{was} is gone: another (pid {os.getpid()}) looks after the run from now on; "
-            f"torchrun's own exit status will not be known",
+            f"{self._run.leader}'s own exit status will not be known",
             "warning",
         )
         for rank, member in self._directory.members().items():
@@ -171,7 +171,7 @@ class Supervisor:
         if orphans and not self._orphaned:
             self._orphaned = True
             how = "its exit status is not known" if self._exit_code is None else f"signal {-self._exit_code}"
-            self._say(f"torchrun is gone ({how}); ranks {orphans} go on without it", "error")
+            self._say(f"{self._run.leader} is gone ({how}); ranks {orphans} go on without it", "error")
         return not orphans
 
     def _living(self) -> list[int]:
@@ -278,6 +278,7 @@ class Supervisor:
             self._exit_code,
             cause.tail(self._directory.torchrun_log),
             self._deaths.at_ns,
+            self._run.leader,
         )
         if self._orders.killed_by is not None:
             return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}")

@@ -80,6 +80,9 @@ def test_spawned_ranks_are_watched(runtime: Path) -> None:
     until(lambda: f"rank 1, step {held + 100}:" in log.read_text(), "rank 1 has gone on")
     assert "2 ranks" in (killed := ddptop("kill", name)).stdout
     assert "0 left" in killed.stdout
+    events = ddptop("events", name).stdout
+    assert "the program started" in events
+    assert "torchrun" not in events
 
 
 def test_failure_of_a_spawned_rank(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ import pytest
 from harness import DEADLINE_S
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
-from textual.widgets import Footer
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import STATES
@@ -32,18 +31,19 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.processes import ProcessMenu
+from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.restart import RestartDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.widgets.heatmap import Heatmap
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.timeline import TimelineView
 
 from .frames import NOW, MovingSource, StillSource, frame
 
-DIALOGS = KillDialog, ProcessMenu, RestartDialog, SignalMenu
+DIALOGS = KillDialog, ProcessMenu, Question, SignalMenu
 FRAMES = Path(__file__).with_name("frames.py")
 
 
@@ -427,7 +427,7 @@ async def test_a_resize_uses_the_new_size() -> None:
             await pilot.resize_terminal(width, height)
             await until(pilot, lambda plot=plot: app.screen.query_one("#plots").display == plot, "the plot")
             await pilot.pause()
-            assert app.screen.query_one(Footer).region.bottom == height
+            assert app.screen.query_one(KeyBar).region.bottom == height
             if width >= 80:
                 for rank in range(4):
                     assert re.search(rf"[─━] {rank} ●", seen(app)), (rank, width, height)

@@ -44,7 +44,7 @@ def folder(tmp_path):
         (["attach", "nothing"], "no such run"),
         (["status", "nothing"], "ddptop ps"),
         (["kill"], "RUN"),
-        (["frobnicate"], "--help"),
+        (["atach"], "did you mean 'attach'"),
     ],
 )
 def test_bad_input_gives_one_line(folder, runtime, arguments, says):

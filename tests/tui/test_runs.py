@@ -20,7 +20,7 @@ from ddptop.tui.fleet import Fleet
 from ddptop.tui.form import Draft
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog
-from ddptop.tui.screens.restart import RestartDialog
+from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.screens.script import ScriptPicker
@@ -142,7 +142,7 @@ async def test_keys_in_the_list_act_on_the_marked_run_alone() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: "kill None 5" in fleet.source("simplenet-01").asked, "the marked run is ended")
         await pilot.press("escape", "end", "R")
-        assert isinstance(pilot.app.screen, RestartDialog)
+        assert isinstance(pilot.app.screen, Question)
         await pilot.press("enter")
         await until(pilot, lambda: fleet.source("toy-77aa").asked == ["restart True"], "it starts again")
         assert pilot.app.source.asked == []  # type: ignore[attr-defined]
@@ -230,7 +230,10 @@ async def test_what_is_filled_in_is_the_command_line_and_the_request() -> None:
     fleet = StillFleet()
     async with dashboard(fleet).run_test(size=(120, 40), notifications=True) as pilot:
         screen = await dialog(pilot)
-        for key, value in (("world", "3"), ("name", "mine"), ("environment", "A=1 B='x y'"), ("--lr", "0.1")):
+        for key, value in (
+            ("world", "3"), ("name", "mine"), ("environment", "A=1 B='x y'"), ("--lr", "0.1"), ("max_restarts", "2"),
+            ("on_term", "checkpoint"),
+        ):  # fmt: skip
             field(screen, key).fill(value)
         field(screen, "--download").enter()
         await pilot.press("space", "down", "enter")
@@ -243,6 +246,9 @@ async def test_what_is_filled_in_is_the_command_line_and_the_request() -> None:
         at = words.index("--")
         parsed = _parser().parse_args(words[1:at])
         assert (parsed.program, parsed.world, parsed.name) == (request.program, request.world, request.name)
+        for each in ("max_restarts", "on_term", "start"):
+            assert getattr(parsed, each) == getattr(request, each)
+        assert (request.max_restarts, request.on_term, request.start) == (2, "checkpoint", "torchrun")
         assert tuple(parsed.env) == request.environment == ("A=1", "B=x y")
         assert tuple(words[at + 1 :]) == request.arguments == ("--lr", "0.1", "--download")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the dialog closes")
@@ -258,7 +264,7 @@ async def test_what_is_wrong_stands_beside_its_field() -> None:
             ("world", "many", "whole number"), ("name", "a b", "use 1 to 40 letters"), ("grace", "-1", "from 0 to"),
             ("inject", "rank=0,phase=sleep,ms=1", "no phase"), ("environment", "1=2", "say KEY"),
             ("environment", "A='x", "quot"), ("--lr", "fast", "must be a number"),
-            ("--batch-size", "0", "at least 1"),
+            ("--batch-size", "0", "at least 1"), ("max_restarts", "-1", "0 to 1000"),
         ):  # fmt: skip
             field(screen, key).fill(value)
             note = field(screen, key).query_one(".note", Static)
@@ -269,6 +275,12 @@ async def test_what_is_wrong_stands_beside_its_field() -> None:
             assert field(screen, key).query_one(Input).has_focus
             field(screen, key).fill("")
             await until(pilot, lambda note=note: not note.has_class("-wrong"), "mended")  # type: ignore[misc]
+        field(screen, "start").fill("spawn")
+        field(screen, "max_restarts").fill("1")
+        field(screen, "on_term").fill("checkpoint")
+        for key in ("max_restarts", "on_term"):
+            note = field(screen, key).query_one(".note", Static)
+            await until(pilot, lambda note=note: "needs --start torchrun" in str(note.content), key)  # type: ignore[misc]
         assert not fleet.launched
 
 
@@ -391,5 +403,5 @@ def test_the_remark_is_that_of_the_verdict() -> None:
     """A run that a rank holds back is marked in the list, one that none holds back is not."""
     from ddptop.tui.fleet import line_of
 
-    assert line_of(PICTURES[0]).remark == "slow"
+    assert line_of(PICTURES[0]).remark == "rank 2"
     assert line_of(replace(PICTURES[0], verdict=None)).remark == ""

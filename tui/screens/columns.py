@@ -10,10 +10,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import OptionList
 
 from ddptop.tui.columns import Column
+from ddptop.tui.keynames import keys_of
 
 
 class ColumnsDialog(ModalScreen[frozenset[str]]):
@@ -41,7 +43,9 @@ class ColumnsDialog(ModalScreen[frozenset[str]]):
         """Begin with the first box."""
         dialog = self.query_one(Vertical)
         dialog.border_title = "columns"
-        dialog.border_subtitle = "space ticks · u the usual ones · escape shows them"
+        keys = keys_of(self)
+        usual, close = keys["columns.usual"], keys["columns.close"]
+        dialog.border_subtitle = Content(f"{keys['columns.tick']} ticks · {usual} the usual ones · {close} shows them")
         self.query_one(OptionList).focus()
 
     def _line(self, column: Column) -> Text:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.screen import ModalScreen
 
 from ddptop.tui.frame import STATES
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.lines import Page, Row
@@ -40,6 +43,9 @@ _PHASE_WORDS = {
 }
 
 
+_WIDEST: Final = 86
+
+
 class HelpScreen(ModalScreen[None]):
     """What the keys do and what the signs mean."""
 
@@ -60,20 +66,23 @@ class HelpScreen(ModalScreen[None]):
         """Fill it."""
         page = self.query_one(Page)
         page.border_title = "help"
-        page.border_subtitle = "escape closes, arrows scroll"
-        page.show_rows(help_rows(self._keys, page.ink))
+        page.border_subtitle = Content(f"{keys_of(self)['help.close']} closes, arrows scroll")
+        # The style sheet has it no wider; before the first layout the page itself does not know.
+        page.show_rows(help_rows(self._keys, page.ink, min(_WIDEST, self.app.size.width) - 4))
         page.focus()
 
 
-def help_rows(keys: Sequence[tuple[str, str, str]], ink: Ink) -> list[Row]:
-    """Return the text of the help screen."""
+def help_rows(keys: Sequence[tuple[str, str, str]], ink: Ink, width: int) -> list[Row]:
+    """Return the text of the help screen in so many cells."""
     rows: list[Row] = []
     last = ""
     for place, key, what in keys:
         if place != last:
             rows += [[], [Segment(f"keys: {place}", ink["bold brand"])]]
             last = place
-        rows.append([Segment(f"  {key:<16}", ink["bold value"]), Segment(what, ink["value"])])
+        lines = textwrap.wrap(what, max(10, width - 18 - len(key[16:])))
+        rows.append([Segment(f"  {key:<16}", ink["bold value"]), Segment(lines[0], ink["value"])])
+        rows += [[Segment(" " * 18 + line, ink["value"])] for line in lines[1:]]
     rows += [[], [Segment("states", ink["bold brand"])]]
     for state in STATES:
         hue = ink[f"bold state-{state}"]

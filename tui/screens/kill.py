@@ -6,6 +6,7 @@ where they stand on a screen.  It may be closed while a kill goes on, and opened
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -19,8 +20,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.killing import Killing
 from ddptop.tui.screens.processes import ProcessMenu
+from ddptop.tui.screens.question import marking
 from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.source import Aim, ProcessLine, Refused, Source
 
@@ -77,6 +80,10 @@ class KillDialog(ModalScreen[None]):
         self._victims: dict[Aim, str] = {}
         self._countdown = ""
 
+    @property
+    def _keys(self) -> Mapping[str, str]:
+        return keys_of(self)
+
     def compose(self) -> ComposeResult:
         """Lay out the question."""
         with Vertical(id="dialog"):
@@ -93,7 +100,8 @@ class KillDialog(ModalScreen[None]):
                 yield Button(Content(f"Rank {self._rank} only"), id="one")
                 yield Button(Content("A process…"), id="process")
                 yield Button(Content("Cancel"), id="cancel")
-            yield Static("Enter does it, s sends a signal, Escape cancels, arrows choose", id="hint", markup=False)
+            hint = f"{marking(self._keys, 'kill')}, {self._keys['kill.signal']} sends a signal"
+            yield Static(Content(hint), id="hint")
 
     def on_mount(self) -> None:
         """Mark the whole run, and find out what that is without holding up the screen."""
@@ -131,7 +139,7 @@ class KillDialog(ModalScreen[None]):
         if focused == "cancel":
             text = "Nothing is ended."
         elif focused == "process" and self._process is None:
-            text = "Enter lists torchrun, ranks, data workers and helpers: choose one of them."
+            text = f"{self._keys['kill.do']} lists torchrun, ranks, data workers and helpers: choose one of them."
         else:
             text = self._victims.get(self._aim(), "looking for its processes …")
         self.query_one("#victims", Static).update(Content(text))
@@ -224,5 +232,7 @@ class KillDialog(ModalScreen[None]):
         account.update(Content("\n".join(lines)))
         if killing.over:
             account.add_class("-done" if killing.done else "-refused")
-        hint = "Enter or Escape closes" if killing.over else "Enter or Escape closes; it goes on, k shows it again"
+        hint = f"{self._keys['kill.do']} or {self._keys['kill.cancel']} closes"
+        if not killing.over:
+            hint += f"; it goes on, {self._keys['run.kill']} shows it again"
         self.query_one("#hint", Static).update(Content(hint))

@@ -22,6 +22,7 @@ from textual.widgets import Button, Input, Static
 from ddptop.trainers import CATALOGUE
 from ddptop.tui import form, remembered, units
 from ddptop.tui.fleet import Fleet
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.launch import Request
 from ddptop.tui.programs import Option
 from ddptop.tui.screens.script import ScriptPicker
@@ -36,6 +37,7 @@ class LaunchDialog(ModalScreen["str | None"]):
     """Fills in a launch and starts it; returns the name of the run, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "launch", "Launch", id="launch.launch", tooltip="Launch what is filled in, and show it"),
         Binding("escape", "close", "Close", id="launch.close", tooltip="Close; what is filled in is kept"),
         Binding("ctrl+o", "choose", "Script", id="launch.choose", tooltip="Choose a script from the folders"),
         Binding("down", "app.focus_next", "Next", id="launch.next", tooltip="Go to the next field", show=False),
@@ -74,13 +76,14 @@ class LaunchDialog(ModalScreen["str | None"]):
 
     def compose(self) -> ComposeResult:
         """Lay out the form, and what it comes to."""
-        draft = self.draft
+        draft, keys = self.draft, keys_of(self)
         programs = [(f"{name}", name) for name in CATALOGUE]
         with Vertical(id="dialog", classes="-broad -harmless -form"):
             yield Static("Launch a run", id="question")
             with VerticalScroll(id="fields", can_focus=False):
                 yield Field("program", "program", "", draft.program, choices=[*programs, ("a script …", "")])
-                yield Field("script", "script", "a Python file; ctrl+o chooses one", draft.script, usual="train.py")
+                chooses = f"a Python file; {keys['launch.choose']} chooses one"
+                yield Field("script", "script", chooses, draft.script, usual="train.py")
                 yield Field("arguments", "arguments", "of the script, as in a shell", draft.arguments)
                 yield Field("world", "ranks", "how many", draft.world, usual="one for each GPU, else 2")
                 yield Field(
@@ -90,8 +93,26 @@ class LaunchDialog(ModalScreen["str | None"]):
                     draft.backend,
                     choices=(("by itself", ""), ("gloo", "gloo"), ("nccl", "nccl")),
                 )
+                yield Field(
+                    "start",
+                    "started by",
+                    "who starts the ranks: torchrun, or the program itself by torch.multiprocessing",
+                    draft.start,
+                    choices=(("torchrun", ""), ("spawn", "spawn")),
+                )
                 yield Field("name", "name", "of the run", draft.name, usual="program and 4 digits")
                 yield Field("grace", "grace", "seconds between TERM and KILL", draft.grace, usual=f"{form.GRACE_S:g}")
+                yield Field(
+                    "on_term",
+                    "at a TERM",
+                    "from outside, as a scheduler sends it: end at once, or save at the same step and end",
+                    draft.on_term,
+                    choices=(("end", ""), ("checkpoint", "checkpoint")),
+                )
+                yield Field(
+                    "max_restarts", "restarts", "how often all start anew when a rank fails", draft.max_restarts,
+                    usual="0",
+                )  # fmt: skip
                 yield Field(
                     "inject", "faults", "put in on purpose: rank=1,phase=data,ms=30; spaces between", draft.inject
                 )
@@ -103,7 +124,9 @@ class LaunchDialog(ModalScreen["str | None"]):
             with Horizontal(id="choices"):
                 yield Button(Content("Launch"), id="launch", compact=True)
                 yield Button(Content("Close"), id="close", compact=True)
-            yield Static("Enter launches, arrows go through the fields, Escape closes and keeps them", id="hint")
+            around = f"{keys['launch.previous']} {keys['launch.next']} choose a field"
+            choice, close = f"{keys['form.choose']} opens a choice", f"{keys['launch.close']} closes"
+            yield Static(Content(f"{keys['launch.launch']} launches, {around}, {choice}, {close}"), id="hint")
 
     def on_mount(self) -> None:
         """Begin with the program."""
@@ -208,6 +231,10 @@ class LaunchDialog(ModalScreen["str | None"]):
     @on(Button.Pressed, "#launch")
     def _launch(self, event: Message) -> None:
         event.stop()
+        self.action_launch()
+
+    def action_launch(self) -> None:
+        """Start what is filled in, or go to the first field that is wrong."""
         if self._starting:
             return
         if self._asking is not None:

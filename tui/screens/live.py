@@ -56,10 +56,6 @@ class StopAsked(Asked):
     """End the run at a step: ask how."""
 
 
-class HelpAsked(Asked):
-    """Show the keys."""
-
-
 class KillAsked(Asked):
     """End the run or the rank: ask how."""
 
@@ -92,7 +88,7 @@ class LiveScreen(Screen[int]):
             "Step",
             id="run.step",
             key_display=".",
-            tooltip="From a pause: one more step; 10. makes ten",
+            tooltip="From a pause: one more step; a number typed before makes so many",
         ),
         Binding(
             "c", "checkpoint", "Save", id="run.checkpoint", tooltip="Save a checkpoint on all ranks at the same step"
@@ -110,7 +106,6 @@ class LiveScreen(Screen[int]):
             id="view.freeze",
             tooltip="Freeze the picture, or let it go on; the run never stops",
         ),
-        Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
     ]
 
     def __init__(self, frame: Frame, rank: int = 0) -> None:
@@ -141,8 +136,9 @@ class LiveScreen(Screen[int]):
         return frozenset({self.rank})
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets."""
-        raise NotImplementedError
+        """Hand the picture to the widgets; here to the header, where the screen has one."""
+        for header in self.query(Header):
+            header.show(frame)
 
     def choose(self, rank: int) -> None:
         """Show another rank, or choose it among all."""
@@ -239,7 +235,3 @@ class LiveScreen(Screen[int]):
     def action_keep(self) -> None:
         """Ask to keep the picture."""
         self.post_message(KeepAsked())
-
-    def action_help(self) -> None:
-        """Ask for the keys."""
-        self.post_message(HelpAsked())

@@ -8,12 +8,13 @@ from rich.segment import Segment
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer
 
 from ddptop.tui import units
 from ddptop.tui.frame import Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.theme import MARKS
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.lines import Page, Row, spread
 from ddptop.tui.widgets.log import LogView
 
@@ -42,7 +43,7 @@ class LogScreen(LiveScreen):
         """Lay out the parts."""
         yield Page(id="caption")
         yield LogView(wide=True)
-        yield Footer(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Show the log; the keys scroll it."""
@@ -59,9 +60,10 @@ class LogScreen(LiveScreen):
         page = self.query_one("#caption", Page)
         ink = page.ink
         width = max(10, self.app.size.width - 2)
-        where = " following" if view.following else " scrolled back: end follows again"
+        keys = keys_of(self)
+        where = " following" if view.following else f" scrolled back: {keys['log.follow']} follows again"
         if frame.kept_s is not None:
-            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: v goes on"
+            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: {keys['view.freeze']} goes on"
         left: Row = [
             Segment(f" rank {rank.rank} ", ink["bold value"]),
             Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),

@@ -10,10 +10,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.metrics import CUSTOM, Metric
 
 
@@ -43,7 +45,8 @@ class MetricPicker(ModalScreen[str | None]):
         """Offer all."""
         dialog = self.query_one(Vertical)
         dialog.border_title = "plot"
-        dialog.border_subtitle = "enter takes · escape closes"
+        keys = keys_of(self)
+        dialog.border_subtitle = Content(f"{keys['metrics.take']} takes · {keys['metrics.close']} closes")
         self._offer("")
         names = [metric.name for metric in self._metrics]
         self.query_one(OptionList).highlighted = names.index(self._now) if self._now in names else 0

@@ -7,11 +7,10 @@ from typing import ClassVar, Final
 from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer
 
-from ddptop.tui.frame import Frame
 from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.header import Header
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.place import PlotPlace
 
@@ -46,7 +45,7 @@ class PlotScreen(PlottedScreen):
         yield Header(self.frame)
         yield PlotPlace()
         yield Page(id="hints")
-        yield Footer(show_command_palette=False)
+        yield KeyBar()
 
     def _add_plot(self) -> None:
         super()._add_plot()
@@ -65,11 +64,6 @@ class PlotScreen(PlottedScreen):
                 ]
                 row.append(Segment(" "))
         page.show_rows([row])
-
-    def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets."""
-        self.query_one(Header).show(frame)
-        super().show(frame)
 
     def action_back(self) -> None:
         """Return, with the rank chosen here."""

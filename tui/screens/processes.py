@@ -16,7 +16,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ddptop.tui import units
-from ddptop.tui.source import ProcessLine, Source
+from ddptop.tui.keynames import keys_of
+from ddptop.tui.source import ProcessLine, Refused, Source
 
 _EVERY_S = 2.0
 
@@ -59,7 +60,11 @@ class ProcessMenu(ModalScreen["ProcessLine | None"]):
         self.run_worker(self._find, thread=True, exclusive=True)
 
     def _find(self) -> None:
-        self.post_message(self.Found(self._source.processes()))
+        try:
+            found = self._source.processes()
+        except Refused:
+            found = []
+        self.post_message(self.Found(found))
 
     @on(Found)
     def _show(self, message: Found) -> None:
@@ -73,7 +78,8 @@ class ProcessMenu(ModalScreen["ProcessLine | None"]):
         keys = list(self._lines)
         # The mark stays with its process, never with its place.
         listing.highlighted = keys.index(marked) if marked in self._lines else 0 if keys else None
-        hint = "Enter chooses it, Escape cancels" if keys else "no process of it is alive; Escape closes"
+        cancel = keys_of(self)["processes.cancel"]
+        hint = f"enter chooses it, {cancel} cancels" if keys else f"no process of it is alive; {cancel} closes"
         self.query_one("#hint", Static).update(Content(hint))
 
     @on(OptionList.OptionSelected)

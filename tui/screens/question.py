@@ -6,7 +6,7 @@ that a price is told in one place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from textual import on
@@ -20,11 +20,20 @@ from textual.widgets import Button, Static
 from ddptop.tui import units
 from ddptop.tui.fleet import RunLine
 from ddptop.tui.frame import Frame
+from ddptop.tui.keynames import keys_of
 
 SAVE_AND_STOP: Final = "save"
 STOP: Final = "stop"
 FREEZE: Final = "freeze"
+RESUME: Final = "resume"
+ANEW: Final = "anew"
 _CANCEL: Final = "cancel"
+
+
+def marking(keys: Mapping[str, str], place: str) -> str:
+    """Return what the keys of a dialog with buttons do; `place` is how the ids of its actions begin."""
+    around = f"{keys[f'{place}.previous']} {keys[f'{place}.next']}"
+    return f"{keys[f'{place}.do']} does it, {keys[f'{place}.cancel']} cancels, {around} choose"
 
 
 class Question(ModalScreen[str | None]):
@@ -44,23 +53,34 @@ class Question(ModalScreen[str | None]):
         ),
     ]
 
-    def __init__(self, question: str, facts: Sequence[str], answers: Sequence[tuple[str, str]]) -> None:
-        """Prepare to ask; an answer is a name and what its button says, the first one is marked."""
+    def __init__(
+        self, question: str, facts: Sequence[str], answers: Sequence[tuple[str, str]], *, harmless: bool = False
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            question: one line.
+            facts: what there is to know, a paragraph each.
+            answers: each a name and what its button says; the first one is marked.
+            harmless: True where nothing can be lost by an answer.
+        """
         super().__init__()
+        self._harmless = harmless
         self._question = question
         self._facts = facts
         self._answers = answers
 
     def compose(self) -> ComposeResult:
         """Lay out the question."""
-        with Vertical(id="dialog"):
+        keys = keys_of(self)
+        with Vertical(id="dialog", classes="-harmless" if self._harmless else ""):
             yield Static(Content(self._question), id="question")
             for fact in self._facts:
                 yield Static(Content(fact))
             with Horizontal(id="choices"):
                 for name, label in (*self._answers, (_CANCEL, "Cancel")):
                     yield Button(Content(label), id=name)
-            yield Static("Enter does it, Escape cancels, arrows choose", id="hint", markup=False)
+            yield Static(Content(marking(keys, "question")), id="hint")
 
     def on_mount(self) -> None:
         """Mark the first answer."""
@@ -92,13 +112,20 @@ def about_stop(frame: Frame | RunLine) -> Question:
     return Question(f"Stop {frame.run}?", (order, lost), ((STOP, "End unsaved"),))
 
 
-def about_freeze(frame: Frame, reason: str) -> Question:
-    """Offer to stop the processes where they are, and tell what that may cost."""
+def about_freeze(frame: Frame, reason: str, resume: str) -> Question:
+    """Offer to stop the processes where they are, and tell what that may cost; `resume` is the key that undoes it."""
     limit = (
         "its timeout, which is not known here," if frame.timeout_s is None else units.duration(frame.timeout_s).strip()
     )
     risk = (
         f"Freezing stops all processes where they stand (SIGSTOP). A collective under way goes on to count: "
-        f"frozen for longer than {limit}, the run may fail. A countdown is shown; space lets it go on."
+        f"frozen for longer than {limit}, the run may fail. A countdown is shown; {resume} lets it go on."
     )
     return Question(f"Freeze {frame.run} instead?", (reason, risk), ((FREEZE, "Freeze"),))
+
+
+def about_restart(run: str, *, resumable: bool) -> Question:
+    """Ask how an ended run is to be started again."""
+    fact = "A new run with the same settings; the old one stays, with its history."
+    answers = [(RESUME, "From its checkpoint")] if resumable else []
+    return Question(f"Start {run} again?", (fact,), [*answers, (ANEW, "From the beginning")], harmless=True)

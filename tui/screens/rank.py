@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Footer
 
 from ddptop.tui.frame import Frame
 from ddptop.tui.metrics import METRICS
@@ -16,9 +15,12 @@ from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.histories import history_rows
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.lines import Page
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.place import PlotPlace
+
+_GROUP: Final = Binding.Group("Rank", compact=True)
 
 
 class RankScreen(PlottedScreen):
@@ -31,18 +33,18 @@ class RankScreen(PlottedScreen):
             "neighbour(1)",
             "Next",
             id="rank.next",
-            key_display="→",
             tooltip="Show the next rank",
             priority=True,
+            group=_GROUP,
         ),
         Binding(
             "left,shift+tab",
             "neighbour(-1)",
             "Previous",
             id="rank.previous",
-            key_display="←",
             tooltip="Show the previous rank",
             priority=True,
+            group=_GROUP,
         ),
     ]
 
@@ -59,7 +61,7 @@ class RankScreen(PlottedScreen):
                     yield Page(id="histories", can_focus=False)
                     yield PlotPlace()
                 yield LogView()
-        yield Footer(show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Show the rank; its facts can be scrolled."""
@@ -71,7 +73,7 @@ class RankScreen(PlottedScreen):
 
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
-        self.query_one(Header).show(frame)
+        super().show(frame)
         rank = frame.rank(self.rank)
         if rank is None:
             return
@@ -86,7 +88,6 @@ class RankScreen(PlottedScreen):
             rows += [[Segment("history", page.ink["bold brand"])], *past]
         page.show_rows(rows)
         self.query_one(LogView).show(rank, still=frame.kept_s is not None)
-        super().show(frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the arrows to the crosshair while there is one."""

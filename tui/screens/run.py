@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.widgets import ContentSwitcher, Footer
+from textual.widgets import ContentSwitcher
 
 from ddptop.tui.frame import Frame
 from ddptop.tui.screens.columns import ColumnsDialog
@@ -19,6 +19,7 @@ from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.events import EventList
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.heatmap import Heatmap
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.panels import PanelGrid
 from ddptop.tui.widgets.place import PlotPlace
@@ -86,7 +87,7 @@ class RunScreen(PlottedScreen):
             with Vertical(id="side"):
                 yield EventList()
                 yield LogView()
-        yield Footer(show_command_palette=False)
+        yield KeyBar()
 
     def _made(self, view: View) -> RankView:
         made = view.make(self.frame)
@@ -120,11 +121,10 @@ class RunScreen(PlottedScreen):
 
     def show(self, frame: Frame) -> None:
         """Hand the picture to the widgets."""
-        self.query_one(Header).show(frame)
+        super().show(frame)
         self.view.show(frame)
         self.query_one(EventList).show(frame)
         self._show_log()
-        super().show(frame)
 
     def _show_log(self) -> None:
         chosen = self.view.chosen_frame

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from ddptop.tui.fleet import Fleet
 from ddptop.tui.frame import Frame
+from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.runlist import RunList
 
 
@@ -22,4 +22,4 @@ class RunsScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """The list, and its keys."""
         yield RunList(self._fleet, self._frame)
-        yield Footer(show_command_palette=False)
+        yield KeyBar()

@@ -17,6 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DirectoryTree, Static
 
 from ddptop.tui import units
+from ddptop.tui.keynames import keys_of
 
 
 class Scripts(DirectoryTree):
@@ -52,7 +53,9 @@ class ScriptPicker(ModalScreen["str | None"]):
         with Vertical(id="dialog", classes="-harmless"):
             yield Static(Content(units.clean(str(self._folder), 200)), id="question")
             yield Scripts(self._folder)
-            yield Static("Enter opens or takes, backspace goes up, Escape cancels", id="hint")
+            keys = keys_of(self)
+            hint = f"enter opens or takes, {keys['scripts.up']} goes up, {keys['scripts.cancel']} cancels"
+            yield Static(Content(hint), id="hint")
 
     def on_mount(self) -> None:
         """Begin in the tree."""

@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ddptop.tui import signals
+from ddptop.tui.keynames import keys_of
 
 
 class SignalMenu(ModalScreen["int | None"]):
@@ -40,7 +41,10 @@ class SignalMenu(ModalScreen["int | None"]):
             yield Input(placeholder="type to filter: a name or a number", id="filter")
             yield OptionList(id="list")
             yield Static("", id="warning", markup=False)
-            yield Static("Enter sends it, Escape cancels, arrows choose", id="hint", markup=False)
+            keys = keys_of(self)
+            around = f"{keys['signals.previous']} {keys['signals.next']}"
+            hint = f"{keys['signals.send']} sends it, {keys['signals.cancel']} cancels, {around} choose"
+            yield Static(Content(hint), id="hint")
 
     def on_mount(self) -> None:
         """Show all signals; keys go to the filter, arrows move in the list."""

@@ -63,6 +63,7 @@ def _kill(options: argparse.Namespace) -> int:
 
 
 def _carry_out(options: argparse.Namespace, endings: Endings, run: Run, aim: Aim) -> str:
+    from ddptop.agent.rundir import ENDED_STATES
     from ddptop.tui import signals
 
     if options.signal is not None:
@@ -70,6 +71,7 @@ def _carry_out(options: argparse.Namespace, endings: Endings, run: Run, aim: Aim
         if warning:
             print(warning, file=sys.stderr)
         return endings.signal(options.signal, aim)
-    print(endings.victims(aim), file=sys.stderr)
+    if run.state not in ENDED_STATES:
+        print(endings.victims(aim), file=sys.stderr)
     grace_s = run.grace_s if options.grace is None else options.grace
     return endings.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))

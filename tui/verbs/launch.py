@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ddptop.tui.verbs.options import Verbs, add_view, chosen, complain, configured, seconds, show
 
 if TYPE_CHECKING:
     from ddptop.agent.rundir import RunDir
-
-MOST_RESTARTS: Final = 1000
 
 
 def add(verbs: Verbs) -> None:
@@ -77,9 +75,12 @@ def _add_watching(verb: argparse.ArgumentParser) -> None:
 
 
 def _restarts(text: str) -> int:
-    if not text.isdecimal() or int(text) > MOST_RESTARTS:
-        raise argparse.ArgumentTypeError(f"{text!r}: a number of restarts is 0 to {MOST_RESTARTS}")
-    return int(text)
+    from ddptop.tui.launch import restarts
+
+    try:
+        return restarts(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from problem
 
 
 def _run(options: argparse.Namespace) -> int:

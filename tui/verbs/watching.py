@@ -46,6 +46,13 @@ def add(verbs: Verbs) -> None:
     logs.set_defaults(carry=_logs)
 
 
+def home(options: argparse.Namespace) -> int:
+    """List all runs on the dashboard, which is what `ddptop` alone does on a terminal."""
+    from ddptop.tui import view
+
+    return view.show_dashboard(None, configured(options))
+
+
 def _attach(options: argparse.Namespace) -> int:
     settings = configured(options)
     if options.run is None and options.screenshot is None and on_terminal(options):

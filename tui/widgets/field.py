@@ -17,10 +17,10 @@ from ddptop.tui import units
 
 
 class Choice(Select[str], inherit_bindings=False):
-    """One of a few; the arrows are left to the form."""
+    """One of a few; the arrows and enter are left to the form."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "show_overlay", "Choose", id="form.choose", tooltip="Open the choices", show=False)
+        Binding("space", "show_overlay", "Choose", id="form.choose", tooltip="Open the choices", show=False)
     ]
 
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.bars import gauge
 from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread, width_of
+
+_BETWEEN: Final = " · "
+"""Stands between the clauses of a message; what matters most comes first."""
+_LEGIBLE: Final = 24
+"""Cells of a clause that are worth to be read without the rest."""
 
 
 class Header(Page, can_focus=False):
@@ -32,8 +39,8 @@ class Header(Page, can_focus=False):
         """Take a new picture."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
-        keys: Mapping[str, str] = self.app.key_names  # type: ignore[attr-defined]  # of the one app there is
-        rows = header_rows(frame, width - 2, self.ink, keys, self._typed, roomy=self.app.size.height >= 30)
+        roomy = self.app.size.height >= 30
+        rows = header_rows(frame, width - 2, self.ink, keys_of(self), self._typed, roomy=roomy)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -59,21 +66,32 @@ def header_rows(
     `keys` has, by the id of an action, the key that does it.
     """
     word, hue = message(frame, keys, typed)
-    said: Row = [Segment(units.shorten(word, width), ink[hue])] if word else []
+    said: Row = [Segment(_clauses(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
-    rows = [_run(frame, width, ink), _progress(frame, width, ink)]
+    rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
     if not roomy and not (said and behind):
         return [*rows, said or behind]
     return [*rows, said, behind] if said else [*rows, behind, []]
 
 
-def _run(frame: Frame, width: int, ink: Ink) -> Row:
+def _clauses(text: str, width: int) -> str:
+    """Return a message in `width` cells; a last clause of which hardly anything would be left is left out whole."""
+    while _BETWEEN in text and cell_len(text) > width:
+        before = text.rpartition(_BETWEEN)[0]
+        if width - cell_len(before) - len(_BETWEEN) >= _LEGIBLE:
+            break
+        text = before
+    return units.shorten(text, width)
+
+
+def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     hue = ink[f"bold state-{frame.state}"]
     clock: Row = []
     if frame.kept_s is not None:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
         kept = units.duration(frame.kept_s)
-        clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), Segment(" v: goes on", ink["bold value"])]
+        key = Segment(f" {keys['view.freeze']}: goes on", ink["bold value"])
+        clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), key]
     elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
@@ -119,7 +137,7 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     pieces += [
         [figure(units.milliseconds(frame.step_ms), ink), Segment(" ms/step", label)],
         [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
-        [Segment("loss", label), figure(units.loss(frame.loss), ink)],
+        [Segment("loss ", label), figure(units.loss(frame.loss).strip().rjust(6), ink)],
     ]
     return packed(pieces, width)
 
@@ -137,7 +155,8 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     if frame.ending:
         return f"being ended: {frame.ending} · {keys['run.kill']} shows it", "bold state-killing"
     if frame.orphaned:
-        return f"torchrun is gone and its ranks live on without it: {keys['run.kill']} ends them", "bold level-error"
+        text = f"what started the ranks is gone, and they live on without it: {keys['run.kill']} ends them"
+        return text, "bold level-error"
     if frame.state == "starting":
         return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":
@@ -151,12 +170,11 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
                 f"{steps}: type {keys['run.step']} to make exactly so many, from step {units.count(frame.step)}",
                 "bold state-paused",
             )
-        outstanding = f"{frame.outstanding or 'no'} collective{'' if frame.outstanding < 2 else 's'} outstanding"
-        hue = "bold level-warning" if frame.outstanding else "bold state-paused"
-        return (
-            f"held at step {units.count(frame.step)}{_since(frame)}, {outstanding}: {keys['run.resume']} resumes",
-            hue,
-        )
+        held = f"held at step {units.count(frame.step)}{_since(frame)}: {keys['run.resume']} resumes"
+        if not frame.outstanding:
+            return f"{held} · no collective open", "bold state-paused"
+        under_way = f"{frame.outstanding} {_plural('collective', frame.outstanding)} open"
+        return f"{under_way} · {held}", "bold level-warning"
     if frame.state == "frozen":
         return _frozen(frame, keys["run.resume"]), "bold state-frozen"
     if frame.state == "silent":
@@ -184,7 +202,7 @@ def _start(frame: Frame, logs: str) -> str:
         return f"no rank has reported yet: {logs} shows what they print meanwhile"
     if silent:
         return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
-    return "all ranks have reported and are on their way to the first step"
+    return f"all ranks are up, no optimizer step yet: {logs} shows what they print"
 
 
 def _since(frame: Frame) -> str:
@@ -205,19 +223,19 @@ def _frozen(frame: Frame, key: str) -> str:
 
 
 def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
-    advice = f"{keys['app.leave']} leaves, {keys['rank.logs']} shows the logs"
+    advice = [f"{keys['app.leave']} leaves", f"{keys['rank.logs']} shows the logs"]
+    if frame.launched:
+        advice.append(f"{keys['run.restart']} starts it again")
     if frame.state in ("killed", "stopped") and frame.cause:
-        return f"{frame.cause} · {advice}"
-    parts = [frame.state]
+        return _BETWEEN.join((frame.cause, *advice))
     if frame.state == "lost":
-        parts = ["ended with nobody watching, so that how is not known"]
-    elif frame.exit_code is not None:
-        parts.append(f"exit code {frame.exit_code}")
-    said = ", ".join(parts)
-    if frame.cause:
-        said += f", {frame.cause}"
-    # What to do comes first: the cause may be long, and it is in the events too.
-    return f"{said} · {advice}" if len(said) < 60 else f"{advice} · {said}"
+        said = "ended with nobody watching, so that how is not known"
+    elif frame.exit_code is None:
+        said = frame.state
+    else:
+        said = f"exit code {frame.exit_code}"
+    # The cause comes first: what to do is in the line of keys, too.
+    return _BETWEEN.join(filter(None, (frame.cause, said, *advice)))
 
 
 def _background(frame: Frame, width: int, ink: Ink) -> Row:

@@ -16,6 +16,7 @@ from textual.strip import Strip
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.metrics import METRICS, WIDTHS_S
 from ddptop.tui.theme import SHADE_SIGNS, SHADES
 from ddptop.tui.widgets.heatrows import ABOVE, BELOW, Sight, gutter, heat_row, marks
@@ -202,6 +203,7 @@ class Heatmap(RankView):
             ended=frame.state in ENDED,
             unseen=chosen is not None and chosen.mechanism is None,
             shaded=self._shaded,
+            keys=keys_of(self),
         )
 
     def _key(self, y: int, sight: Sight) -> object:

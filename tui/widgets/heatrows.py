@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.segment import Segment
@@ -43,6 +44,8 @@ class Sight(NamedTuple):
     """True where the chosen rank's collectives are not seen."""
     shaded: bool
     """True where the terminal has colors for a scale; else it is made of signs."""
+    keys: Mapping[str, str]
+    """What keys are called, by the id of their action."""
 
     @property
     def seconds(self) -> int:
@@ -89,7 +92,8 @@ def _title(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
         Segment(f", mean of {sight.seconds} s{shared}", ink["label"]),
     ]
     span = units.duration(picture.columns * sight.seconds)
-    return spread(left, [Segment(f"m: {len(METRICS)} numbers   {span} in sight ", ink["label"])], width)
+    numbers = f"{sight.keys['heatmap.metric']}: {len(METRICS)} numbers"
+    return spread(left, [Segment(f"{numbers}   {span} in sight ", ink["label"])], width)
 
 
 def _cells(picture: HeatPicture, sight: Sight, line: int, ink: Ink) -> Row:
@@ -152,7 +156,8 @@ def _legend(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
     if picture.scale is None:
         blind = sight.unseen and metric.name in ("own", "wait")
         why = "collectives are not seen here" if blind else "nothing is known of it"
-        return [Segment(units.shorten(f" {metric.title}: {why}; m shows another number", width), ink["label"])]
+        text = f" {metric.title}: {why}; {sight.keys['heatmap.metric']} shows another number"
+        return [Segment(units.shorten(text, width), ink["label"])]
     low, high = (metric.text(value).strip() for value in picture.scale)
     if sight.shaded:
         ramp = [Segment("█", ink[f"shade-{shade}"]) for shade in range(1, SHADES + 1)]
@@ -184,7 +189,7 @@ def _reading(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
         highest = f"rank {worst[0]}: {metric.text(worst[1]).strip()}"
         pieces.append([Segment("highest in this row ", ink["label"]), Segment(highest, ink["value"])])
     row = packed(pieces, width)
-    hint: Row = [Segment("arrows read, ⏎ opens ", ink["label"])]
+    hint: Row = [Segment(f"arrows read, {sight.keys['ranks.open']} opens ", ink["label"])]
     return spread(row, hint, width) if width_of(row) + width_of(hint) < width else row
 
 

@@ -124,7 +124,7 @@ class LogView(Roll[str]):
             changed = self.file.read() or changed
         if changed:
             dropped, self._seen = self.file.dropped - self._seen, self.file.dropped
-            empty = f"no log: {self.file.error}" if self.file.error else "nothing printed yet: tab shows the next rank"
+            empty = f"no log: {self.file.error}" if self.file.error else "this rank has printed nothing yet"
             # A deque is slow to index in its middle, so the view gets a list.
             widest = self.file.widest if self._wide else 0
             self.show_items(list(self.file.lines), widest, dropped, empty)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.segment import Segment
-from textual.strip import Strip
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
+from ddptop.tui.mesh import place_of
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
-from ddptop.tui.widgets.lines import Row, figure, fitted, spread, strip_of, width_of
+from ddptop.tui.widgets.lines import Row, figure, fitted, spread, width_of
 
 MIN_WIDTH = 38
 """Cells a panel needs to show everything, its border included."""
 MIN_HEIGHT = 7
 MAX_HEIGHT = 10
 
+_STEP = 12
+"""Cells of a title that are kept for the step."""
 _ROUND = tuple("╭─╮│╰─╯")
 _HEAVY = tuple("┏━┓┃┗━┛")
 
@@ -32,40 +35,42 @@ class Shape:
     chosen: bool
 
 
-def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Strip]:
-    """Return the lines of a panel, border included."""
+def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Row]:
+    """Return the lines of a panel, border included, all as wide as it is."""
     inner = shape.width - 4
     if rank.state == "starting" and not rank.step:
         content = _starting(rank, frame, inner, ink)
     else:
         content = _stepping(rank, frame, inner, shape.height - 2, ink)
-    left = _left_title(rank, frame, ink)
+    left = _left_title(rank, frame, inner, ink)
     return _boxed(content, left, _right_title(rank, inner - 1 - width_of(left), ink), shape, ink)
 
 
-def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) -> list[Strip]:
+def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) -> list[Row]:
     a, b, c, d, e, f, g = _HEAVY if shape.chosen else _ROUND
     line = ink["rank-chosen"] if shape.chosen else ink["rank-border"]
     inner = shape.width - 4
     gap = inner - width_of(left) - width_of(right)
     top = [Segment(a + b, line), *left, Segment(b * max(0, gap), line), *right, Segment(b + c, line)]
-    strips = [strip_of(top, shape.width)]
+    rows = [fitted(top, shape.width)]
+    edge, gap_cell = Segment(d, line), Segment(" ")
     for index in range(shape.height - 2):
         row = content[index] if index < len(content) else []
-        strips.append(
-            strip_of([Segment(d, line), Segment(" "), *fitted(row, inner), Segment(" "), Segment(d, line)], shape.width)
-        )
-    strips.append(Strip([Segment(e + f * (shape.width - 2) + g, line)]))
-    return strips
+        rows.append([edge, gap_cell, *fitted(row, inner), gap_cell, edge])
+    rows.append([Segment(e + f * (shape.width - 2) + g, line)])
+    return rows
 
 
-def _left_title(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+def _left_title(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> Row:
     hue = ink[f"bold state-{rank.state}"]
     row = [Segment(f" {rank.rank} ", ink["bold value"]), Segment(MARKS[rank.state], hue)]
     if rank.state != "running":
         row.append(Segment(f" {rank.state}", hue))
     mark, mark_hue = mark_of(rank, frame)
     row.append(Segment(f" {mark} " if mark else " ", ink[mark_hue]))
+    place = place_of(rank.coordinates)
+    if place and width_of(row) + cell_len(place) + 1 + _STEP <= inner:
+        row.append(Segment(f"{place} ", ink["value"]))
     return row
 
 
@@ -183,8 +188,8 @@ def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
 
 
 def _all_reduce(rank: RankFrame, ink: Ink) -> Row:
-    if rank.mechanism is None and rank.allreduce_p50_ms is None:
-        return [Segment("all-reduce ", ink["label"]), Segment("not seen: enter shows why", ink["faint"])]
+    if rank.mechanism is None and rank.allreduce_p50_ms is None and rank.step:
+        return [Segment("all-reduce ", ink["label"]), Segment("not seen: open the rank", ink["faint"])]
     return [
         Segment("all-reduce ", ink["label"]),
         Segment("p50", ink["label"]),

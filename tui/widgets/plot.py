@@ -7,7 +7,7 @@ a `Look`; the keys that change it belong to the screen, those of the crosshair t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -22,6 +22,7 @@ from textual_plot import HiResMode, PlotWidget
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.lens import Lens
 from ddptop.tui.metrics import CUSTOM, metric_named
 from ddptop.tui.sketch import Line, Look, Sketch, sketch, span_of
@@ -67,7 +68,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         yield from super().compose()
         yield Static(id="nothing")
 
-    def on_mount(self, event: Mount) -> None:
+    def on_mount(self, event: Mount) -> None:  # type: ignore[override]  # textual gives the event to who takes it
         """Draw only after the library has emptied the canvas, as it does when it is mounted."""
         if not self.children:
             # Taken away before its parts had come, by who leaves at that moment: the library would miss them.
@@ -146,7 +147,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         self.set_class(self.sketch is None, "-empty")
         self.border_title = self._title(frame, ranks, chosen)
         if self.sketch is None:
-            self.query_one("#nothing", Static).update(Content(_nothing(frame, self._run, self.look)))
+            self.query_one("#nothing", Static).update(Content(_nothing(frame, self._run, self.look, keys_of(self))))
             return
         if was_empty:
             # A hidden canvas has no size; once it has been laid out, the library has to look again.
@@ -281,21 +282,23 @@ def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
     return notes
 
 
-def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look) -> str:
+def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mapping[str, str]) -> str:
     """Say why there is no curve, and what to do."""
     history = None if frame.past is None else frame.past.history
     if history is not None and not history.complete:
         return "reading what was recorded of the run"
     if run is None or run[0] == run[1]:
         ended = frame.state in ENDED
-        return "no step was completed: g shows what was printed" if ended else "curves begin with the second step"
-    other = "m shows another number"
+        logs = f"no step was completed: {keys['rank.logs']} shows what was printed"
+        return logs if ended else "curves begin with the second step"
+    other = f"{keys['plot.metric']} shows another number"
     if look.metric == "loss":
         return f"no loss seen: it is read where backward() is called · {other}"
     if look.metric in ("wait", "all_reduce") and len(frame.ranks) < 2:
         return f"one rank alone waits for nobody · {other}"
     if look.metric in ("wait", "all_reduce"):
-        return f"no collectives seen: enter shows how this rank's are seen · {other}"
+        return f"no collectives seen: {keys['ranks.open']} shows how this rank's are seen · {other}"
     if look.metric.startswith(CUSTOM):
-        return f"not given in these steps: [ and ] scroll, - shows more · {other}"
+        around = f"{keys['plot.back']} and {keys['plot.forward']} scroll, {keys['plot.zoom_out']} shows more"
+        return f"not given in these steps: {around} · {other}"
     return f"not known of these steps · {other}"

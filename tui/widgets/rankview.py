@@ -46,16 +46,20 @@ class RankView(Drawn, can_focus=True):
         """The picture last shown."""
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture and repaint what differs in it. Called at frame rate while the view can be seen."""
-        raise NotImplementedError
+        """Take a new picture; a view that knows what differs in it repaints no more than that.
 
-    def watch_chosen(self, before: int) -> None:
+        Called at frame rate while the view can be seen.
+        """
+        self.frame = frame
+        self.refresh()
+
+    def watch_chosen(self, before: int, chosen: int) -> None:
         """Mark the rank and bring it into sight."""
         if not self.is_mounted:
             return
         self.mark(before)
         self.bring_into_view()
-        self.post_message(self.Chosen(self.chosen))
+        self.post_message(self.Chosen(chosen))
 
     def mark(self, before: int) -> None:
         """Draw the rank as chosen, and the one chosen `before` no longer."""

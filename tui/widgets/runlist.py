@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -19,12 +20,15 @@ from ddptop.tui import units
 from ddptop.tui.fleet import Fleet, RunLine, Survey, line_of
 from ddptop.tui.frame import Frame
 from ddptop.tui.host import HostLoad
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.theme import MARKS, Ink
 from ddptop.tui.widgets.lines import Page, Row, figure, fitted, width_of
 
 LOOK_S: Final = 1.0
 ONE_LINE: Final = 78
 """Cells from which on a run takes one line."""
+_ROOMY: Final = 96
+"""Cells from which on its program stands in the line."""
 MOST_GPUS: Final = 8
 """GPUs that have a line each; more are told together."""
 
@@ -102,23 +106,28 @@ class RunList(Page, can_focus=True):
     @property
     def lines(self) -> Sequence[RunLine]:
         """The runs, from the top; the one shown as it is just now."""
-        shown = line_of(self._frame)
-        if self.survey is None:
-            return (shown,)
-        known = [shown if line.run == shown.run else line for line in self.survey.lines]
-        if shown not in known:
-            known.insert(0, shown)
+        shown = self._shown
+        known = list(self.survey.lines) if self.survey is not None else []
+        if shown is not None:
+            known = [shown if line.run == shown.run else line for line in known]
+            if shown not in known:
+                known.insert(0, shown)
         return sorted(known, key=lambda line: line.over)
 
     @property
-    def line(self) -> RunLine:
-        """The marked run; the one shown where the marked one is gone."""
-        found = {line.run: line for line in self.lines}
-        return found.get(self.marked) or found[self._frame.run]
+    def _shown(self) -> RunLine | None:
+        """The run that is shown, None where none is."""
+        return line_of(self._frame) if self._frame.run else None
+
+    @property
+    def line(self) -> RunLine | None:
+        """The marked run; the one shown where the marked one is gone, else the first; None where there is none."""
+        lines = self.lines
+        found = {line.run: line for line in lines}
+        return found.get(self.marked) or found.get(self._frame.run) or (lines[0] if lines else None)
 
     def on_mount(self) -> None:
         """Look now, and every second while it is there."""
-        self.border_title = "runs"
         self.watch(self.app, "frame", self._take, init=False)
         self.set_interval(LOOK_S, self._look)
         self._look()
@@ -135,7 +144,7 @@ class RunList(Page, can_focus=True):
             self.run_worker(self._find, thread=True)
 
     def _find(self) -> None:
-        self.post_message(self.Looked(self._fleet.survey(line_of(self._frame))))
+        self.post_message(self.Looked(self._fleet.survey(self._shown)))
 
     def on_run_list_looked(self, message: Looked) -> None:
         """Draw what was found."""
@@ -151,22 +160,36 @@ class RunList(Page, can_focus=True):
         if not width:
             return
         lines = self.lines
-        self.border_subtitle = f"{sum(not line.over for line in lines)} live"
+        self.border_title = f"runs · {sum(not line.over for line in lines)} live"
         head = [] if self.survey is None else _machine(self.survey.host, width, self.ink)
         one_line = width >= ONE_LINE
         self._first = len(head) + (2 if one_line else 1)
         rows = [*head, []]
-        if one_line:
+        if one_line and lines:
             rows.append(_heads(width, self.ink))
+        marked = self.line
         for line in lines:
             drawn = _broad(line, width, self.ink) if one_line else _narrow(line, width, self.ink)
             for index, row in enumerate(drawn):
                 sign = "▸" if line.run == self._frame.run and not index else " "
                 row = fitted([Segment(f"{sign} ", self.ink["bold brand"]), *row], width)
-                rows.append(list(Segment.apply_style(row, None, self._ground)) if line.run == self.line.run else row)
-        if len(lines) == 1:
-            rows += [[], [Segment("  no other run; l launches one", self.ink["label"])]]
+                rows.append(list(Segment.apply_style(row, None, self._ground)) if line == marked else row)
+        rows += self._invitation(len(lines))
         self.show_rows(rows)
+
+    def _invitation(self, runs: int) -> list[Row]:
+        """Return what to do where there are hardly any runs."""
+        launch = keys_of(self)["app.launch"]
+        if runs or self.survey is None:
+            text = f"  no other run; {launch} launches one"
+            return [[], [Segment(text, self.ink["label"])]] if runs == 1 and self._shown is not None else []
+        said = "launches one: a program that comes with ddptop, or any training script"
+        return [
+            [Segment("  No run yet.", self.ink["bold value"])],
+            [],
+            [Segment(f"  {launch} ", self.ink["bold brand"]), Segment(said, self.ink["value"])],
+            [Segment("  or, from a shell: ddptop launch --world 4 resnet", self.ink["label"])],
+        ]
 
     @property
     def _ground(self) -> Style:
@@ -184,9 +207,13 @@ class RunList(Page, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer what can be done with the marked run."""
+        if action == "leave":
+            return len(self.app.screen_stack) > 1 or self._shown is not None
         if action != "ask":
-            return True
+            return bool(self.lines)
         line = self.line
+        if line is None:
+            return False
         match parameters[0]:
             case "pause":
                 return line.state in ("running", "stalled")
@@ -211,7 +238,8 @@ class RunList(Page, can_focus=True):
 
     @property
     def _index(self) -> int:
-        return [line.run for line in self.lines].index(self.line.run)
+        marked = self.line
+        return 0 if marked is None else self.lines.index(marked)
 
     def action_mark(self, by: int) -> None:
         """Mark the run so much further down."""
@@ -224,7 +252,8 @@ class RunList(Page, can_focus=True):
     def action_cycle(self, by: int) -> None:
         """Show the run after the one shown, or the one before."""
         runs = [line.run for line in self.lines]
-        self._show((runs.index(self._frame.run) + by) % len(runs))
+        now = runs.index(self._frame.run) + by if self._frame.run in runs else self._index
+        self._show(now % len(runs))
 
     def action_nth(self, number: int) -> None:
         """Show the run that stands so far down, from one."""
@@ -241,7 +270,8 @@ class RunList(Page, can_focus=True):
 
     def action_ask(self, action: str) -> None:
         """Ask for something to be done with the marked run."""
-        self.post_message(self.Asked(action, self.line))
+        if (line := self.line) is not None:
+            self.post_message(self.Asked(action, line))
 
     def action_leave(self) -> None:
         """Return to the ranks."""
@@ -307,11 +337,15 @@ def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
     room = width - 2
     state = [*_remark(line, ink), Segment(f" {line.state}", ink[f"state-{line.state}"])]
     name = units.fit(line.run, room - 2 - width_of(state))
-    program = max(7, room - 30)
+    place = max(7, room - 30)
+    program = f"{line.program} ×{line.world}"
+    if cell_len(program) > place:
+        # Half a name would say nothing; the run's own stands above.
+        program = f"×{line.world}"
     return (
         [*_state(line, ink), Segment(name, ink["bold value"]), *state],
         [
-            Segment(f"  {units.fit(f'{line.program} ×{line.world}', program)} ", ink["label"]),
+            Segment(f"  {units.fit(program, place)} ", ink["label"]),
             figure(units.shorten(_progress(line), 11).rjust(11), ink),
             Segment(" "),
             figure(units.loss(line.loss), ink),
@@ -321,15 +355,20 @@ def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
 
 
 def _widths(width: int) -> tuple[int, ...]:
-    """Return the cells of name, state, program, ranks, step, loss, age; the rest is the remark's."""
-    spare = max(0, min(42, width - 80))
-    return 14 + spare // 3, 8, 11 + spare // 3, 5, 11 + spare // 3, 7, 7
+    """Return the cells of name, state, program, ranks, step, loss, age; the rest is the remark's.
+
+    Where there is little room the program, after which a run is called by itself, has none.
+    """
+    if width < _ROOMY:
+        return 19 + width - ONE_LINE, 8, 0, 5, 11, 7, 7
+    spare = min(42, width - _ROOMY)
+    return 18 + spare // 3, 8, 11 + spare // 3, 5, 11 + spare // 3, 7, 7
 
 
 def _heads(width: int, ink: Ink) -> Row:
     name, state, program, ranks, step, loss, age = _widths(width)
     text = (
-        f"{'RUN':<{name}} {'STATE':<{state + 2}} {'PROGRAM':<{program}} {'RANKS':>{ranks}} "
+        f"{'RUN':<{name}} {'STATE':<{state + 2}} {'PROGRAM' if program else '':<{program}} {'RANKS':>{ranks}} "
         f"{'STEP':>{step}} {'LOSS':>{loss}} {'AGE':>{age}}"
     )
     return [Segment(f"  {text}", ink["label"])]

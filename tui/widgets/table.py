@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -18,6 +19,7 @@ from textual.strip import Strip
 from ddptop.tui import units
 from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 from ddptop.tui.frame import Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.widgets.lines import Row, strip_of
 from ddptop.tui.widgets.rankview import RankView
 
@@ -30,7 +32,7 @@ class RankTable(RankView):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", id="table.filter", key_display="/",
-                tooltip="Show only ranks with this number, host, state or activity"),
+                tooltip="Show only ranks with this number, place, host, state or activity"),
         Binding("escape", "clear", "All ranks", id="table.clear", tooltip="Show all ranks again"),
         Binding("o", "sort(1)", "Sort", id="table.sort", tooltip="Sort by the next column"),
         Binding("O", "reverse", "Reverse", id="table.reverse", tooltip="Turn the order round", show=False),
@@ -68,7 +70,7 @@ class RankTable(RankView):
     @property
     def columns(self) -> tuple[Column, ...]:
         """Every column there is."""
-        return columns_of(self.frame.logged)
+        return columns_of(self.frame)
 
     @property
     def shown(self) -> tuple[Column, ...]:
@@ -89,6 +91,8 @@ class RankTable(RankView):
         if self._sorted_at is None or not 0 <= frame.at - self._sorted_at < _SORT_S:
             self._sort()
         before, self._drawn = self._drawn, {}
+        # It takes long to tell: once, not for each line.
+        base = self.rich_style
         top = self.scroll_offset.y
         for y in range(1, self.size.height):
             line = top + y - 1
@@ -97,7 +101,7 @@ class RankTable(RankView):
             if found is not None and found[0] == key:
                 self._drawn[line] = found
                 continue
-            self._drawn[line] = key, self._draw(line)
+            self._drawn[line] = key, self._draw(line, base)
             if found is None or found[1] != self._drawn[line][1]:
                 self.refresh(Region(0, y, self.size.width, 1))
 
@@ -154,7 +158,7 @@ class RankTable(RankView):
 
     # Painting
 
-    def _draw(self, line: int) -> Strip:
+    def _draw(self, line: int, base: Style) -> Strip:
         width = self.size.width
         if not self._order:
             return self.grounded(Strip(self._nothing(line)), 0, width)
@@ -164,7 +168,7 @@ class RankTable(RankView):
         strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
         if rank.rank == self.chosen:
             strip = strip.apply_style(self.ink.ground("row-chosen"))
-        return strip.apply_style(self.rich_style)
+        return strip.apply_style(base)
 
     def _nothing(self, line: int) -> Row:
         if not self._filter:
@@ -172,7 +176,8 @@ class RankTable(RankView):
         else:
             texts = [
                 f" No rank matches “{units.clean(self._filter, 60)}”.",
-                " escape shows all ranks again; a filter is looked for in rank number, host, state and activity",
+                f" {keys_of(self)['table.clear']} shows all ranks again; "
+                "a filter is looked for in rank number, place, host, state and activity",
             ]
         return [Segment(texts[line] if line < len(texts) else "", self.ink["label" if line else "bold value"])]
 
@@ -184,7 +189,7 @@ class RankTable(RankView):
         line = y - 1 + self.scroll_offset.y
         found = self._drawn.get(line)
         if found is None or found[1].cell_length != self.size.width:
-            found = self._drawn[line] = self._key(line), self._draw(line)
+            found = self._drawn[line] = self._key(line), self._draw(line, self.rich_style)
         return found[1]
 
     # Choosing

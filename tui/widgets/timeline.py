@@ -17,6 +17,7 @@ from textual.strip import Strip
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.keynames import keys_of
 from ddptop.tui.timeline import Timeline, timeline
 from ddptop.tui.widgets import timerows
 from ddptop.tui.widgets.lines import Row
@@ -28,6 +29,7 @@ _ABOVE: Final = 2
 _DETAILS: Final = 6
 """Lines for the collectives of the chosen rank at most; with the legend they stand below."""
 _FAR: Final = 10
+_GROUP: Final = Binding.Group("Step", compact=True)
 
 
 class TimelineView(RankView):
@@ -38,10 +40,8 @@ class TimelineView(RankView):
         Binding("down", "move(1)", "Down", id="timeline.down", tooltip="Choose the rank below", show=False),
         Binding("pageup", "page(-1)", "Up", id="timeline.page_up", tooltip="Go up by what is in sight", show=False),
         Binding("pagedown", "page(1)", "Down", id="timeline.page_down", tooltip="Go down by as much", show=False),
-        Binding(
-            "left", "step(-1)", "Step", id="timeline.back", key_display="← →", tooltip="Show the step before"
-        ),
-        Binding("right", "step(1)", "Step on", id="timeline.on", tooltip="Show the next step", show=False),
+        Binding("left", "step(-1)", "Step back", id="timeline.back", tooltip="Show the step before", group=_GROUP),
+        Binding("right", "step(1)", "Step on", id="timeline.on", tooltip="Show the next step", group=_GROUP),
         Binding(
             "left_square_bracket", f"step(-{_FAR})", "Ten steps", id="timeline.far_back", key_display="[ ]",
             tooltip="Go back by ten steps", show=False,
@@ -50,7 +50,7 @@ class TimelineView(RankView):
             "right_square_bracket", f"step({_FAR})", "Ten on", id="timeline.far_on", tooltip="Go on by ten steps",
             show=False,
         ),
-        Binding("n", "latest", "Who was last", id="timeline.latest", tooltip="Choose the rank that came last"),
+        Binding("n", "latest", "Last rank", id="timeline.latest", tooltip="Choose the rank that came last"),
         Binding("home", "oldest", "Oldest", id="timeline.oldest", tooltip="Show the oldest step kept", show=False),
         Binding("end", "newest", "Newest", id="timeline.newest", tooltip="Follow the newest step again", show=False),
     ]  # fmt: skip
@@ -211,8 +211,10 @@ class TimelineView(RankView):
         at = ranks.index(self.chosen) if self.chosen in ranks else 0
         self._top = max(at - fitting + 1, min(self._top, at), 0)
         self._top = max(0, min(self._top, len(ranks) - fitting))
+        keys = keys_of(self)
+        turning = f"{keys['timeline.back']} {keys['timeline.on']}"
         rows = [
-            timerows.title(line, self._place, len(ranks), width, ink),
+            timerows.title(line, self._place, len(ranks), width, ink, turning),
             timerows.axis(line.length, room, before, ink),
         ]
         for rank in ranks[self._top : self._top + fitting]:

@@ -32,8 +32,8 @@ class Place(NamedTuple):
     follows: bool
 
 
-def title(line: Timeline, place: Place, world: int, width: int, ink: Ink) -> Row:
-    """Return the step, its length and where it stands among those kept."""
+def title(line: Timeline, place: Place, world: int, width: int, ink: Ink, turning: str) -> Row:
+    """Return the step, its length and where it stands among those kept; `turning` are the keys that show others."""
     missing = world - len(line.lanes)
     left: Row = [
         Segment(f" step {line.number:,}", ink["bold value"]),
@@ -42,7 +42,7 @@ def title(line: Timeline, place: Place, world: int, width: int, ink: Ink) -> Row
         Segment(f"  {missing:,} of {world:,} ranks have no record of it" if missing else "", ink["level-warning"]),
     ]
     where = "newest, follows" if place.follows else f"{place.back:,} back of {place.kept:,} kept"
-    return spread(left, [Segment(f"{where}  ←→ step ", ink["label"])], width)
+    return spread(left, [Segment(f"{where}  {turning} step ", ink["label"])], width)
 
 
 def axis(length: int, width: int, before: int, ink: Ink) -> Row:

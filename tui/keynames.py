@@ -1,0 +1,16 @@
+"""What keys are called in the texts of the dashboard: as this user has them, by the id of the action.
+
+No text names a key by itself, because the user may have moved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from textual.dom import DOMNode
+
+
+def keys_of(node: DOMNode) -> Mapping[str, str]:
+    """Return, by the id of an action, the first of its keys as it is told to the user."""
+    names: Mapping[str, str] = node.app.key_names  # type: ignore[attr-defined]  # of the one app there is
+    return names
