@@ -213,8 +213,12 @@ async def test_a_plot_may_be_left_before_it_is_there() -> None:
     app = dashboard(StillSource(frame()))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.screen.query(PlotPlace), "the screen")
-        place = app.screen.query_one(PlotPlace)
-        await place.make(None).remove()
+        await app.screen.query_one(PlotPlace).make(None).remove()
+        screen = RankScreen(app.frame, 0)
+        await app.push_screen(screen)
+        leaving = app.pop_screen()
+        screen._add_plot()
+        await leaving
         await pilot.pause()
     assert app.failure is None
 

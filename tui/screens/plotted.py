@@ -77,6 +77,9 @@ class PlottedScreen(LiveScreen):
         self.call_after_refresh(self._add_plot)
 
     def _add_plot(self) -> None:
+        if not self.is_attached:
+            # Left meanwhile.
+            return
         places = self.query(PlotPlace)
         if not places or not places.first().is_mounted:
             # Under load the first refresh can come before all of the screen is there.
