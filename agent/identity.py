@@ -86,8 +86,9 @@ def _row(pid: int) -> Row | None:
         return _row_by_psutil(pid)
     try:
         # The name in parentheses may hold anything; what follows it is state, parent, group, session, …; start is 20th.
-        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        uid = os.stat(_PROC / str(pid)).st_uid
+        with open(f"{_PROC}/{pid}/stat", "rb", buffering=0) as file:
+            fields = file.read().rpartition(b")")[2].split()
+        uid = os.stat(f"{_PROC}/{pid}").st_uid
     except OSError:
         return None
     state = fields[0].decode()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from operator import is_
+from operator import attrgetter, is_
 
 from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
@@ -26,6 +26,7 @@ METRICS = 64
 """Names a script may log before further ones are left out."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
+_NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
 
 
 class RankModel:
@@ -162,9 +163,20 @@ class RankModel:
     def means(self) -> Means:
         """What its recent steps were like; computed once for each batch of records."""
         if self._means is None:
-            told = self.told if self.told is not None and self.told.seq > self._seq else None
-            self._means = _of_steps(self._recent, self._latencies) if told is None else _of_summary(told)
+            told = self._newer_summary
+            self._means = _of_steps(self._recent) if told is None else _of_summary(told)
         return self._means
+
+    @property
+    def _newer_summary(self) -> Summary | None:
+        """The last summary, where it tells of steps of which there are no records."""
+        return self.told if self.told is not None and self.told.seq > self._seq else None
+
+    @property
+    def _percentiles(self) -> tuple[int | None, int | None]:
+        """The median and the 99th percentile of its all-reduces, in ns."""
+        told = self._newer_summary
+        return (percentiles(self._latencies) or (None, None)) if told is None else (told.p50_ns, told.p99_ns)
 
     @property
     def step(self) -> int | None:
@@ -218,6 +230,7 @@ class RankModel:
 
     def _drawn_up(self, now: float, state: str, log: str | None, exchange: tuple[float, float] | None) -> RankFrame:
         beat, hello, member, means = self.beat, self.hello, self.member, self.means
+        p50, p99 = self._percentiles
         moving = state in ("running", "stalled", "pausing")
         activity = "" if beat is None else clean(beat.activity, 60)
         if state == "starting" and beat is None:
@@ -236,8 +249,8 @@ class RankModel:
             losses=tuple(self._losses),
             step_ms=means.step_ms,
             phases_ms=means.phases_ms,
-            allreduce_p50_ms=means.p50_ms,
-            allreduce_p99_ms=means.p99_ms,
+            allreduce_p50_ms=_ms(p50),
+            allreduce_p99_ms=_ms(p99),
             allreduce_wait_ms=None if exchange is None else exchange[0],
             allreduce_transfer_ms=None if exchange is None else exchange[1],
             timed_every=1 if beat is None else beat.timed_every,
@@ -297,22 +310,26 @@ class Means:
     phases_ms: dict[str, float] | None
     device_ms: dict[str, float] | None
     samples_per_s: float | None
-    p50_ms: float | None
-    p99_ms: float | None
 
 
-def _of_steps(recent: deque[Step], latencies: deque[int]) -> Means:
+def _of_steps(recent: deque[Step]) -> Means:
     window = _window(recent)
-    count, wall = len(window), sum(step.wall_ns for step in window)
-    samples = [step.samples for step in window if step.samples is not None]
-    p50, p99 = percentiles(latencies) or (None, None)
+    if not window:
+        return Means(None, None, None, None)
+    # By field, not by step: a sum costs a tenth of what it takes to walk through the records.
+    (wall, *spans, samples) = zip(*map(_NUMBERS, window), strict=True)
+    known = [each for each in samples if each is not None]
+    total = sum(wall)
     return Means(
-        step_ms=wall / count / 1e6 if count else None,
-        phases_ms=_phases(window) if count else None,
+        step_ms=total / len(window) / 1e6,
+        phases_ms={
+            phase: sum(span) / len(span) / 1e6
+            for phase, span in zip(PHASES, spans, strict=True)
+            # A phase that was not observed in every step is left out.
+            if None not in span
+        },
         device_ms=_device(window),
-        samples_per_s=sum(samples) / wall * 1e9 if samples and wall else None,
-        p50_ms=_ms(p50),
-        p99_ms=_ms(p99),
+        samples_per_s=sum(known) / total * 1e9 if known and total else None,
     )
 
 
@@ -322,8 +339,6 @@ def _of_summary(told: Summary) -> Means:
         phases_ms=_told_phases(told),
         device_ms=None,
         samples_per_s=told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None,
-        p50_ms=_ms(told.p50_ns),
-        p99_ms=_ms(told.p99_ns),
     )
 
 
@@ -352,16 +367,6 @@ def _told_phases(told: Summary) -> dict[str, float]:
     if told.wait_ns is not None:
         phases["wait"] = told.wait_ns / 1e6
     phases["other"] = told.other_ns / 1e6
-    return phases
-
-
-def _phases(window: Sequence[Step]) -> dict[str, float]:
-    """Return the mean of each phase in ms; a phase that was not observed is left out."""
-    phases = {}
-    for phase in PHASES:
-        values = [getattr(step, f"{phase}_ns") for step in window]
-        if None not in values:
-            phases[phase] = sum(values) / len(values) / 1e6
     return phases
 
 

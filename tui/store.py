@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ddptop.tui.past import Past
 
 EVENTS = 500
+ALL_IN_SIGHT = 8
+"""In a larger group not every rank is drawn in every picture."""
 RENEWED_S = 1.0
 """The numbers of a group that sends summaries are added up no more often than this."""
 _ACTED = frozenset({"running", "pausing", "paused", "frozen"})
@@ -263,7 +265,10 @@ class Store:
         own = {rank: model.state(now) for rank, model in self._ranks.items()}
         state = self._run_state(own)
         _, culprit = self._cause()
-        states = {rank: _in_context(each, state, rank == culprit) for rank, each in own.items()}
+        shown = {each: _in_context(each, state, False) for each in set(own.values())}
+        states = {rank: shown[each] for rank, each in own.items()}
+        if culprit in own:
+            states[culprit] = _in_context(own[culprit], state, True)
         self._note_changes(now, state, states)
         hosts = {model.member.host for model in self._ranks.values() if model.member is not None}
 
@@ -277,7 +282,7 @@ class Store:
             )
 
         ranks: Sequence[RankFrame]
-        if self._brief:
+        if len(self._ranks) > ALL_IN_SIGHT:
             ranks = Ranks(len(self._ranks), draw, lambda field: self._tell(field, now, states))
         else:
             ranks = tuple(draw(rank) for rank in self._ranks)
@@ -317,14 +322,12 @@ class Store:
             return self._liveness.state
         if self._liveness is not None and self._liveness.frozen_at is not None:
             return "frozen"
-        live = [state for state in ranks.values() if state not in ENDED]
+        live = set(ranks.values()) - ENDED
         if not live:
             # All scripts have ended; how the run ended is for torchrun to say.
             return self._state or "starting"
-        if all(state == "paused" for state in live):
-            return "paused"
-        if any(state == "paused" for state in live):
-            return "pausing"
+        if "paused" in live:
+            return "paused" if len(live) == 1 else "pausing"
         for state in ("running", "stalled", "silent"):
             if state in live:
                 return state
@@ -345,11 +348,12 @@ class Store:
             if self._state is not None and not told:
                 self._add(EventLine(now, self._telling(state), None, _level(state)))
             self._state = state
-        for rank, each in ranks.items():
-            before = self._rank_states.get(rank)
-            if before not in (None, each) and each in ("silent", "stalled"):
-                self._add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
-        self._rank_states = dict(ranks)
+        if ranks != self._rank_states:
+            for rank, each in ranks.items():
+                before = self._rank_states.get(rank)
+                if before not in (None, each) and each in ("silent", "stalled"):
+                    self._add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
+            self._rank_states = dict(ranks)
         self._note_verdict(now)
 
     def _note_verdict(self, now: float) -> None:

@@ -14,11 +14,13 @@ from ddptop.tui.frame import Frame
 from ddptop.tui.mesh import place_of
 from ddptop.tui.store import Store
 from ddptop.tui.theme import DARK, Ink
+from ddptop.tui.widgets.lines import width_of
 from ddptop.tui.widgets.panel import Shape, draw_panel
 
 from .frames import EVIL, NOW, StillSource, frame, rank_frame
 from .test_app import until
 from .test_table import lines, numbers, table_of
+from .test_widgets import text_of
 
 INK = Ink(DARK)
 GRID = [{"data": data, "tensor": tensor} for data in range(12) for tensor in range(2)]
@@ -76,15 +78,15 @@ def test_a_panel_is_titled_with_its_place_where_there_is_room() -> None:
     """The place stands beside the number, and gives way to the step."""
     rank = rank_frame(3, coordinates={"data": 1, "tensor": 0})
     for width, there in ((60, True), (38, True), (24, False)):
-        title = draw_panel(rank, frame(), Shape(width, 7, chosen=False), INK)[0].text
+        title = text_of(draw_panel(rank, frame(), Shape(width, 7, chosen=False), INK)[0])
         assert ("dp1·tp0" in title) is there, title
         assert len(title) == width
-    assert "1,284" in draw_panel(rank, frame(), Shape(38, 7, chosen=False), INK)[0].text
+    assert "1,284" in text_of(draw_panel(rank, frame(), Shape(38, 7, chosen=False), INK)[0])
 
 
 def test_names_of_axes_are_text() -> None:
     """An axis of any name keeps its panel in its box."""
     rank = replace(rank_frame(0), coordinates={EVIL[:20]: 1, "x" * 20: 2})
-    strips = draw_panel(rank, frame(), Shape(50, 8, chosen=False), INK)
-    assert {strip.cell_length for strip in strips} == {50}
+    rows = draw_panel(rank, frame(), Shape(50, 8, chosen=False), INK)
+    assert {width_of(row) for row in rows} == {50}
     assert place_of({"data": 3, "my_axis": 4}) == "dp3·my_axis4"

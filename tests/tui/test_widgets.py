@@ -82,15 +82,15 @@ def test_a_panel_fills_exactly_its_box(state: str, shape: tuple[int, int]) -> No
         rank_frame(1, state, host=EVIL, activity=EVIL, device=EVIL, memory_total_bytes=2**33, step=10**12),
     ]
     for rank in ranks:
-        strips = draw_panel(rank, whole, Shape(*shape, chosen=True), INK)
-        assert [strip.cell_length for strip in strips] == [shape[0]] * shape[1]
-        assert MARKS[state] in strips[0].text
+        rows = draw_panel(rank, whole, Shape(*shape, chosen=True), INK)
+        assert [width_of(row) for row in rows] == [shape[0]] * shape[1]
+        assert MARKS[state] in text_of(rows[0])
 
 
 def test_unknown_is_a_dash_in_the_panel() -> None:
     """A rank of which only its state is known shows dashes and no number."""
-    strips = draw_panel(RankFrame(0, "running", ""), frame(), Shape(50, 10, False), INK)
-    body = " ".join(strip.text for strip in strips[1:])
+    rows = draw_panel(RankFrame(0, "running", ""), frame(), Shape(50, 10, False), INK)
+    body = " ".join(map(text_of, rows[1:]))
     assert "–" in body
     assert not any(char.isdigit() and char != "0" for char in body.replace("p50", "").replace("p99", ""))
 

@@ -36,5 +36,5 @@ class EventList(Roll[EventLine], can_focus=False):
 
     def show(self, frame: Frame) -> None:
         """Take a new picture."""
-        if frame.events != self._items or not frame.events:
+        if frame.events != self._items or not self._empty:
             self.show_items(frame.events, empty="nothing has happened yet")

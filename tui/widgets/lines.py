@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from textual.geometry import Size
+from rich.style import Style
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -71,6 +72,14 @@ def packed(pieces: Iterable[Row], width: int, gap: int = 2) -> Row:
 class Drawn(ScrollView):
     """A widget that draws its own cells in the theme's ink."""
 
+    _base = Style.null()
+    """Of the cells that have no style of their own. It takes long to tell: once for each painting, not each line."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the lines of a part."""
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     @property
     def ink(self) -> Ink:
         """Styles of the theme now in use."""
@@ -78,8 +87,7 @@ class Drawn(ScrollView):
 
     def grounded(self, strip: Strip, start: int, end: int) -> Strip:
         """Return a part of a line, on the widget's own ground and filled up to its end."""
-        base = self.rich_style
-        return strip.crop_extend(start, end, base).apply_style(base)
+        return strip.crop_extend(start, end, self._base).apply_style(self._base)
 
 
 class Page(Drawn):

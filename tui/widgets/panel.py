@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from textual.strip import Strip
 
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.mesh import place_of
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
-from ddptop.tui.widgets.lines import Row, figure, fitted, spread, strip_of, width_of
+from ddptop.tui.widgets.lines import Row, figure, fitted, spread, width_of
 
 MIN_WIDTH = 38
 """Cells a panel needs to show everything, its border included."""
@@ -36,8 +35,8 @@ class Shape:
     chosen: bool
 
 
-def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Strip]:
-    """Return the lines of a panel, border included."""
+def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[Row]:
+    """Return the lines of a panel, border included, all as wide as it is."""
     inner = shape.width - 4
     if rank.state == "starting" and not rank.step:
         content = _starting(rank, frame, inner, ink)
@@ -47,20 +46,19 @@ def draw_panel(rank: RankFrame, frame: Frame, shape: Shape, ink: Ink) -> list[St
     return _boxed(content, left, _right_title(rank, inner - 1 - width_of(left), ink), shape, ink)
 
 
-def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) -> list[Strip]:
+def _boxed(content: list[Row], left: Row, right: Row, shape: Shape, ink: Ink) -> list[Row]:
     a, b, c, d, e, f, g = _HEAVY if shape.chosen else _ROUND
     line = ink["rank-chosen"] if shape.chosen else ink["rank-border"]
     inner = shape.width - 4
     gap = inner - width_of(left) - width_of(right)
     top = [Segment(a + b, line), *left, Segment(b * max(0, gap), line), *right, Segment(b + c, line)]
-    strips = [strip_of(top, shape.width)]
+    rows = [fitted(top, shape.width)]
+    edge, gap_cell = Segment(d, line), Segment(" ")
     for index in range(shape.height - 2):
         row = content[index] if index < len(content) else []
-        strips.append(
-            strip_of([Segment(d, line), Segment(" "), *fitted(row, inner), Segment(" "), Segment(d, line)], shape.width)
-        )
-    strips.append(Strip([Segment(e + f * (shape.width - 2) + g, line)]))
-    return strips
+        rows.append([edge, gap_cell, *fitted(row, inner), gap_cell, edge])
+    rows.append([Segment(e + f * (shape.width - 2) + g, line)])
+    return rows
 
 
 def _left_title(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> Row:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
 
+from rich.segment import Segment
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
 from ddptop.tui.frame import Frame
+from ddptop.tui.widgets.lines import Row
 from ddptop.tui.widgets.panel import MAX_HEIGHT, MIN_HEIGHT, MIN_WIDTH, Shape, draw_panel
 from ddptop.tui.widgets.rankview import RankView
 
@@ -25,6 +28,23 @@ def arrange(ranks: int, width: int, lines: int) -> tuple[int, int, int]:
     columns = math.ceil(ranks / rows) if rows else 1
     height = max(MIN_HEIGHT, min(MAX_HEIGHT, lines // rows)) if rows else MIN_HEIGHT
     return columns, rows, height
+
+
+class Plan(NamedTuple):
+    """Where the panels are."""
+
+    columns: int
+    rows: int
+    height: int
+    """Lines of a panel."""
+    width: int
+    """Cells of all columns together."""
+
+    def place(self, index: int) -> Region:
+        """Return where a panel is, among all lines that there are."""
+        row, column = divmod(index, self.columns)
+        left = self.width * column // self.columns
+        return Region(left, row * self.height, self.width * (column + 1) // self.columns - left, self.height)
 
 
 class PanelGrid(RankView):
@@ -54,15 +74,16 @@ class PanelGrid(RankView):
 
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(frame, **options)
-        self._drawn: dict[int, tuple[Shape, list[Strip]]] = {}
+        self._drawn: dict[int, tuple[Shape, list[Row]]] = {}
 
     # Layout
 
     @property
-    def _plan(self) -> tuple[int, int, int]:
+    def _plan(self) -> Plan:
         # One cell is kept for the scrollbar whether it is there or not: a layout that
         # depended on it could make it come and go for ever.
-        return arrange(len(self.frame.ranks), self.container_size.width - 1, self._budget)
+        arranged = arrange(len(self.frame.ranks), self.container_size.width - 1, self._budget)
+        return Plan(*arranged, self.scrollable_content_region.width)
 
     @property
     def _budget(self) -> int:
@@ -79,66 +100,64 @@ class PanelGrid(RankView):
         self.bring_into_view()
 
     def _rearrange(self) -> None:
-        _, rows, height = self._plan
+        plan = self._plan
         self._drawn.clear()
-        self.virtual_size = Size(0, rows * height)
+        self.virtual_size = Size(0, plan.rows * plan.height)
         self.refresh()
-
-    def _place(self, index: int) -> Region:
-        columns, _, height = self._plan
-        row, column = divmod(index, columns)
-        width = self.scrollable_content_region.width
-        left = width * column // columns
-        return Region(left, row * height, width * (column + 1) // columns - left, height)
 
     # Painting
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture and repaint the panels in sight that look different in it."""
+        """Take a new picture and repaint the lines in sight that look different in it."""
         before, self.frame = self.frame, frame
         if len(before.ranks) != len(frame.ranks):
             self._rearrange()
             self.refresh(layout=True)
             return
+        plan = self._plan
         drawn, self._drawn = self._drawn, {}
-        for index in self._visible:
-            self._drawn[index] = fresh = self._shape(index), self._draw(index)
-            if drawn.get(index) != fresh:
-                self.refresh(self._place(index).translate(-self.scroll_offset))
+        changed: set[int] = set()
+        for index in self._visible(plan):
+            place = plan.place(index)
+            shape, rows = self._drawn[index] = self._draw(index, place)
+            old_shape, old_rows = drawn.get(index, (None, rows))
+            if old_shape != shape:
+                changed.update(place.line_range)
+            else:
+                changed.update(place.y + line for line, row in enumerate(rows) if row != old_rows[line])
+        for line in changed:
+            self.refresh_line(line)
 
     @property
     def in_sight(self) -> frozenset[int]:
         """Ranks whose panels can be seen: they draw the loss of every step."""
-        return frozenset(self.frame.ranks[index].rank for index in self._visible)
+        return frozenset(self.frame.ranks[index].rank for index in self._visible(self._plan))
 
-    @property
-    def _visible(self) -> range:
-        """Indices of the ranks whose panels can be seen."""
-        columns, _, height = self._plan
+    def _visible(self, plan: Plan) -> range:
+        """Return the indices of the ranks whose panels can be seen."""
         top, lines = self.scroll_offset.y, self.scrollable_content_region.height
-        last = -(-(top + lines) // height) * columns
-        return range(top // height * columns, min(last, len(self.frame.ranks)))
+        last = -(-(top + lines) // plan.height) * plan.columns
+        return range(top // plan.height * plan.columns, min(last, len(self.frame.ranks)))
 
-    def _shape(self, index: int) -> Shape:
-        region = self._place(index)
-        return Shape(region.width, region.height, self.frame.ranks[index].rank == self.chosen)
-
-    def _draw(self, index: int) -> list[Strip]:
-        return draw_panel(self.frame.ranks[index], self.frame, self._shape(index), self.ink)
+    def _draw(self, index: int, place: Region) -> tuple[Shape, list[Row]]:
+        rank = self.frame.ranks[index]
+        shape = Shape(place.width, place.height, rank.rank == self.chosen)
+        return shape, draw_panel(rank, self.frame, shape, self.ink)
 
     def render_line(self, y: int) -> Strip:
         """Return one line through the panels of a row."""
-        columns, _, height = self._plan
-        row, line = divmod(y + self.scroll_offset.y, height)
-        parts = []
-        for index in range(row * columns, min((row + 1) * columns, len(self.frame.ranks))):
-            shape = self._shape(index)
+        plan = self._plan
+        row, line = divmod(y + self.scroll_offset.y, plan.height)
+        parts: list[Row] = []
+        for index in range(row * plan.columns, min((row + 1) * plan.columns, len(self.frame.ranks))):
+            place = plan.place(index)
             drawn = self._drawn.get(index)
-            # A resize can paint once before it is told: what was drawn has another shape then.
-            if drawn is None or drawn[0] != shape:
-                drawn = self._drawn[index] = shape, self._draw(index)
+            # A resize can paint once before it is told: what was drawn has another size then.
+            if drawn is None or (drawn[0].width, drawn[0].height) != (place.width, place.height):
+                drawn = self._drawn[index] = self._draw(index, place)
             parts.append(drawn[1][line])
-        return self.grounded(Strip.join(parts), 0, self.size.width)
+        # A strip costs more than the segments in it: one for the line, not one for each panel.
+        return self.grounded(Strip(Segment.simplify(chain.from_iterable(parts))), 0, self.size.width)
 
     def notify_style_update(self) -> None:
         """Draw all again, in the colors of another theme."""
@@ -147,10 +166,20 @@ class PanelGrid(RankView):
 
     # Choosing
 
+    def mark(self, before: int) -> None:
+        """Draw both panels anew."""
+        plan = self._plan
+        for index in {self._index_of(before), self._index}:
+            self._drawn.pop(index, None)
+            self.refresh(plan.place(index).translate(-self.scroll_offset))
+
     @property
     def _index(self) -> int:
+        return self._index_of(self.chosen)
+
+    def _index_of(self, rank: int) -> int:
         numbers = self.frame.values("rank")
-        return numbers.index(self.chosen) if self.chosen in numbers else 0
+        return numbers.index(rank) if rank in numbers else 0
 
     def _choose(self, index: int) -> None:
         if 0 <= index < len(self.frame.ranks):
@@ -159,7 +188,7 @@ class PanelGrid(RankView):
     def bring_into_view(self) -> None:
         """Scroll to the chosen rank's panel."""
         if self.frame.ranks:
-            self.scroll_to_region(self._place(self._index), animate=False)
+            self.scroll_to_region(self._plan.place(self._index), animate=False)
 
     def action_move(self, by: int) -> None:
         """Choose a neighbour."""
@@ -167,9 +196,9 @@ class PanelGrid(RankView):
 
     def action_move_row(self, by: int) -> None:
         """Choose the neighbour above or below; from the last full row, the last rank."""
-        columns, rows, _ = self._plan
-        if 0 <= self._index // columns + by < rows:
-            self._choose(min(self._index + by * columns, len(self.frame.ranks) - 1))
+        plan = self._plan
+        if 0 <= self._index // plan.columns + by < plan.rows:
+            self._choose(min(self._index + by * plan.columns, len(self.frame.ranks) - 1))
 
     def action_cycle(self, by: int) -> None:
         """Choose the next rank, after the last one the first."""
@@ -186,8 +215,9 @@ class PanelGrid(RankView):
         if offset is None:
             return
         place = offset + self.scroll_offset
-        for index in self._visible:
-            if self._place(index).contains(place.x, place.y):
+        plan = self._plan
+        for index in self._visible(plan):
+            if plan.place(index).contains(place.x, place.y):
                 self._choose(index)
                 if event.chain == 2:
                     self.action_open()

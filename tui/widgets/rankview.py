@@ -53,13 +53,13 @@ class RankView(Drawn, can_focus=True):
         self.frame = frame
         self.refresh()
 
-    def watch_chosen(self, before: int) -> None:
+    def watch_chosen(self, before: int, chosen: int) -> None:
         """Mark the rank and bring it into sight."""
         if not self.is_mounted:
             return
         self.mark(before)
         self.bring_into_view()
-        self.post_message(self.Chosen(self.chosen))
+        self.post_message(self.Chosen(chosen))
 
     def mark(self, before: int) -> None:
         """Draw the rank as chosen, and the one chosen `before` no longer."""
