@@ -158,6 +158,11 @@ async def test_a_digit_alone_is_the_key_that_it_is_elsewhere(monkeypatch: pytest
                 await until(pilot, lambda: screen.views == 2, "the view")  # noqa: B023 - awaited within the turn
 
 
+def test_a_frame_may_come_before_the_widgets() -> None:
+    """A screen that has not been laid out yet can be asked what it shows, as happens when another run is shown."""
+    assert RunScreen(frame(), "table").in_sight == {0}
+
+
 async def test_a_stop_asks_how() -> None:
     """Saving comes first where the script can, unsaved is a choice, and without either nothing is done."""
     source = StillSource(frame(checkpoints=True))

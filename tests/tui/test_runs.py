@@ -215,11 +215,11 @@ def test_attach_lists_several_live_runs(monkeypatch: pytest.MonkeyPatch, termina
 async def test_names_from_outside_stay_text() -> None:
     """A run whose program is markup and escapes changes nothing but its own line."""
     hostile = frame(run="odd-0001", program=EVIL)
-    for size in SIZES.values():
+    for size in (*SIZES.values(), (100, 30)):
         async with dashboard(StillFleet((PICTURES[0], hostile)), listed=True).run_test(size=size) as pilot:
             await until(pilot, lambda: "odd-0001" in seen(pilot.app), "the run")
             assert "\x1b" not in seen(pilot.app)
-            assert "[/fo" in seen(pilot.app)
+            assert size != (100, 30) or "[/fo" in seen(pilot.app)
 
 
 # The launch dialog
@@ -405,3 +405,17 @@ def test_the_remark_is_that_of_the_verdict() -> None:
 
     assert line_of(PICTURES[0]).remark == "rank 2"
     assert line_of(replace(PICTURES[0], verdict=None)).remark == ""
+
+
+async def test_arrows_reach_every_field_of_a_short_form() -> None:
+    """Where the form has to scroll, down goes to the next field all the same, and brings it into sight."""
+    async with dashboard(StillFleet()).run_test(size=(80, 24)) as pilot:
+        screen = await dialog(pilot)
+        fields = [each for each in screen.query(Field) if each.display]
+        for each in fields[1:]:
+            await pilot.press("down")
+            assert pilot.app.focused is not None
+            assert each in pilot.app.focused.ancestors, each.key
+            await until(
+                pilot, lambda each=each: screen.query_one("#fields").region.contains_region(each.region), "sight"
+            )  # type: ignore[misc]

@@ -120,7 +120,7 @@ async def test_typing_filters_and_escape_brings_all_back() -> None:
         app = await opened(pilot, "slash", *"node-1 k g q")
         assert numbers(app) == []
         assert "No rank matches" in lines(app)[1]
-        assert "esc shows all ranks" in lines(app)[2]
+        assert "esc shows all ranks" in lines(app)[3]
         await pilot.press(*["backspace"] * 6)
         assert numbers(app) == [4, 5, 6, 7]
         assert "4 of 12 ranks" in str(table_of(app).border_title)

@@ -80,9 +80,9 @@ def help_rows(keys: Sequence[tuple[str, str, str]], ink: Ink, width: int) -> lis
         if place != last:
             rows += [[], [Segment(f"keys: {place}", ink["bold brand"])]]
             last = place
-        lines = textwrap.wrap(what, max(10, width - 18 - len(key[16:])))
-        rows.append([Segment(f"  {key:<16}", ink["bold value"]), Segment(lines[0], ink["value"])])
-        rows += [[Segment(" " * 18 + line, ink["value"])] for line in lines[1:]]
+        lines = textwrap.wrap(what, max(10, width - 19 - len(key[16:])))
+        rows.append([Segment(f"  {key:<16} ", ink["bold value"]), Segment(lines[0], ink["value"])])
+        rows += [[Segment(" " * 19 + line, ink["value"])] for line in lines[1:]]
     rows += [[], [Segment("states", ink["bold brand"])]]
     for state in STATES:
         hue = ink[f"bold state-{state}"]

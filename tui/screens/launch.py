@@ -33,6 +33,10 @@ _SCRIPT: Final = "script", "arguments"
 """Fields that are asked of a script alone."""
 
 
+class Fields(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """The lines of the form; the arrows go from one to the next, and it scrolls with them."""
+
+
 class LaunchDialog(ModalScreen["str | None"]):
     """Fills in a launch and starts it; returns the name of the run, or None."""
 
@@ -80,7 +84,7 @@ class LaunchDialog(ModalScreen["str | None"]):
         programs = [(f"{name}", name) for name in CATALOGUE]
         with Vertical(id="dialog", classes="-broad -harmless -form"):
             yield Static("Launch a run", id="question")
-            with VerticalScroll(id="fields", can_focus=False):
+            with Fields(id="fields"):
                 yield Field("program", "program", "", draft.program, choices=[*programs, ("a script …", "")])
                 chooses = f"a Python file; {keys['launch.choose']} chooses one"
                 yield Field("script", "script", chooses, draft.script, usual="train.py")

@@ -134,7 +134,8 @@ class RunScreen(PlottedScreen):
     @property
     def in_sight(self) -> frozenset[int]:
         """Ranks of which single steps are shown."""
-        return self.view.in_sight | {self.rank}
+        # A frame may come before the view is there.
+        return super().in_sight | (self.view.in_sight if self._shows else frozenset())
 
     def choose(self, rank: int) -> None:
         """Choose a rank, as the user may have done on another screen."""

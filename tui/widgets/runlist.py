@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -337,15 +336,12 @@ def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
     room = width - 2
     state = [*_remark(line, ink), Segment(f" {line.state}", ink[f"state-{line.state}"])]
     name = units.fit(line.run, room - 2 - width_of(state))
-    place = max(7, room - 30)
-    program = f"{line.program} ×{line.world}"
-    if cell_len(program) > place:
-        # Half a name would say nothing; the run's own stands above.
-        program = f"×{line.world}"
+    # Its program would be cut to half a word; the run's own name, made of it, stands above.
+    world = f"×{line.world:,}"
     return (
         [*_state(line, ink), Segment(name, ink["bold value"]), *state],
         [
-            Segment(f"  {units.fit(program, place)} ", ink["label"]),
+            Segment(f"  {units.fit(world, max(7, room - 30))} ", ink["label"]),
             figure(units.shorten(_progress(line), 11).rjust(11), ink),
             Segment(" "),
             figure(units.loss(line.loss), ink),

@@ -176,8 +176,8 @@ class RankTable(RankView):
         else:
             texts = [
                 f" No rank matches “{units.clean(self._filter, 60)}”.",
-                f" {keys_of(self)['table.clear']} shows all ranks again; "
-                "a filter is looked for in rank number, place, host, state and activity",
+                " A filter is looked for in rank number, place, host, state and activity.",
+                f" {keys_of(self)['table.clear']} shows all ranks again.",
             ]
         return [Segment(texts[line] if line < len(texts) else "", self.ink["label" if line else "bold value"])]
 
