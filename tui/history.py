@@ -20,7 +20,7 @@ from ddptop.tui.units import clean
 
 MOST_NAMES: Final = 64
 """Names of values given by the script that are kept; further ones are counted."""
-_WAITING: Final = 64
+_LEAST_WAITING: Final = 64
 """Rows that wait before they are taken into arrays together: one by one costs ten times as much."""
 _FURTHEST: Final = 2**53
 """Steps beyond are no count of anything."""
@@ -40,6 +40,7 @@ class _Kept:
     def __init__(self, columns: int, capacity: int) -> None:
         self._width = columns + 2
         self._waiting = array("d")
+        self._most_waiting = max(_LEAST_WAITING, capacity) * self._width
         self._track = Track(capacity)
         self.first = self.last = 0
         """The first and the last step taken in; 0 before there was one."""
@@ -50,7 +51,7 @@ class _Kept:
         self.last = step
         self.first = self.first or step
         self._waiting.extend((step, at_ns / 1e9, *values))
-        if len(self._waiting) >= _WAITING * self._width:
+        if len(self._waiting) >= self._most_waiting:
             self._settle()
 
     def _settle(self) -> None:

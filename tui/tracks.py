@@ -98,10 +98,20 @@ class _Level:
         if self._above is not None:
             self._above.add(rank, since * self.width_ns, until * self.width_ns - 1, sums)
 
+    def add_closed(self, rank: int, ends_ns: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
+        buckets = ends_ns // self.width_ns
+        first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
+        self._put(np.full(len(first), rank), buckets[first], np.add.reduceat(sums, first))
+
     def _write(self) -> None:
         ranks, buckets = (np.array([each[index] for each in self._closed], np.int64) for index in (0, 1))
         sums = np.array([each[2] for each in self._closed], np.float64)
         self._closed.clear()
+        self._put(ranks, buckets, sums)
+
+    def _put(
+        self, ranks: npt.NDArray[np.int64], buckets: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]
+    ) -> None:
         # 0 / 0: nothing is known of it.
         with np.errstate(invalid="ignore", divide="ignore"):
             means = sums[:, 1 : len(self._divisors) + 1] / sums[:, self._divisors]
@@ -150,6 +160,11 @@ class Ring:
         for level in self._levels:
             level.touched.add(rank)
 
+    def add_closed(self, rank: int, ends_ns: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
+        """Take in sums over moments that are all before those of the rank that come by `add`; one row a moment."""
+        for level in self._levels:
+            level.add_closed(rank, ends_ns, sums)
+
     def window(self, level: int, field: int, last: int, count: int, rank: int | None = None) -> Array:
         """Return `count` buckets up to number `last`, one row a rank, NaN where nothing is known."""
         ring = self._levels[level]
@@ -167,14 +182,16 @@ class Tracks:
 
     def take(self, rank: int, step: Step) -> None:
         """Take in a step record."""
-        end, wait, loss = step.end_at_ns, step.wait_ns, step.loss
-        if not 0 < end < _LAST_NS:
-            return
-        sums = (
-            1, step.step, step.wall_ns, step.data_ns, step.forward_ns, step.backward_ns, step.optimizer_ns,
-            math.nan if wait is None else wait, 0.0 if loss is None else _bounded(loss), 0 if loss is None else 1,
-        )  # fmt: skip
-        self._steps.add(rank, end - max(0, step.wall_ns), end, sums)
+        end = step.end_at_ns
+        if 0 < end < _LAST_NS:
+            self._steps.add(rank, end - max(0, step.wall_ns), end, _sums(step))
+
+    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
+        """Take in records from before the first of the rank's others: together, at a tenth of the cost of each."""
+        steps = [step for step in steps if 0 < step.end_at_ns < _LAST_NS]
+        if steps:
+            ends = np.array([step.end_at_ns for step in steps], np.int64)
+            self._steps.add_closed(rank, ends, np.array([_sums(step) for step in steps], np.float64))
 
     def take_means(self, rank: int, end_at_ns: int, span_ns: int, steps: int, means: Sequence[float]) -> None:
         """Take in the means of `steps` steps that took `span_ns` in all.
@@ -233,6 +250,14 @@ class Tracks:
             known = of("data") + of("forward") + of("backward") + of("optimizer")
             return scaled(of("step") - known - np.nan_to_num(of("wait")))
         return scaled(of(metric))
+
+
+def _sums(step: Step) -> tuple[float, ...]:
+    wait, loss = step.wait_ns, step.loss
+    return (
+        1, step.step, step.wall_ns, step.data_ns, step.forward_ns, step.backward_ns, step.optimizer_ns,
+        math.nan if wait is None else wait, 0.0 if loss is None else _bounded(loss), 0 if loss is None else 1,
+    )  # fmt: skip
 
 
 def _bounded(loss: float) -> float:
