@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,11 @@ _LEAST_WAITING: Final = 64
 """Rows that wait before they are taken into arrays together: one by one costs ten times as much."""
 _FURTHEST: Final = 2**53
 """Steps beyond are no count of anything."""
+_LIVE: Final = "live"
+_EARLIER: Final = "earlier"
+"""From a recording: of before the dashboard came."""
+_SAMPLED: Final = "sampled"
+"""Stand for all steps before the live ones, until a recording has been read."""
 
 
 def capacity_for(world: int) -> int:
@@ -75,47 +80,60 @@ class History:
         """Values left out because there were too many names."""
         self.records = 0
         """Records taken in so far: another number says that there is something new to draw."""
-        self.recorded = False
-        """True where a recording has all steps, so that samples of the earlier ones are not needed."""
         self.only_earlier = False
         """True where the recording has all there is: of an ended run."""
-        self._before = {False: 0, True: 0}
+        self._before = {_LIVE: 0, _EARLIER: 0}
         """Steps of the generations before, which live records and those of before the dashboard count on from."""
         self.complete = True
-        """False while a recording is being read."""
+        """False while what was before is being read."""
         self._cleaned: dict[str, str] = {}
         """Names as they are kept, by the names as they were given."""
         self._capacity = capacity_for(world)
         self._memory = [math.nan] * world
-        self._parts: dict[tuple[int, str, bool], _Kept] = {}
-        """By rank, name ("" for the recorded numbers) and whether it came before what is live."""
+        self._parts: dict[tuple[int, str, str], _Kept] = {}
+        """By rank, name ("" for the recorded numbers) and where it came from."""
 
-    def take(self, rank: int, step: Step, *, earlier: bool = False) -> None:
-        """Take in a record; in order, those of before the dashboard came among themselves."""
-        number = step.step + self._before[earlier]
-        if earlier and self._is_live(rank, number):
-            return
+    def take(self, rank: int, step: Step) -> None:
+        """Take in a live record; in order."""
+        self._take(rank, step, step.step + self._before[_LIVE], _LIVE, self._memory[rank])
+
+    def take_earlier(self, rank: int, step: Step) -> None:
+        """Take in a recorded step of before the dashboard came; in order among themselves."""
+        number = step.step + self._before[_EARLIER]
+        live = self._parts.get((rank, "", _LIVE))
+        if live is None or number < live.first:
+            self._take(rank, step, number, _EARLIER)
+
+    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
+        """Take in steps from before the first live one that stand for those between them; in order."""
+        for step in steps:
+            self._take(rank, step, step.step + self._before[_LIVE], _SAMPLED)
+
+    def complete_earlier(self) -> None:
+        """Say that all that is recorded was taken in: nothing has to stand for it any more."""
+        self.complete = True
         self.records += 1
-        memory = math.nan if earlier else self._memory[rank]
-        self._kept(rank, "", earlier).add(number, step.end_at_ns, _row(step, memory))
-        self._take_custom(rank, number, step.end_at_ns, step.metrics, earlier=earlier)
+        for rank, name, part in list(self._parts):
+            if part == _SAMPLED and (rank, name, _EARLIER) in self._parts:
+                del self._parts[rank, name, part]
 
-    def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], *, earlier: bool) -> None:
+    def _take(self, rank: int, step: Step, number: int, part: str, memory: float = math.nan) -> None:
+        self.records += 1
+        self._kept(rank, "", part).add(number, step.end_at_ns, _row(step, memory))
+        self._take_custom(rank, number, step.end_at_ns, step.metrics, part)
+
+    def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], part: str) -> None:
         for name, value in values.items():
             known = self._cleaned.get(name) or self._known(name)
             if known:
-                self._kept(rank, known, earlier).add(step, at_ns, (_number(value),))
-
-    def _is_live(self, rank: int, step: int) -> bool:
-        live = self._parts.get((rank, "", False))
-        return live is not None and step >= live.first
+                self._kept(rank, known, part).add(step, at_ns, (_number(value),))
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
         self.records += 1
-        number = told.step + self._before[False]
-        self._kept(told.rank, "", False).add(number, told.end_at_ns, _means(told, self._memory[told.rank]))
-        self._take_custom(told.rank, number, told.end_at_ns, told.metrics, earlier=False)
+        number = told.step + self._before[_LIVE]
+        self._kept(told.rank, "", _LIVE).add(number, told.end_at_ns, _means(told, self._memory[told.rank]))
+        self._take_custom(told.rank, number, told.end_at_ns, told.metrics, _LIVE)
 
     def take_memory(self, rank: int, memory_bytes: int | None) -> None:
         """Take in a reading; it counts for the steps from here on."""
@@ -123,12 +141,12 @@ class History:
 
     def count_on(self, last: int, *, earlier: bool = False) -> None:
         """Let what comes from here on follow step `last`: all ranks were started anew and count from one again."""
-        self._before[earlier] = last
+        self._before[_EARLIER if earlier else _LIVE] = last
 
     @property
     def last_earlier(self) -> int:
         """The last step of before the dashboard, of any rank."""
-        return max((kept.last for (_, _, earlier), kept in self._parts.items() if earlier), default=0)
+        return max((kept.last for (_, _, part), kept in self._parts.items() if part == _EARLIER), default=0)
 
     def forget(self, rank: int) -> None:
         """Forget a rank: a new process in its place counts from one again."""
@@ -136,8 +154,8 @@ class History:
         for key in [key for key in self._parts if key[0] == rank]:
             del self._parts[key]
 
-    def _kept(self, rank: int, name: str, earlier: bool) -> _Kept:
-        key = rank, name, earlier
+    def _kept(self, rank: int, name: str, part: str) -> _Kept:
+        key = rank, name, part
         kept = self._parts.get(key)
         if kept is None:
             kept = self._parts[key] = _Kept(1 if name else len(RECORDED), self._capacity)
@@ -155,12 +173,12 @@ class History:
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step kept of a rank, None where there is none."""
-        parts = [
-            kept
-            for earlier in (True, False)
-            if (kept := self._parts.get((rank, "", earlier))) is not None and kept.last
-        ]
+        parts = [kept for kept in (self._before_live(rank, ""), self._parts.get((rank, "", _LIVE))) if kept is not None]
+        parts = [kept for kept in parts if kept.last]
         return (min(kept.first for kept in parts), max(kept.last for kept in parts)) if parts else None
+
+    def _before_live(self, rank: int, name: str) -> _Kept | None:
+        return self._parts.get((rank, name, _SAMPLED)) or self._parts.get((rank, name, _EARLIER))
 
     @property
     def last(self) -> int:
@@ -171,7 +189,7 @@ class History:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
         name = metric.removeprefix(CUSTOM) if metric.startswith(CUSTOM) else ""
         column = 0 if name else RECORDED.index(metric)
-        live, past = self._parts.get((rank, name, False)), self._parts.get((rank, name, True))
+        live, past = self._parts.get((rank, name, _LIVE)), self._before_live(rank, name)
         parts = []
         if past is not None:
             before = last if live is None else min(last, live.first - 1)

@@ -125,8 +125,8 @@ class Link:
         """By rank: the socket that asks, the command's id, when to give up."""
         self._asked: set[int] = set()
         """Ranks whose past was asked for."""
-        self._filled = False
-        """True once all that was asked for at first has come."""
+        self._filled = self._brief
+        """True once all that was asked for at first has come; a large group tells of now before that."""
         self._generation = 0
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
@@ -248,9 +248,12 @@ class Link:
             yield from filter(self._is_of_the_past, recording.read_steps(database))
             yield from recording.read_events(database)
         else:
-            if self.store.past is not None:
-                self.store.past.history.recorded = True
             yield from recording.read_events(database)
+
+    def _tell_whole(self, *, whole: bool) -> None:
+        """Let it be seen that the past is still on its way."""
+        if self.store.past is not None:
+            self.store.past.history.complete = whole and self._earlier is None
 
     def _take_earlier(self, deadline: float) -> None:
         """Take in the steps of before, once what is needed at once is there."""
@@ -266,7 +269,7 @@ class Link:
             if time.monotonic() > deadline:
                 return
         self._earlier = None
-        past.history.complete = True
+        past.history.complete_earlier()
 
     def _is_of_the_past(self, message: wire.Telemetry) -> bool:
         return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
@@ -317,7 +320,7 @@ class Link:
         gaps = self.store.gaps()
         if not self._brief:
             # What was before is asked for at once, not only when a record comes that shows that it is missing.
-            gaps = {rank: 1 for rank in self._connected.keys() - self._asked} | gaps
+            gaps = dict.fromkeys(self._connected.keys() - self._asked, 1) | gaps
         for rank, first in gaps.items():
             if rank in self._fills or rank not in self._connected:
                 continue
@@ -328,6 +331,7 @@ class Link:
             asked = MOST_WATCHED if self._brief else self._run.world
             whole, samples = max(LEAST_RECORDS, WHOLE_RECORDS // asked), min(MOST_SAMPLES, SAMPLES // asked)
             socket.send(wire.encode(wire.Fill(1, first, whole, samples)))
+            self._tell_whole(whole=self._filled)
             self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
             self._asked.add(rank)
 
@@ -351,6 +355,7 @@ class Link:
                 socket.close(linger=0)
                 del self._fills[rank]
                 self._filled = self._filled or not self._fills
+                self._tell_whole(whole=self._filled)
 
     def frame(self, now: float) -> Frame:
         """Return the picture of this moment."""

@@ -72,11 +72,10 @@ class Past:
             self.history.take(rank, step)
 
     def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
-        """Take in records that stand for others that are not sent: they are part of the course, but no steps to show."""
+        """Take in records that stand for others that are not sent: part of the course, but no steps to show."""
         self.tracks.take_samples(rank, steps)
-        if not (self.history.only_earlier or self.history.recorded):
-            for step in steps:
-                self.history.take(rank, step)
+        if not self.history.only_earlier:
+            self.history.take_samples(rank, steps)
 
     def take_earlier(self, recorded: Steps) -> None:
         """Take in records of before, which only the history has room for; in order among themselves."""
@@ -85,7 +84,7 @@ class Past:
             self.history.count_on(self.history.last_earlier, earlier=True)
         if 0 <= recorded.rank < self.steps.world and recorded.generation == self._generation:
             for step in recorded.steps:
-                self.history.take(recorded.rank, step, earlier=True)
+                self.history.take_earlier(recorded.rank, step)
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""

@@ -109,9 +109,7 @@ class _Level:
         self._closed.clear()
         self._put(ranks, buckets, sums)
 
-    def _put(
-        self, ranks: npt.NDArray[np.int64], buckets: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]
-    ) -> None:
+    def _put(self, ranks: npt.NDArray[np.int64], buckets: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
         # 0 / 0: nothing is known of it.
         with np.errstate(invalid="ignore", divide="ignore"):
             means = sums[:, 1 : len(self._divisors) + 1] / sums[:, self._divisors]
