@@ -155,7 +155,7 @@ class Tally:
 def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | None) -> tuple[list[dict], list]:
     """Run one job; return its plan and its records as (rank, Step) in the order of their end."""
     from ddptop.agent import wire
-    from ddptop.agent.group import recorder
+    from ddptop.agent.group import recording
     from ddptop.agent.rundir import ENDED_STATES
     from ddptop.tui.launch import Request, launch
 
@@ -176,7 +176,7 @@ def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | 
         segments = json.loads(plan.read_text())
     records = [
         (message.rank, step)
-        for message in recorder.read_history(directory.database)
+        for message in recording.read_history(directory.database)
         if isinstance(message, wire.Steps)
         for step in message.steps
     ]

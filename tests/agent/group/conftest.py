@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness import carriers, until
 
 from ddptop.agent import rundir
 from ddptop.agent.group import supervisor
@@ -23,34 +25,10 @@ SPAWNER = Path(__file__).with_name("spawner.py")
 """Stands in for torchrun where a test needs ranks and not torchrun: it starts in 50 ms, torchrun in 3 s."""
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> object:
-    """Wait for a condition and return its value; fail with `what` when it does not come."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what}")
-
-
-def marked(run_id: str) -> list[int]:
-    """Return the pids whose environment holds the run's marker, read from /proc without the code under test."""
-    needle = f"DDPTOP_RUN_ID={run_id}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                if needle in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
 @pytest.fixture(autouse=True)
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A runtime directory of the test's own, short enough for socket paths."""
-    path = Path(tempfile.mkdtemp(prefix="dt-"))
+    path = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     monkeypatch.setenv("DDPTOP_RUNTIME_DIR", str(path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     yield path
@@ -82,12 +60,17 @@ def new_run() -> Iterator[Callable[..., RunDir]]:
 
     yield make
     for directory, run_id in made:
-        run = directory.read()
-        if rundir.is_alive(run.supervisor):
-            os.kill(run.supervisor.pid, signal.SIGKILL)
-        for pid in marked(run_id):
+        until(lambda: _is_ended(directory, run_id), "the processes of the test are gone")  # noqa: B023 # used at once
+
+
+def _is_ended(directory: RunDir, run_id: str) -> bool:
+    """Say whether nobody of the run is left, and kill whoever is: meanwhile one may have started another."""
+    watching = directory.read().supervisor
+    left = carriers(run_id) + ([watching.pid] if watching and rundir.is_alive(watching) else [])
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not marked(run_id), "the processes of the test are gone")  # noqa: B023 # used at once
+    return not left
 
 
 @pytest.fixture

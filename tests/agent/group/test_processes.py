@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness import DEADLINE_S, carriers, until
 
 from ddptop.agent.group import ladder, processes
 from ddptop.agent.rundir import Member, Process, RunDir, identify
-
-from .conftest import marked, until
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -51,7 +50,7 @@ def test_the_marker_decides(new_run: Callable[..., RunDir], python: Start) -> No
         ready(process)
     outcome, _ = end(directory)
     assert outcome.text == "0 ranks and 1 helper ended, 0 left"
-    assert ours.wait(5) == -signal.SIGTERM
+    assert ours.wait(DEADLINE_S) == -signal.SIGTERM
     assert bare.poll() is None
     assert other.poll() is None
 
@@ -65,7 +64,7 @@ def test_the_deaf_are_killed_and_the_stopped_may_end_in_order(new_run: Callable[
         enlist(directory, rank, ready(process))
     os.kill(stopped.pid, signal.SIGSTOP)
     outcome, lines = end(directory)
-    assert (deaf.wait(5), stopped.wait(5)) == (-signal.SIGKILL, -signal.SIGTERM)
+    assert (deaf.wait(DEADLINE_S), stopped.wait(5)) == (-signal.SIGKILL, -signal.SIGTERM)
     assert outcome == ladder.Outcome(2, 0)
     assert lines == ["SIGTERM to 2 ranks", f"SIGKILL to rank (pid {deaf.pid}), still there after 0.3 s"]
 
@@ -104,7 +103,7 @@ time.sleep(100)
     assert (outcome.ranks, outcome.helpers, outcome.survivors) == (1, 2, ())
     assert identify(scrubbed) is None
     assert identify(daemon) is None
-    parent.wait(5)
+    parent.wait(DEADLINE_S)
 
 
 def test_children_forked_during_the_kill_are_found(new_run: Callable[..., RunDir], python: Start) -> None:
@@ -129,8 +128,8 @@ while True: time.sleep(1)
     enlist(directory, 0, ready(fertile))
     outcome, _ = end(directory)
     assert (outcome.ranks, outcome.helpers, outcome.survivors) == (1, 3, ())
-    fertile.wait(5)
-    assert not marked(run_id)
+    fertile.wait(DEADLINE_S)
+    assert not carriers(run_id)
 
 
 def test_a_reused_number_is_never_signalled(
@@ -148,7 +147,7 @@ def test_a_reused_number_is_never_signalled(
     assert not processes.send(past, signal.SIGKILL)
     assert stranger.poll() is None
     assert processes.send(process, signal.SIGKILL)
-    assert stranger.wait(5) == -signal.SIGKILL
+    assert stranger.wait(DEADLINE_S) == -signal.SIGKILL
 
 
 def test_the_caller_and_those_above_it_are_spared(new_run: Callable[..., RunDir]) -> None:
@@ -169,8 +168,8 @@ def test_one_rank_only(new_run: Callable[..., RunDir], python: Start) -> None:
     enlist(directory, 1, ready(second))
     outcome = ladder.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
     assert outcome == ladder.Outcome(1, 1)
-    first.wait(5)
-    assert marked(run_id) == [second.pid]
+    first.wait(DEADLINE_S)
+    assert carriers(run_id) == [second.pid]
     with pytest.raises(ValueError, match="rank 0: already ended"):
         ladder.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
     with pytest.raises(ValueError, match="rank 5: not in this run"):
@@ -250,7 +249,7 @@ def test_what_waits_in_the_kernel_is_killed_all_the_same(new_run: Callable[..., 
     outcome, _ = end(directory)
     assert (outcome.ranks, outcome.survivors) == (1, ())
     # Where its child goes first, it wakes on a stack that the child has changed.
-    assert waiting.wait(5) in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT)
+    assert waiting.wait(DEADLINE_S) in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT)
 
 
 def test_what_cannot_die_is_named_with_the_reason(
@@ -276,7 +275,7 @@ def test_what_cannot_die_is_named_with_the_reason(
         )
     finally:
         (group / "freezer.state").write_text("THAWED")
-        frozen.wait(5)
+        frozen.wait(DEADLINE_S)
         group.rmdir()
 
 
@@ -287,7 +286,7 @@ def test_one_process_only_and_only_of_this_run(new_run: Callable[..., RunDir], p
     first, second, stranger = python(SLEEP, run_id), python(SLEEP, run_id), python(SLEEP)
     victim, _, outside = ready(first), ready(second), ready(stranger)
     assert ladder.end_process(directory, directory.read(), victim, 0.3, lambda line: None) == ladder.Outcome(0, 1)
-    assert first.wait(5) == -signal.SIGTERM
+    assert first.wait(DEADLINE_S) == -signal.SIGTERM
     assert second.poll() is None
     with pytest.raises(ladder.NotOurs, match=f"process {outside.pid}: not of run"):
         ladder.end_process(directory, directory.read(), outside, 0.3, lambda line: None)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import zmq
+from harness import DEADLINE_S, until
 
 from ddptop.agent import wire
 from ddptop.agent.group import recorder
 from ddptop.agent.group.recorder import Recorder
 from ddptop.agent.group.recording import read_history
 from ddptop.agent.rundir import Member, Process
-
-from .conftest import until
 
 HELLO = wire.Hello(wire.PROTOCOL, "r", "id", 0, 0, 1, 1, 0, "host", "p", "0", "3")
 
@@ -48,13 +47,13 @@ class Rank:
     def meet(self) -> None:
         """Wait for the four subscriptions of the recorder."""
         for _ in range(4):
-            assert self.socket.poll(5000)
+            assert self.socket.poll(1000 * DEADLINE_S)
             self.socket.recv()
 
     def farewell(self) -> None:
         """Wait until the recorder has left."""
         for _ in range(4):
-            assert self.socket.poll(5000)
+            assert self.socket.poll(1000 * DEADLINE_S)
             self.socket.recv()
 
     def publish(self, topic: bytes, *messages: wire.Telemetry | bytes) -> None:
@@ -171,7 +170,7 @@ def test_what_was_published_before_anybody_listened_is_asked_for(context: zmq.Co
             recording.start()
             recording.follow(member(pub, cmd))
             rank.meet()
-            assert answering.poll(5000)
+            assert answering.poll(1000 * DEADLINE_S)
             peer, question = answering.recv_multipart()
             command = wire.read_command(question)
             assert isinstance(command, wire.Fill)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
+from harness import carriers, until
 
 from ddptop.agent import rundir, wire
 from ddptop.agent.group import census, succession
@@ -20,7 +21,6 @@ from ddptop.agent.group.recording import read_history
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import Process, RunDir, RunDirError, identify, is_alive
 
-from .conftest import marked, until
 from .test_supervisor import SLEEP, events, over, running
 
 Launch = Callable[..., RunDir]
@@ -76,7 +76,7 @@ def test_another_takes_over_and_obeys(launch: Launch) -> None:
     )
     assert (done.returncode, done.stdout) == (0, f"{directory.name}: 2 ranks and 0 helpers ended, 0 left\n")
     until(lambda: not is_alive(second), "the second supervisor has gone")
-    assert marked(run.run_id) == []
+    assert carriers(run.run_id) == []
     assert directory.read().state == "killed"
     assert not (directory.path / "lock").exists()
 
@@ -125,7 +125,7 @@ def test_a_kill_goes_on_where_the_supervisor_was_killed_at_it(launch: Launch) ->
     lose_supervisor(directory)
     until(lambda: succession.meet(directory).state == "killed", "the run is killed")
     assert directory.read().cause == "killed by ada"
-    assert marked(directory.read().run_id) == []
+    assert carriers(directory.read().run_id) == []
 
 
 def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) -> None:
@@ -152,9 +152,9 @@ def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: P
     lose_supervisor(directory)
     (tmp_path / "go").touch()
     until(lambda: census.survey(directory).ended, "the ranks have finished")
-    assert len(marked(run.run_id)) == 2
+    assert len(carriers(run.run_id)) == 2
     until(lambda: succession.meet(directory).run.state == "finished", "the end is written down")
-    assert marked(run.run_id) == []
+    assert carriers(run.run_id) == []
 
 
 def test_ranks_of_an_orphaned_child_fall_to_the_supervisor(launch: Launch, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_ranks_of_an_orphaned_child_fall_to_the_supervisor(launch: Launch, tmp_p
     until(lambda: all(file.exists() and file.read_text().strip() for file in files), "the grandchildren are up")
     strays = [identify(int(file.read_text())) for file in files]
     assert all(strays)
-    assert not {stray.pid for stray in strays if stray} & set(marked(directory.read().run_id))
+    assert not {stray.pid for stray in strays if stray} & set(carriers(directory.read().run_id))
     done = subprocess.run(
         [sys.executable, "-m", "ddptop.tui.cli", "kill", directory.name], capture_output=True, text=True, check=False
     )

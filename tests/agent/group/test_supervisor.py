@@ -11,23 +11,22 @@ from pathlib import Path
 
 import pytest
 import zmq
+from harness import DEADLINE_S, carriers, until
 
 from ddptop.agent import wire
 from ddptop.agent.group import census, engine
 from ddptop.agent.group.recording import read_history
 from ddptop.agent.rundir import RunDir, identify, is_alive
 
-from .conftest import marked, until
-
 Launch = Callable[..., RunDir]
 
 SLEEP = "import time; time.sleep(100)"
 
 
-def over(directory: RunDir, seconds: float = 40) -> census.Census:
+def over(directory: RunDir) -> census.Census:
     """Wait until the supervisor has written the end and has gone, and return what is true then."""
-    until(lambda: census.survey(directory).ended, "the run is over", seconds)
-    until(lambda: not is_alive(directory.read().supervisor), "the supervisor has gone", 5)
+    until(lambda: census.survey(directory).ended, "the run is over")
+    until(lambda: not is_alive(directory.read().supervisor), "the supervisor has gone")
     return census.survey(directory)
 
 
@@ -64,7 +63,7 @@ class Controller:
         self.socket.linger = 0
         self.socket.connect(directory.address("supervisor", "cmd"))
 
-    def ask(self, command: wire.Command, seconds: float = 15) -> wire.Reply:
+    def ask(self, command: wire.Command, seconds: float = DEADLINE_S) -> wire.Reply:
         """Send a command and return its reply."""
         self.socket.send(wire.encode(command))
         assert self.socket.poll(int(seconds * 1000)), "no reply"
@@ -87,7 +86,7 @@ def test_real_torchrun_carries_the_arguments_and_finishes(launch: Launch, tmp_pa
         assert tuple(json.loads((tmp_path / f"argv{rank}").read_text())) == arguments
     assert {"rank 0 finished", "rank 1 finished", "run finished"} <= set(events(directory))
     assert left(directory) == []
-    assert marked(run_id) == []
+    assert carriers(run_id) == []
 
 
 def test_real_torchrun_names_the_signal_that_killed_a_rank(launch: Launch, tmp_path: Path) -> None:
@@ -141,20 +140,20 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context) -> None:
     news.subscribe(wire.TOPIC_RUN)
     news.connect(directory.address("supervisor", "pub"))
     controller = Controller(context, directory)
-    assert news.poll(5000), "the state is on the air"
+    assert news.poll(1000 * DEADLINE_S), "the state is on the air"
     reply = controller.ask(wire.Kill(7, 0.3, who="a\x1b[31mda"))
     assert reply == wire.Reply(7, True, "2 ranks and 2 helpers ended, 0 left")
-    assert marked(run.run_id) == []
+    assert carriers(run.run_id) == []
     assert left(directory) == []
     end = census.survey(directory)
     assert (end.state, end.cause, end.alive) == ("killed", "killed by ada", ())
-    states = []
-    while news.poll(1000):
+    states: list[str] = []
+    while "killed" not in states:
+        assert news.poll(1000 * DEADLINE_S)
         message = wire.read_telemetry(news.recv_multipart()[1])
         assert isinstance(message, wire.RunState)
         states.append(message.state)
     assert "killing" in states
-    assert states[-1] == "killed"
     controller.socket.close()
     news.close()
 
@@ -188,7 +187,7 @@ def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, conte
     news.linger = 0
     news.subscribe(wire.TOPIC_RUN)
     news.connect(directory.address("supervisor", "pub"))
-    assert news.poll(5000)
+    assert news.poll(1000 * DEADLINE_S)
     state = wire.read_telemetry(news.recv_multipart()[1])
     assert isinstance(state, wire.RunState)
     assert (state.refused, state.state) == (1001, "running")
@@ -211,7 +210,7 @@ def test_end_of_the_supervisor_leaves_the_training(launch: Launch, number: int) 
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
     assert ("supervisor.cmd" in left(directory)) == (number == signal.SIGKILL)
     assert census.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks and 0 helpers ended, 0 left"
-    assert marked(run.run_id) == []
+    assert carriers(run.run_id) == []
     assert census.survey(directory).state == "killed"
     assert [name for name in left(directory) if not name.startswith("run.db")] == []
 
@@ -229,7 +228,7 @@ def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context) -> Non
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", True, True, (0, 1))
     controller = Controller(context, directory)
     assert controller.ask(wire.Kill(1, 1.0)).text == "2 ranks and 0 helpers ended, 0 left"
-    assert marked(run.run_id) == []
+    assert carriers(run.run_id) == []
     assert census.survey(directory).state == "killed"
     controller.socket.close()
 
@@ -241,5 +240,5 @@ def test_what_outlives_the_run_is_ended(launch: Launch) -> None:
     )
     run_id = directory.read().run_id
     assert over(directory).state == "finished"
-    assert marked(run_id) == []
+    assert carriers(run_id) == []
     assert "left behind by the run: 0 ranks and 2 helpers ended, 0 left" in events(directory)
