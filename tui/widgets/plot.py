@@ -52,6 +52,8 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         """The first and the last step there are."""
         self._given: tuple[Frame, Sequence[int], int | None] | None = None
         self._shown: object = None
+        self._seen: object = None
+        """The lines that are drawn in dots of the screen, and the ticks."""
         self._next = self._cost = 0.0
         self._ready = False
         self._late = False
@@ -105,8 +107,9 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
                 self._late = True
                 self.set_timer(self._next - now, self._catch_up)
             return
+        anew = not self._is(key)
         self._shown = picture
-        self._draw(frame, ranks, chosen)
+        self._draw(frame, ranks, chosen, anew=anew)
         self._cost = time.monotonic() - now
         self._next = now + max(_PERIOD_S, _REST * self._cost)
 
@@ -131,7 +134,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
 
     # What to draw
 
-    def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
+    def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None, *, anew: bool) -> None:
         width = max(2, self.size.width - self.margin_left - 2)
         history = None if frame.past is None else frame.past.history
         self._run = None if history is None else span_of(history, ranks, frame.upto)
@@ -147,14 +150,22 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         if was_empty:
             # A hidden canvas has no size; once it has been laid out, the library has to look again.
             self.set_timer(_LAYOUT_S, self._fit)
-        self._lines(self.sketch)
+        self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
+        self._powers.room = self._y.room
+        seen = self.sketch.dots(2 * width, 4 * self.size.height), self._ticks(self.sketch)
+        # In a long run most steps move nothing by a dot.
+        if anew or was_empty or seen != self._seen:
+            self._lines(self.sketch)
+        self._seen = seen
+
+    def _ticks(self, sketch: Sketch) -> tuple[list[float], list[float]]:
+        values = self._powers if sketch.log else self._y
+        return self._x.get_ticks(sketch.steps[0], sketch.steps[-1]), values.get_ticks(*sketch.limits)
 
     def _lines(self, sketch: Sketch) -> None:
         hues = ink(self.app.theme)
         low, high = sketch.limits
         self.clear()
-        self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
-        self._powers.room = self._y.room
         self.set_y_formatter(self._powers if sketch.log else self._y)
         self.set_xlimits(float(sketch.steps[0]), float(sketch.steps[-1]))
         self.set_ylimits(low, high)
