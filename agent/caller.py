@@ -124,19 +124,13 @@ def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) ->
         check_socket(address, os.getuid())
     except RunDirError as problem:
         raise Refused(str(problem)) from problem
-    socket = watchful(context, kind)
-    socket.connect(address)
-    return socket
-
-
-def watchful(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    """Return a socket, to be connected, that notices when a peer is frozen."""
     socket = context.socket(kind)
     socket.linger = 0
     # A frozen peer keeps its connection; only these find it out. MAXMSGSIZE is left alone on
     # purpose: on a connecting socket one oversized message would make it deaf for good.
     socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1500)
+    socket.connect(address)
     return socket
 
 

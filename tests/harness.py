@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -40,6 +41,24 @@ def ddptop(
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def status(run: str) -> dict[str, Any]:
+    """Return what `status --json` tells, once every rank that has come up was heard of.
+
+    The verb itself waits two seconds for them, which on a busy machine may be too short.
+    """
+
+    def told() -> dict[str, Any] | None:
+        found: dict[str, Any] = json.loads(ddptop("status", run, "--json").stdout)
+        silent = [
+            rank for rank in found["ranks"] if rank["pid"] and rank["state"] == "starting" and rank["step"] is None
+        ]
+        return None if silent else found
+
+    found = until(told, f"all ranks of {run} to be heard")
+    assert isinstance(found, dict)
+    return found
 
 
 def until(condition: Callable[[], object], what: str, timeout: float = DEADLINE_S) -> object:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness import ddptop
+from harness import ddptop, status
 from scripts import TRAIN
 
 from ddptop.agent import rundir
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +29,7 @@ def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(folder):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "faults are put into this run on purpose: rank 1: 30 ms more in backward" in done.stdout
-    picture = json.loads(ddptop("status", "slow", "--json").stdout)
+    picture = status("slow")
     verdict = picture["verdict"]
     assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", 1, "backward")
     assert 25 < verdict["cost_ms"] < 45

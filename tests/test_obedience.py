@@ -12,13 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import carriers, ddptop, until
+from harness import carriers, ddptop, status, until
 from scripts import OBEDIENT
 
 from ddptop.agent import rundir
 from ddptop.agent.rundir import RunDir
-
-pytestmark = pytest.mark.timeout(180)
 
 HALF_A_PAUSE = """
 import os, sys
@@ -49,7 +47,7 @@ class Job:
         words = ("launch", "--world", "2", "--name", name, "--detach", *options, str(script), "--", str(folder))
         done = ddptop(*words, cwd=folder)
         assert done.returncode == 0, done.stderr
-        until(lambda: min(self.counts()) > 5, "the first steps", timeout=60)
+        until(lambda: min(self.counts()) > 5, "the first steps")
 
     @property
     def directory(self) -> RunDir:
@@ -59,9 +57,6 @@ class Job:
         """Return the steps that each script has begun."""
         files = (self.folder / f"count-{rank}" for rank in range(2))
         return [int(file.read_text() or 0) if file.exists() else 0 for file in files]
-
-    def status(self) -> dict:
-        return json.loads(ddptop("status", self.name, "--json").stdout)
 
     def goes_on(self) -> None:
         """Wait for a few steps more."""
@@ -128,7 +123,7 @@ def test_a_frozen_run_stands_and_goes_on(job):
     done = ddptop("pause", job.name, "--freeze")
     assert done.returncode == 0, done.stderr
     assert "frozen: 2 ranks and 0 helpers got SIGSTOP; a collective under way fails after 30 s" in done.stdout
-    for rank in job.status()["ranks"]:
+    for rank in status(job.name)["ranks"]:
         assert "State:\tT" in Path(f"/proc/{rank['pid']}/status").read_text()
         assert rank["state"] == "frozen"
     assert "resume it first" in ddptop("pause", job.name).stderr
@@ -162,10 +157,10 @@ def test_a_stop_ends_in_order(job):
     assert steps[0] == steps[1] == int((job.folder / "checkpoint-0").read_text().split()[0])
     for what in ("finally", "atexit"):
         assert [(job.folder / f"{what}-{rank}").exists() for rank in range(2)] == [True, True]
-    status = job.status()
-    assert (status["state"], status["exit_code"]) == ("stopped", 0)
-    assert status["cause"].startswith("stopped by shell of ")
-    assert [rank["state"] for rank in status["ranks"]] == ["stopped", "stopped"]
+    end = status(job.name)
+    assert (end["state"], end["exit_code"]) == ("stopped", 0)
+    assert end["cause"].startswith("stopped by shell of ")
+    assert [rank["state"] for rank in end["ranks"]] == ["stopped", "stopped"]
     assert carriers(run_id) == []
     assert "stop by shell of" in ddptop("events", job.name).stdout.splitlines()[-1]
     assert "is over (stopped)" in ddptop("pause", job.name).stderr
@@ -176,7 +171,7 @@ def test_a_term_from_outside_saves_and_stops(tmp_path):
     job = Job(tmp_path, "preempted", "--on-term", "checkpoint")
     run = job.directory.read()
     os.kill(run.torchrun.pid, signal.SIGTERM)
-    until(lambda: job.directory.read().state in rundir.ENDED_STATES, "the end", timeout=30)
+    until(lambda: job.directory.read().state in rundir.ENDED_STATES, "the end")
     run = job.directory.read()
     assert (run.state, run.exit_code, run.cause) == ("stopped", 0, "stopped by SIGTERM")
     saved = {(tmp_path / f"checkpoint-{rank}").read_text() for rank in range(2)}

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import pytest
 import zmq
-from harness import carriers, ddptop, until
+from harness import carriers, ddptop, status, until
 from scripts import FAIL, FLAKY, TRAIN, UNTIDY
 
 from ddptop.agent import rundir
 from ddptop.agent.rundir import RunDir
 from ddptop.tui.link import Link
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +30,6 @@ def folder(tmp_path_factory) -> Path:
     (path / "train.py").write_text(TRAIN)
     (path / "fail.py").write_text(FAIL)
     return path
-
-
-def status(run: str) -> dict:
-    return json.loads(ddptop("status", run, "--json").stdout)
 
 
 def torchrun(folder: Path, world: int, *arguments: str) -> subprocess.Popen[str]:

@@ -477,7 +477,8 @@ def run_dashboard(
     app = DdptopApp(source, grace_s, settings=settings, fleet=fleet, read_only=read_only, listed=listed)
     # What is imported stays: to look through it for garbage again and again took an eighth of the CPU of 64 panels.
     gc.freeze()
-    gc.set_threshold(GARBAGE)
+    # The middle generation in good time, too: after ten times as much it held up a key by 0.1 s.
+    gc.set_threshold(GARBAGE, 5)
     try:
         try:
             app.run()

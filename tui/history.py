@@ -12,16 +12,21 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ddptop.agent.wire import Step, Summary
 from ddptop.tui.metrics import CUSTOM, RECORDED
-from ddptop.tui.series import Series, Track, joined
+from ddptop.tui.series import Course, Series, joined
 from ddptop.tui.units import clean
 
 MOST_NAMES: Final = 64
 """Names of values given by the script that are kept; further ones are counted."""
-_LEAST_WAITING: Final = 64
-"""Rows that wait before they are taken into arrays together: one by one costs ten times as much."""
+_WAITING: Final = 1024
+"""Rows that wait before they are taken into arrays together: one by one costs a hundred times as much."""
+_ROUNDS: Final = 8
+"""Or so many of each rank, where that is more."""
+_FEW: Final = 16
+"""Up to so many ranks are read one by one; more of them, all at once."""
 _FURTHEST: Final = 2**53
 """Steps beyond are no count of anything."""
 _LIVE: Final = "live"
@@ -40,34 +45,44 @@ def capacity_for(world: int) -> int:
 
 
 class _Kept:
-    """Numbers of one rank: those waiting, and those in arrays."""
+    """Numbers of all ranks: those waiting, and those in arrays."""
 
-    def __init__(self, columns: int, capacity: int) -> None:
-        self._width = columns + 2
+    def __init__(self, world: int, columns: int, capacity: int) -> None:
+        self._width = columns + 3
         self._waiting = array("d")
-        self._most_waiting = max(_LEAST_WAITING, capacity) * self._width
-        self._track = Track(capacity)
-        self.first = self.last = 0
-        """The first and the last step taken in; 0 before there was one."""
+        self._most = max(_WAITING, _ROUNDS * world) * self._width
+        self._course = Course(capacity)
+        self.first: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        """By rank, the first and the last step taken in."""
 
-    def add(self, step: int, at_ns: int, values: tuple[float, ...]) -> None:
-        if not self.last < step < _FURTHEST:
+    def add(self, rank: int, step: int, at_ns: int, values: tuple[float, ...]) -> None:
+        if not self.last.get(rank, 0) < step < _FURTHEST:
             return
-        self.last = step
-        self.first = self.first or step
-        self._waiting.extend((step, at_ns / 1e9, *values))
-        if len(self._waiting) >= self._most_waiting:
+        self.last[rank] = step
+        self.first.setdefault(rank, step)
+        self._waiting.extend((rank, step, at_ns / 1e9, *values))
+        if len(self._waiting) >= self._most:
             self._settle()
 
     def _settle(self) -> None:
         rows = np.array(self._waiting).reshape(-1, self._width)
         del self._waiting[:]
-        self._track.extend(rows)
+        self._course.extend(rows)
 
     @property
-    def track(self) -> Track:
+    def course(self) -> Course:
         self._settle()
-        return self._track
+        return self._course
+
+    @property
+    def furthest(self) -> int:
+        return max(self.last.values(), default=0)
+
+    def forget(self, rank: int) -> None:
+        self.course.forget(rank)
+        self.first.pop(rank, None)
+        self.last.pop(rank, None)
 
 
 class History:
@@ -90,8 +105,8 @@ class History:
         """Names as they are kept, by the names as they were given."""
         self._capacity = capacity_for(world)
         self._memory = [math.nan] * world
-        self._parts: dict[tuple[int, str, str], _Kept] = {}
-        """By rank, name ("" for the recorded numbers) and where it came from."""
+        self._parts: dict[tuple[str, str], _Kept] = {}
+        """By name ("" for the recorded numbers) and where they came from."""
 
     def take(self, rank: int, step: Step) -> None:
         """Take in a live record; in order."""
@@ -100,39 +115,38 @@ class History:
     def take_earlier(self, rank: int, step: Step) -> None:
         """Take in a recorded step of before the dashboard came; in order among themselves."""
         number = step.step + self._before[_EARLIER]
-        live = self._parts.get((rank, "", _LIVE))
-        if live is None or number < live.first:
+        live = self._parts.get(("", _LIVE))
+        if live is None or number < live.first.get(rank, _FURTHEST):
             self._take(rank, step, number, _EARLIER)
 
-    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
-        """Take in steps from before the first live one that stand for those between them; in order."""
-        for step in steps:
-            self._take(rank, step, step.step + self._before[_LIVE], _SAMPLED)
+    def take_sample(self, rank: int, step: Step) -> None:
+        """Take in a step from before the first live one that stands for others; in order among themselves."""
+        self._take(rank, step, step.step + self._before[_LIVE], _SAMPLED)
 
     def complete_earlier(self) -> None:
         """Say that all that is recorded was taken in: nothing has to stand for it any more."""
         self.complete = True
         self.records += 1
-        for rank, name, part in list(self._parts):
-            if part == _SAMPLED and (rank, name, _EARLIER) in self._parts:
-                del self._parts[rank, name, part]
+        for name, part in list(self._parts):
+            if part == _SAMPLED and (name, _EARLIER) in self._parts:
+                del self._parts[name, part]
 
     def _take(self, rank: int, step: Step, number: int, part: str, memory: float = math.nan) -> None:
         self.records += 1
-        self._kept(rank, "", part).add(number, step.end_at_ns, _row(step, memory))
+        self._kept("", part).add(rank, number, step.end_at_ns, _row(step, memory))
         self._take_custom(rank, number, step.end_at_ns, step.metrics, part)
 
     def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], part: str) -> None:
         for name, value in values.items():
             known = self._cleaned.get(name) or self._known(name)
             if known:
-                self._kept(rank, known, part).add(step, at_ns, (_number(value),))
+                self._kept(known, part).add(rank, step, at_ns, (_number(value),))
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
         self.records += 1
         number = told.step + self._before[_LIVE]
-        self._kept(told.rank, "", _LIVE).add(number, told.end_at_ns, _means(told, self._memory[told.rank]))
+        self._kept("", _LIVE).add(told.rank, number, told.end_at_ns, _means(told, self._memory[told.rank]))
         self._take_custom(told.rank, number, told.end_at_ns, told.metrics, _LIVE)
 
     def take_memory(self, rank: int, memory_bytes: int | None) -> None:
@@ -146,19 +160,19 @@ class History:
     @property
     def last_earlier(self) -> int:
         """The last step of before the dashboard, of any rank."""
-        return max((kept.last for (_, _, part), kept in self._parts.items() if part == _EARLIER), default=0)
+        return max((kept.furthest for (_, part), kept in self._parts.items() if part == _EARLIER), default=0)
 
     def forget(self, rank: int) -> None:
         """Forget a rank: a new process in its place counts from one again."""
         self.records += 1
-        for key in [key for key in self._parts if key[0] == rank]:
-            del self._parts[key]
+        for kept in self._parts.values():
+            kept.forget(rank)
 
-    def _kept(self, rank: int, name: str, part: str) -> _Kept:
-        key = rank, name, part
-        kept = self._parts.get(key)
+    def _kept(self, name: str, part: str) -> _Kept:
+        kept = self._parts.get((name, part))
         if kept is None:
-            kept = self._parts[key] = _Kept(1 if name else len(RECORDED), self._capacity)
+            kept = _Kept(len(self._memory), 1 if name else len(RECORDED), self._capacity)
+            self._parts[name, part] = kept
         return kept
 
     def _known(self, given: str) -> str | None:
@@ -173,37 +187,69 @@ class History:
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step kept of a rank, None where there is none."""
-        parts = [kept for kept in (self._before_live(rank, ""), self._parts.get((rank, "", _LIVE))) if kept is not None]
-        parts = [kept for kept in parts if kept.last]
-        return (min(kept.first for kept in parts), max(kept.last for kept in parts)) if parts else None
-
-    def _before_live(self, rank: int, name: str) -> _Kept | None:
-        return self._parts.get((rank, name, _SAMPLED)) or self._parts.get((rank, name, _EARLIER))
+        parts = [
+            kept
+            for kept in (self._before_live(""), self._parts.get(("", _LIVE)))
+            if kept is not None and rank in kept.last
+        ]
+        return (min(kept.first[rank] for kept in parts), max(kept.last[rank] for kept in parts)) if parts else None
 
     @property
     def last(self) -> int:
         """The last step of any rank, 0 before there was one."""
-        return max((kept.last for (_, name, _), kept in self._parts.items() if not name), default=0)
+        return max((kept.furthest for (name, _), kept in self._parts.items() if not name), default=0)
 
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
-        name = metric.removeprefix(CUSTOM) if metric.startswith(CUSTOM) else ""
-        column = 0 if name else RECORDED.index(metric)
-        live, past = self._parts.get((rank, name, _LIVE)), self._before_live(rank, name)
+        live, past, column = self._of(metric)
         parts = []
         if past is not None:
-            before = last if live is None else min(last, live.first - 1)
-            series = past.track.read(column, first, before)
+            began = math.inf if live is None else live.first.get(rank, math.inf)
+            series = past.course.read(rank, column, first, min(last, began - 1))
             # A bucket may reach into what is live, and is known better there.
-            parts.append(series if live is None else series.part(series.steps < live.first))
+            parts.append(series.part(series.steps < began))
         if live is not None:
-            parts.append(live.track.read(column, first, last))
+            parts.append(live.course.read(rank, column, first, last))
         return joined(parts)
+
+    def read_many(
+        self, ranks: Sequence[int], metric: str, first: float, last: float
+    ) -> tuple[npt.NDArray[np.int64], Series]:
+        """Return whose each bucket is, and a metric of these ranks; of many ranks, of others too."""
+        if len(ranks) > _FEW:
+            return self._read_all(metric, first, last)
+        read = [self.read(rank, metric, first, last) for rank in ranks]
+        return np.repeat(np.array(ranks, np.int64), [len(series.steps) for series in read]), joined(read)
+
+    def _read_all(self, metric: str, first: float, last: float) -> tuple[npt.NDArray[np.int64], Series]:
+        live, past, column = self._of(metric)
+        ranks, parts = [], []
+        if past is not None:
+            whose, series = past.course.read_all(column, first, last)
+            if live is not None:
+                began = [live.first.get(rank, math.inf) for rank in range(int(whose.max(initial=0)) + 1)]
+                before = series.steps < np.array(began)[whose]
+                whose, series = whose[before], series.part(before)
+            ranks.append(whose)
+            parts.append(series)
+        if live is not None:
+            whose, series = live.course.read_all(column, first, last)
+            ranks.append(whose)
+            parts.append(series)
+        return np.concatenate(ranks or [np.empty(0, np.int64)]), joined(parts)
+
+    def _of(self, metric: str) -> tuple[_Kept | None, _Kept | None, int]:
+        """Return where a metric is kept, what is live and what came before, and in which column."""
+        name = metric.removeprefix(CUSTOM) if metric.startswith(CUSTOM) else ""
+        return self._parts.get((name, _LIVE)), self._before_live(name), 0 if name else RECORDED.index(metric)
+
+    def _before_live(self, name: str) -> _Kept | None:
+        return self._parts.get((name, _SAMPLED)) or self._parts.get((name, _EARLIER))
 
     @property
     def nbytes(self) -> int:
         """Memory of all numbers kept."""
-        return sum(kept.track.nbytes for kept in self._parts.values())
+        return sum(kept.course.nbytes for kept in self._parts.values())
 
 
 def _row(step: Step, memory: float) -> tuple[float, ...]:

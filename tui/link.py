@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from ddptop.agent import control, rundir, wire
-from ddptop.agent.caller import LiveGroup, connect, readable, watchful
+from ddptop.agent.caller import LiveGroup, connect, readable
 from ddptop.agent.control import Controller
 from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
 from ddptop.agent.private import check_socket
@@ -107,10 +107,10 @@ class Link:
         self._endings = Endings(directory, self._who)
         _allow_files(self._run.world)
         self._context = zmq.Context()
-        self._sub = watchful(self._context, zmq.SUB)
+        self._sub = _listener(self._context)
         for topic in _BRIEFLY if self._brief else (b"",):
             self._sub.subscribe(topic)
-        self._near = watchful(self._context, zmq.SUB)
+        self._near = _listener(self._context)
         """For the records of watched ranks, connected to them alone."""
         self._near.subscribe(wire.TOPIC_STEPS)
         self._listened: set[int] = set()
@@ -467,6 +467,17 @@ class Link:
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
         self._context.destroy(linger=0)
+
+
+def _listener(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """Return a socket for telemetry.
+
+    Without ZMTP heartbeats: who falls silent is known by the beats that do not come, and the pings of 1,024
+    connections took 2.5 % of a core.
+    """
+    socket = context.socket(zmq.SUB)
+    socket.linger = 0
+    return socket
 
 
 def _allow_files(world: int) -> None:

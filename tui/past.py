@@ -75,7 +75,8 @@ class Past:
         """Take in records that stand for others that are not sent: part of the course, but no steps to show."""
         self.tracks.take_samples(rank, steps)
         if not self.history.only_earlier:
-            self.history.take_samples(rank, steps)
+            for step in steps:
+                self.history.take_sample(rank, step)
 
     def take_earlier(self, recorded: Steps) -> None:
         """Take in records of before, which only the history has room for; in order among themselves."""

@@ -112,7 +112,7 @@ def sketch(
     """
     first, last = look.lens.window(*run)
     stride = strokes.stride_of(first, last, width)
-    drawn = strokes.columns([history.read(rank, look.metric, first, last) for rank in ranks], first, last, stride)
+    drawn = strokes.columns(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
     if drawn.mean.shape[1] < 2 or np.isnan(drawn.mean).all():
         return None
     metric = metric_named(look.metric)
@@ -146,18 +146,17 @@ def span_of(history: History, ranks: Sequence[int], upto: int | None) -> tuple[i
 
 
 def _lines(drawn: strokes.Columns, ranks: Sequence[int], chosen: int | None, smoothing: str) -> tuple[Line, ...]:
-    smooth = [strokes.smoothed(values, smoothing) for values in drawn.mean]
     if len(ranks) == 1:
         hue = _hue(ranks[0])
-        whole = Line(str(ranks[0]), hue, smooth[0])
+        whole = Line(str(ranks[0]), hue, strokes.smoothed(drawn.mean[0], smoothing))
         if smoothing == "off" and np.array_equal(drawn.low, drawn.high, equal_nan=True):
             return (whole,)
         edges = (Line("min", "faint", drawn.low[0], True), Line("max", "faint", drawn.high[0], True))
         return (*edges, whole)
     if len(ranks) <= RANK_HUES:
         lines = [
-            Line(str(rank), _hue(rank), values, rank != chosen and chosen in ranks)
-            for rank, values in zip(ranks, smooth, strict=True)
+            Line(str(rank), _hue(rank), strokes.smoothed(values, smoothing), rank != chosen and chosen in ranks)
+            for rank, values in zip(ranks, drawn.mean, strict=True)
         ]
         return tuple(sorted(lines, key=lambda line: line.name == str(chosen)))
     low, median, high = strokes.band(drawn)
@@ -168,7 +167,8 @@ def _lines(drawn: strokes.Columns, ranks: Sequence[int], chosen: int | None, smo
     )
     if chosen is None or chosen not in ranks:
         return band
-    return (*band, Line(str(chosen), "rank-chosen", smooth[list(ranks).index(chosen)]))
+    mine = strokes.smoothed(drawn.mean[list(ranks).index(chosen)], smoothing)
+    return (*band, Line(str(chosen), "rank-chosen", mine))
 
 
 def _hue(rank: int) -> str:

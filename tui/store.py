@@ -270,7 +270,10 @@ class Store:
         own = {rank: model.state(now) for rank, model in self._ranks.items()}
         state = self._run_state(own)
         _, culprit = self._cause()
-        states = {rank: _in_context(each, state, rank == culprit) for rank, each in own.items()}
+        shown = {each: _in_context(each, state, False) for each in set(own.values())}
+        states = {rank: shown[each] for rank, each in own.items()}
+        if culprit in own:
+            states[culprit] = _in_context(own[culprit], state, True)
         self._note_changes(now, state, states)
         hosts = {model.member.host for model in self._ranks.values() if model.member is not None}
 
@@ -324,14 +327,12 @@ class Store:
             return self._liveness.state
         if self._liveness is not None and self._liveness.frozen_at is not None:
             return "frozen"
-        live = [state for state in ranks.values() if state not in ENDED]
+        live = set(ranks.values()) - ENDED
         if not live:
             # All scripts have ended; how the run ended is for torchrun to say.
             return self._state or "starting"
-        if all(state == "paused" for state in live):
-            return "paused"
-        if any(state == "paused" for state in live):
-            return "pausing"
+        if "paused" in live:
+            return "paused" if len(live) == 1 else "pausing"
         for state in ("running", "stalled", "silent"):
             if state in live:
                 return state
@@ -352,11 +353,12 @@ class Store:
             if self._state is not None and not told:
                 self._add(EventLine(now, self._telling(state), None, _level(state)))
             self._state = state
-        for rank, each in ranks.items():
-            before = self._rank_states.get(rank)
-            if before not in (None, each) and each in ("silent", "stalled"):
-                self._add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
-        self._rank_states = dict(ranks)
+        if ranks != self._rank_states:
+            for rank, each in ranks.items():
+                before = self._rank_states.get(rank)
+                if before not in (None, each) and each in ("silent", "stalled"):
+                    self._add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
+            self._rank_states = dict(ranks)
         self._note_verdict(now)
 
     def _note_verdict(self, now: float) -> None:

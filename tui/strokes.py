@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ddptop.tui.series import Floats, Series
 
@@ -38,25 +39,37 @@ def stride_of(first: int, last: int, width: int) -> int:
     return 1 << max(0, math.ceil(math.log2((last - first + 1) / max(1, width))))
 
 
-def columns(ranks: Sequence[Series], first: int, last: int, stride: int) -> Columns:
-    """Return the ranks' series with `stride` steps to a column, from step `first` to step `last`."""
+def columns(
+    ranks: Sequence[int], whose: npt.NDArray[np.int64], series: Series, first: int, last: int, stride: int
+) -> Columns:
+    """Return values with `stride` steps to a column, from step `first` to step `last`.
+
+    Args:
+        ranks: the rows to make.
+        whose: by bucket of `series`, the rank that it is of.
+        series: of these ranks, and maybe of others.
+        first: the first step.
+        last: the last step.
+        stride: steps to a column.
+    """
     begin = (first - 1) // stride
     count = (last - 1) // stride - begin + 1
-    shape = len(ranks), count
-    low, high, at = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-    sums, known = np.zeros(shape), np.zeros(shape)
-    for row, series in enumerate(ranks):
-        inside = (series.steps >= first) & (series.steps <= last)
-        index = (series.steps[inside].astype(np.int64) - 1) // stride - begin
-        counts = series.count[inside]
-        np.fmin.at(low[row], index, series.low[inside])
-        np.fmax.at(high[row], index, series.high[inside])
-        np.fmax.at(at[row], index, series.at[inside])
-        np.add.at(sums[row], index, np.where(counts > 0, series.mean[inside], 0.0) * counts)
-        np.add.at(known[row], index, counts)
+    row_of = np.full(1 + max(*ranks, int(whose.max(initial=0)), 0), -1)
+    row_of[list(ranks)] = np.arange(len(ranks))
+    row = row_of[whose]
+    # All ranks at once: a thousand, one by one, would hold up a key.
+    inside = (row >= 0) & (series.steps >= first) & (series.steps <= last)
+    together = series.part(inside)
+    cell = row[inside] * count + (together.steps.astype(np.int64) - 1) // stride - begin
+    low, high, at = (np.full(len(ranks) * count, np.nan) for _ in range(3))
+    np.fmin.at(low, cell, together.low)
+    np.fmax.at(high, cell, together.high)
+    np.fmax.at(at, cell, together.at)
+    weighed = np.where(together.count > 0, together.mean, 0.0) * together.count
+    sums, known = (np.bincount(cell, of, len(low)) for of in (weighed, together.count))
     mean = np.where(known > 0, sums / np.maximum(known, 1), np.nan)
     steps = np.minimum((np.arange(count) + begin + 1) * stride, last).astype(np.float64)
-    return Columns(steps, at, mean, low, high)
+    return Columns(steps, *(each.reshape(-1, count) for each in (at, mean, low, high)))
 
 
 def band(drawn: Columns) -> tuple[Floats, Floats, Floats]:

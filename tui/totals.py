@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ddptop.agent.wire import PHASES
 from ddptop.tui.rankmodel import RankModel
 from ddptop.tui.units import clean
+
+_Times = tuple[float | None, ...]
+"""Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""
+_WAIT = 1 + PHASES.index("wait")
+_TOLD = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +39,17 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     beats = [model.beat for model in models if model.beat is not None]
     steps = [model.step for model in models]
     known_steps = [step for step in steps if step is not None]
-    means = {model.rank: model.means for model in models}
-    times = {rank: each.step_ms for rank, each in means.items() if each.step_ms is not None}
-    phases = {rank: each.phases_ms for rank, each in means.items() if each.phases_ms is not None}
-    rates = [each.samples_per_s for each in means.values() if each.samples_per_s is not None]
+    times, rates = _measured(models)
     losses = [model.loss for model in models if model.loss is not None]
     notes = (beat.note for beat in beats if beat.note)
     return Totals(
         step=min(known_steps) if known_steps and len(known_steps) == len(steps) else None,
         total_steps=max((beat.total_steps for beat in beats if beat.total_steps is not None), default=None),
-        step_ms=max(times.values(), default=None),
-        phases_ms=_mean_phases(list(phases.values())),
+        step_ms=max((each[0] for each in times.values() if each[0] is not None), default=None),
+        phases_ms=_mean_phases(times.values()),
         samples_per_s=sum(rates) if rates else None,
         loss=sum(losses) / len(losses) if losses else None,
-        slowest=_slowest(times, phases, slowest_factor),
+        slowest=_slowest(times, slowest_factor),
         backend=next((beat.backend for beat in beats if beat.backend), None),
         device=next((beat.device for beat in beats if beat.device), None),
         note=next((clean(note, 200) for note in notes), None),
@@ -54,16 +57,45 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     )
 
 
-def _mean_phases(known: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
-    if not known:
+def _measured(models: Collection[RankModel]) -> tuple[dict[int, _Times], list[float]]:
+    """Return the times of each rank that has any, and the samples a second of those that tell."""
+    times: dict[int, _Times] = {}
+    rates: list[float] = []
+    for model in models:
+        told = model.told
+        if model.brief and told is not None:
+            # Most ranks of a large group are never drawn: their own means need not be worked out.
+            times[model.rank] = tuple([None if span is None else span / 1e6 for span in _TOLD(told)])
+            if told.samples is not None and told.wall_ns > 0:
+                rates.append(told.samples / told.wall_ns * 1e9)
+            continue
+        means = model.means
+        if means.step_ms is not None and means.phases_ms is not None:
+            times[model.rank] = (means.step_ms, *map(means.phases_ms.get, PHASES))
+        if means.samples_per_s is not None:
+            rates.append(means.samples_per_s)
+    return times, rates
+
+
+def _mean_phases(times: Collection[_Times]) -> dict[str, float] | None:
+    """Return the mean of each phase that all ranks know."""
+    if not times:
         return None
-    common = [phase for phase in PHASES if sum(phase in phases for phases in known) == len(known)]
-    return {phase: sum(phases[phase] for phases in known) / len(known) for phase in common}
+    phases = {}
+    for phase, spans in zip(("step", *PHASES), zip(*times, strict=True), strict=True):
+        known = [span for span in spans if span is not None]
+        if phase != "step" and len(known) == len(spans):
+            phases[phase] = sum(known) / len(known)
+    return phases
 
 
-def _slowest(times: Mapping[int, float], phases: Mapping[int, Mapping[str, float]], factor: float) -> int | None:
+def _slowest(times: Mapping[int, _Times], factor: float) -> int | None:
     """Return the rank with the largest time of its own, without waiting, if it is `factor` times the median."""
-    own = {rank: times[rank] - found["wait"] for rank, found in phases.items() if "wait" in found and rank in times}
+    own = {
+        rank: step - wait
+        for rank, each in times.items()
+        if (step := each[0]) is not None and (wait := each[_WAIT]) is not None
+    }
     if len(own) < 2:
         return None
     slowest = max(own, key=own.__getitem__)

@@ -9,9 +9,9 @@ Imports NumPy, so it is loaded only where something is to be drawn from it.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
-from operator import add
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,21 @@ from ddptop.agent.wire import Step
 from ddptop.tui.metrics import WIDTHS_S
 
 Array = npt.NDArray[np.float32]
+Sums = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
 
 _READING_NS: Final = 2_000_000_000
 """A reading of the memory, taken once a second, stands for the time before it."""
-_WRITTEN_AT_ONCE: Final = 4096
+_WAITING: Final = 512
+"""Records that wait at most."""
+_ROUNDS: Final = 4
+"""Or so many of each rank, where that is more."""
 _LAST_NS: Final = 4_000_000_000 * 10**9
-"""Moments beyond this, in the year 2096, are no honest clock's; buckets before it fit 32 bits."""
+"""Moments beyond this, in the year 2096, are no honest clock's; buckets before it fit `_BUCKET_BITS`."""
+_BUCKET_BITS: Final = 32
+_BUCKETS: Final = (1 << _BUCKET_BITS) - 1
+_NONE: Final = -1
+"""In the place of a bucket, where there is none yet."""
 _MS: Final = np.float32(1e-6)
 
 MEMORY_BYTES: Final = 64 << 20
@@ -46,126 +55,168 @@ def columns_for(world: int) -> int:
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, MEMORY_BYTES // each))
 
 
-class _Open:
-    """The bucket of a rank that is still being filled."""
-
-    __slots__ = ("bucket", "sums")
-
-    def __init__(self, bucket: int, sums: Sequence[float]) -> None:
-        self.bucket = bucket
-        self.sums = sums
-
-
 class _Level:
     """The newest buckets of one width, of every rank; closed ones go on to the next, wider level."""
 
-    def __init__(self, world: int, columns: int, width_ns: int, divisors: Sequence[int], below: _Level | None) -> None:
-        self.width_ns = width_ns
+    def __init__(self, world: int, columns: int, width_s: int, divisors: Sequence[int], below: _Level | None) -> None:
+        self.width_s = width_s
         self.columns = columns
         self._divisors = list(divisors)
         self._below = below
         self._above: _Level | None = None
         if below is not None:
             below._above = self
-        self._cells: Array = np.full((world, columns, len(divisors)), np.nan, np.float32)
+        # One number of all ranks lies together, because that is what a heatmap looks at.
+        self._cells: Array = np.full((len(divisors), world, columns), np.nan, np.float32)
         self._numbers = np.zeros((world, columns), np.uint32)
         """Which bucket, counted from the epoch, a cell holds: those gone by without a step are not it."""
-        self._open: list[_Open | None] = [None] * world
-        self.touched: set[int] = set()
-        """Ranks with something new that is not written yet."""
-        self._closed: list[tuple[int, int, Sequence[float]]] = []
-        """Rank, bucket and sums that are still to be written: together they cost a tenth."""
+        self._open: Numbers = np.full(world, _NONE, np.int64)
+        """By rank, the bucket that is still being filled."""
+        self._sums: Sums = np.zeros((world, 1 + max(len(divisors), *divisors)))
+        """What is in it so far."""
 
-    def add(self, rank: int, begin_ns: int, end_ns: int, sums: Sequence[float]) -> None:
-        bucket = end_ns // self.width_ns
-        held = self._open[rank]
-        if held is None or held.bucket < bucket:
-            since = max(-(-begin_ns // self.width_ns), bucket - self.columns)
-            if held is not None:
-                self._close(rank, held.bucket, held.bucket + 1, held.sums)
-                since = max(since, held.bucket + 1)
-            if since < bucket:
-                self._close(rank, since, bucket, sums)
-            self._open[rank] = _Open(bucket, sums)
-        else:
-            # Also where a clock was set back: time in a ring goes one way.
-            held.sums = list(map(add, held.sums, sums))
+    def add(self, rows: _Rows) -> None:
+        """Take in rows, at most one of a rank; a bucket of before it joins the one that is open."""
+        held = self._open[rows.ranks]
+        newer = rows.buckets > held
+        same = ~newer
+        self._sums[rows.ranks[same]] += rows.sums[same]
+        if not newer.any():
+            return
+        rows, held = rows.part(newer), held[newer]
+        begun = held != _NONE
+        whose = rows.ranks[begun]
+        self._close(whose, held[begun], held[begun] + 1, self._sums[whose])
+        since = np.maximum(np.maximum(rows.since, rows.buckets - self.columns), held + 1)
+        long = since < rows.buckets
+        self._close(rows.ranks[long], since[long], rows.buckets[long], rows.first[long])
+        self._open[rows.ranks], self._sums[rows.ranks] = rows.buckets, rows.sums
 
-    def _close(self, rank: int, since: int, until: int, sums: Sequence[float]) -> None:
-        self._closed += [(rank, bucket, sums) for bucket in range(since, until)]
-        if len(self._closed) > _WRITTEN_AT_ONCE:
-            self._write()
+    def _close(self, ranks: Numbers, since: Numbers, until: Numbers, sums: Sums) -> None:
+        """Write the same into the buckets from `since` up to `until`, and hand it on."""
+        if not len(ranks):
+            return
+        self._write(ranks, since, until, sums)
         if self._above is not None:
-            self._above.add(rank, since * self.width_ns, until * self.width_ns - 1, sums)
+            ratio = self._above.width_s // self.width_s
+            self._above.add(_Rows(ranks, -(-since // ratio), (until - 1) // ratio, sums, sums))
 
-    def add_closed(self, rank: int, ends_ns: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
-        buckets = ends_ns // self.width_ns
-        first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
-        self._put(np.full(len(first), rank), buckets[first], np.add.reduceat(sums, first))
+    def add_closed(self, rank: int, ends_ns: Numbers, sums: Sums) -> None:
+        """Write what nothing is to be added to, here alone."""
+        buckets = ends_ns // (self.width_s * 1_000_000_000)
+        firsts = np.flatnonzero(np.diff(buckets, prepend=_NONE))
+        begun = buckets[firsts]
+        self._write(np.full(len(firsts), rank), begun, begun + 1, np.add.reduceat(sums, firsts, axis=0))
 
-    def _write(self) -> None:
-        ranks, buckets = (np.array([each[index] for each in self._closed], np.int64) for index in (0, 1))
-        sums = np.array([each[2] for each in self._closed], np.float64)
-        self._closed.clear()
-        self._put(ranks, buckets, sums)
-
-    def _put(self, ranks: npt.NDArray[np.int64], buckets: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
+    def _write(self, ranks: Numbers, since: Numbers, until: Numbers, sums: Sums) -> None:
         # 0 / 0: nothing is known of it.
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = sums[:, 1 : len(self._divisors) + 1] / sums[:, self._divisors]
-        # Where a cell is written twice the later one stays.
-        self._cells[ranks, buckets % self.columns] = means
-        self._numbers[ranks, buckets % self.columns] = buckets
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            means = (sums[:, 1 : len(self._divisors) + 1] / sums[:, self._divisors]).astype(np.float32)
+        counts = until - since
+        row = np.repeat(np.arange(len(ranks)), counts)
+        buckets = since[row] + np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+        self._cells[:, ranks[row], buckets % self.columns] = means[row].T
+        self._numbers[ranks[row], buckets % self.columns] = buckets
+
+    def show_open(self) -> None:
+        """Write what is still being filled, here and in the narrower levels: it is to be seen too."""
+        buckets, sums, level = self._open, self._sums, self._below
+        while level is not None:
+            narrower = np.where(level._open == _NONE, _NONE, level._open // (self.width_s // level.width_s))
+            same = narrower == buckets
+            self._write_known(buckets, sums, ~same)
+            sums = np.where(same[:, None], sums + level._sums, level._sums)
+            buckets, level = narrower, level._below
+        self._write_known(buckets, sums, np.ones(len(buckets), np.bool_))
+
+    def _write_known(self, buckets: Numbers, sums: Sums, where: npt.NDArray[np.bool_]) -> None:
+        ranks = np.flatnonzero(where & (buckets != _NONE))
+        self._write(ranks, buckets[ranks], buckets[ranks] + 1, sums[ranks])
 
     def window(self, field: int, last: int, count: int, rank: int | None) -> Array:
-        # What is still being filled is to be seen too.
-        for changed in self.touched:
-            self._closed += [(changed, bucket, sums) for bucket, sums in self._filling(changed).items()]
-        self.touched.clear()
-        if self._closed:
-            self._write()
-        buckets = np.arange(last - count + 1, last + 1)
         chosen = slice(None) if rank is None else slice(rank, rank + 1)
-        cells: Array = self._cells[chosen, :, field][:, buckets % self.columns]
-        cells[self._numbers[chosen][:, buckets % self.columns] != buckets] = np.nan
+        begin, after = (last - count + 1) % self.columns, (last + 1) % self.columns
+        # Slices, where the ring ends and begins again two of them: to gather cells takes ten times as long.
+        parts = [slice(begin, after)] if begin < after or not count else [slice(begin, None), slice(0, after)]
+        cells: Array = np.concatenate([self._cells[field, chosen, part] for part in parts], axis=1)
+        numbers = np.concatenate([self._numbers[chosen, part] for part in parts], axis=1)
+        cells[numbers != np.arange(last - count + 1, last + 1).astype(np.uint32)] = np.nan
         return cells
 
-    def _filling(self, rank: int) -> dict[int, Sequence[float]]:
-        """Return, by bucket, the sums of those that are not closed, here and in the narrower levels."""
-        held = self._open[rank]
-        found: dict[int, Sequence[float]] = {} if held is None else {held.bucket: held.sums}
-        if self._below is not None:
-            ratio = self.width_ns // self._below.width_ns
-            for bucket, sums in self._below._filling(rank).items():
-                mine = found.get(bucket // ratio)
-                found[bucket // ratio] = sums if mine is None else list(map(add, mine, sums))
-        return found
+
+class _Rows(NamedTuple):
+    """What happened to some ranks, a row each."""
+
+    ranks: Numbers
+    since: Numbers
+    """The first bucket that lies in it as a whole."""
+    buckets: Numbers
+    """The bucket that it ended in."""
+    sums: Sums
+    first: Sums
+    """What the buckets between those two get: the sums of the first record, where several were added up."""
+
+    def part(self, where: npt.NDArray[Any]) -> _Rows:
+        return _Rows(*(each[where] for each in self))
 
 
 class Ring:
-    """Means of some numbers of every rank, the newest buckets of each width."""
+    """Means of some numbers of every rank, the newest buckets of each width.
+
+    Records wait until there are many, or somebody looks: together they take a tenth of the time.
+    """
 
     def __init__(self, world: int, columns: int, divisors: Sequence[int]) -> None:
         self._levels: list[_Level] = []
         below = None
         for width in WIDTHS_S:
-            below = _Level(world, columns, width * 1_000_000_000, divisors, below)
+            below = _Level(world, columns, width, divisors, below)
             self._levels.append(below)
+        self._waiting = array("d")
+        """Rank, first and last bucket of the narrowest level, sums; one record after the other."""
+        self._width = 3 + self._levels[0]._sums.shape[1]
+        self._most = max(_WAITING, _ROUNDS * world) * self._width
+        self._hidden: set[int] = set()
+        """Levels that do not show all yet."""
 
     def add(self, rank: int, begin_ns: int, end_ns: int, sums: Sequence[float]) -> None:
         """Take in sums over what happened between two moments, as `_DIVISORS` says."""
-        self._levels[0].add(rank, begin_ns, end_ns, sums)
-        for level in self._levels:
-            level.touched.add(rank)
+        width = WIDTHS_S[0] * 1_000_000_000
+        self._waiting.extend((rank, -(-begin_ns // width), end_ns // width, *sums))
+        if len(self._waiting) >= self._most:
+            self._take_in()
 
-    def add_closed(self, rank: int, ends_ns: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
+    def add_closed(self, rank: int, ends_ns: Numbers, sums: Sums) -> None:
         """Take in sums over moments that are all before those of the rank that come by `add`; one row a moment."""
         for level in self._levels:
             level.add_closed(rank, ends_ns, sums)
 
+    def _take_in(self) -> None:
+        if not self._waiting:
+            return
+        table = np.frombuffer(self._waiting).reshape(-1, self._width)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        self._waiting = array("d")
+        ranks, since, buckets = table[:, :3].T.astype(np.int64)
+        # Where a clock was set back, time goes on in the bucket it was in: it goes one way.
+        keys = np.maximum.accumulate(ranks << _BUCKET_BITS | buckets)
+        firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+        sums = np.add.reduceat(table[:, 3:], firsts, axis=0)
+        rows = _Rows(ranks[firsts], since[firsts], keys[firsts] & _BUCKETS, sums, table[firsts, 3:])
+        # The first bucket of every rank, then the second of those that have one, and so on.
+        begins = np.flatnonzero(np.diff(rows.ranks, prepend=-1))
+        turns = np.arange(len(firsts)) - np.repeat(begins, np.diff(begins, append=len(firsts)))
+        for turn in range(int(turns.max()) + 1):
+            self._levels[0].add(rows.part(turns == turn))
+        self._hidden.update(range(len(self._levels)))
+
     def window(self, level: int, field: int, last: int, count: int, rank: int | None = None) -> Array:
         """Return `count` buckets up to number `last`, one row a rank, NaN where nothing is known."""
+        self._take_in()
         ring = self._levels[level]
+        if level in self._hidden:
+            self._hidden.discard(level)
+            ring.show_open()
         return ring.window(field, last, max(0, min(count, ring.columns)), rank)
 
 

@@ -256,7 +256,7 @@ def hour(minutes: int) -> None:
     run = Run("hour", "id", "load", (), world, "gloo", "cpu", int(began * 1e9), False)
     process = psutil.Process()
     start = process.memory_info().rss
-    store = Store(run, {}, Past(world), brief=True)
+    store = Store(run, {}, past=Past(world), brief=True)
     store.watch(frozenset(range(40)))
     spent = -time.process_time()
     for second in range(60 * minutes):

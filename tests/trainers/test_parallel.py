@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-from harness import ddptop, until
+from harness import ddptop, status, until
 
 from ddptop.trainers.pipeline import bubble
 from ddptop.trainers.rebalance import in_proportion
@@ -141,18 +140,13 @@ def test_servers_and_workers_are_held_together() -> None:
     """A server and its workers stop at the same step, whoever is ahead, go on, and end well; each says what it is."""
     launched = ddptop("launch", "--world", "3", "--detach", "--name", "served", "paramserver", "--", "--steps", "120")
     assert launched.returncode == 0, launched.stderr
-    until(lambda: (status()["step"] or 0) > 10, "the first steps")
+    until(lambda: (status("served")["step"] or 0) > 10, "the first steps")
     paused = ddptop("pause", "served")
     assert paused.returncode == 0, paused.stderr
-    ranks = status()["ranks"]
+    ranks = status("served")["ranks"]
     assert {rank["state"] for rank in ranks} == {"paused"}
     assert len({rank["step"] for rank in ranks}) == 1
     assert [rank["coordinates"] for rank in ranks] == [{"server": 0}, {"worker": 0}, {"worker": 1}]
     assert ddptop("resume", "served").returncode == 0
-    until(lambda: status()["exit_code"] is not None, "the end", timeout=60)
-    assert status()["exit_code"] == 0
-
-
-def status() -> dict[str, object]:
-    answer: dict[str, object] = json.loads(ddptop("status", "served", "--json").stdout)
-    return answer
+    until(lambda: status("served")["exit_code"] is not None, "the end")
+    assert status("served")["exit_code"] == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import ddptop, until
+from harness import ddptop, status, until
 
 from ddptop.agent import rundir
 from ddptop.trainers import sendrecv, start
@@ -73,7 +72,7 @@ def test_spawned_ranks_are_watched(runtime: Path) -> None:
     # A pause before the first step waits for it, but not as long as a busy machine may take to get there.
     until(lambda: "step 1:" in log.read_text(), "rank 1 has made its first step")
     assert (paused := ddptop("pause", name)).returncode == 0, paused.stderr
-    ranks = json.loads(ddptop("status", "--json", name).stdout)["ranks"]
+    ranks = status(name)["ranks"]
     assert [rank["state"] for rank in ranks] == ["paused", "paused"]
     held = ranks[0]["step"]
     assert ranks[1]["step"] == held > 0

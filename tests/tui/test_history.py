@@ -11,7 +11,7 @@ from ddptop.agent import wire
 from ddptop.tui.history import MOST_NAMES, History, capacity_for
 from ddptop.tui.metrics import CUSTOM, RECORDED, metric_named
 from ddptop.tui.past import Past
-from ddptop.tui.series import Track
+from ddptop.tui.series import Course
 
 
 def step(number: int, loss: float | None = 1.0, **more: object) -> wire.Step:
@@ -21,8 +21,8 @@ def step(number: int, loss: float | None = 1.0, **more: object) -> wire.Step:
     )  # fmt: skip
 
 
-def rows(steps: np.ndarray, values: np.ndarray) -> np.ndarray:
-    return np.column_stack((steps, steps * 0.01, values))
+def rows(steps: np.ndarray, values: np.ndarray, rank: int = 0) -> np.ndarray:
+    return np.column_stack((np.full(len(steps), rank), steps, steps * 0.01, values))
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 1000, 65_537])
@@ -32,10 +32,10 @@ def test_buckets_hold_the_least_greatest_and_mean_of_their_steps(count: int) -> 
     steps = np.cumsum(rng.choice([1, 1, 1, 2, 7], count)).astype(float)
     values = rng.normal(size=count)
     values[rng.random(count) < 0.1] = np.nan
-    track = Track(16)
+    course = Course(16)
     for first in range(0, count, 97):
-        track.extend(rows(steps[first : first + 97], values[first : first + 97]))
-    read = track.read(0, 0, math.inf)
+        course.extend(rows(steps[first : first + 97], values[first : first + 97]))
+    read = course.read(0, 0, 0, math.inf)
     assert read.steps[-1] == steps[-1]
     assert np.all(np.diff(read.steps) > 0)
     assert read.count.sum() == np.sum(~np.isnan(values))
@@ -51,12 +51,38 @@ def test_buckets_hold_the_least_greatest_and_mean_of_their_steps(count: int) -> 
             assert np.isnan([read.low[index], read.high[index], read.mean[index]]).all()
 
 
+def test_ranks_that_share_arrays_are_as_they_are_alone() -> None:
+    """However unevenly their steps come, each reads as from a course of its own, one by one or all at once."""
+    rng = np.random.default_rng(4)
+    together, alone = Course(8), [Course(8) for _ in range(5)]
+    last = np.zeros(5)
+    for _ in range(400):
+        ranks = rng.integers(0, 5, rng.integers(1, 9)) // rng.integers(1, 5)
+        chunk = []
+        for rank in ranks:
+            last[rank] += rng.choice([1, 1, 3])
+            chunk.append(rows(last[rank : rank + 1], rng.normal(size=1), rank))
+        together.extend(np.concatenate(chunk))
+        for rank in set(ranks):
+            alone[rank].extend(np.concatenate([row for row in chunk if row[0, 0] == rank]))
+    whose, everybody = together.read_all(0, 0, math.inf)
+    for rank, course in enumerate(alone):
+        expected = course.read(rank, 0, 0, math.inf)
+        of_all = everybody.part(whose == rank)
+        order = np.argsort(of_all.steps)
+        for mine, all_, theirs in zip(
+            together.read(rank, 0, 0, math.inf).columns, of_all.columns, expected.columns, strict=True
+        ):
+            assert np.array_equal(mine, theirs, equal_nan=True)
+            assert np.array_equal(all_[order], theirs, equal_nan=True)
+
+
 def test_what_is_not_finite_stays_so_and_what_is_not_known_adds_nothing() -> None:
     """One infinite step makes its buckets infinite, in any company; unknown ones change no mean."""
-    track = Track(1)
+    course = Course(1)
     values = np.array([1, np.nan, np.nan, np.nan, np.inf, np.inf, np.inf, 2, 3, 5, 7, np.nan, 1, 1, 1, 1, 1, 1])
-    track.extend(rows(np.arange(1, 19).astype(float), values))
-    read = track.read(0, 0, math.inf)
+    course.extend(rows(np.arange(1, 19).astype(float), values))
+    read = course.read(0, 0, 0, math.inf)
     means = dict(zip(read.steps, read.mean, strict=True))
     assert means[8] == math.inf
     assert math.inf not in [mean for at, mean in means.items() if at > 8]
@@ -66,10 +92,10 @@ def test_what_is_not_finite_stays_so_and_what_is_not_known_adds_nothing() -> Non
 
 def test_the_newest_steps_are_whole_and_older_ones_ever_wider() -> None:
     """A bucket is never wider than a sixteenth of its distance from the end, and the newest are single steps."""
-    track = Track(16)
+    course = Course(16)
     steps = np.arange(1, 100_001).astype(float)
-    track.extend(rows(steps, steps))
-    read = track.read(0, 0, math.inf)
+    course.extend(rows(steps, steps))
+    read = course.read(0, 0, 0, math.inf)
     widths = np.diff(read.steps)
     assert np.all(widths[-15:] == 1)
     assert np.all(widths <= 1 + (steps[-1] - read.steps[1:]) / 15)
@@ -78,25 +104,25 @@ def test_the_newest_steps_are_whole_and_older_ones_ever_wider() -> None:
 def test_a_day_of_steps_takes_what_it_is_said_to_take() -> None:
     """864,000 steps, a day of 100 ms each, in buckets: their number grows with the logarithm alone."""
     capacity, columns = capacity_for(4), len(RECORDED)
-    track = Track(capacity)
+    course = Course(capacity)
     day = 864_000
     chunk = 48_000
     for first in range(1, day + 1, chunk):
         steps = np.arange(first, first + chunk).astype(float)
-        track.extend(np.column_stack([steps, steps, *[steps] * columns]))
-    assert track.nbytes <= 2 * capacity * (1 + math.log2(day / capacity)) * (16 + 16 * columns)
-    assert track.nbytes < 1.3e6
-    assert track.read(0, 0, math.inf).count.sum() == day
+        course.extend(np.column_stack([steps * 0, steps, steps, *[steps] * columns]))
+    assert course.nbytes <= 2 * capacity * (1 + math.log2(day / capacity)) * (16 + 16 * columns)
+    assert course.nbytes < 1.3e6
+    assert course.read(0, 0, 0, math.inf).count.sum() == day
 
 
 def test_a_part_is_read_with_the_buckets_at_its_edges() -> None:
     """What is read between two steps is what lies there in the whole."""
-    track = Track(16)
+    course = Course(16)
     steps = np.arange(1, 5001).astype(float)
-    track.extend(rows(steps, np.sin(steps)))
-    whole = track.read(0, 0, math.inf)
+    course.extend(rows(steps, np.sin(steps)))
+    whole = course.read(0, 0, 0, math.inf)
     for first, last in ((1, 10), (100, 4000), (4990, 5000), (4999.5, 4999.6), (6000, 7000)):
-        part = track.read(0, first, last)
+        part = course.read(0, 0, first, last)
         begin = np.searchsorted(whole.steps, first)
         expected = whole.part(slice(begin, np.searchsorted(whole.steps, last) + 1))
         for mine, theirs in zip(part.columns, expected.columns, strict=True):
@@ -132,7 +158,8 @@ def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
     history = History(1)
     for number in range(501, 601):
         history.take(0, step(number, loss=float(number)))
-    history.take_samples(0, [step(number, loss=float(number)) for number in range(1, 501, 50)])
+    for number in range(1, 501, 50):
+        history.take_sample(0, step(number, loss=float(number)))
     sampled = history.read(0, "loss")
     for number in range(1, 551):
         history.take_earlier(0, step(number, loss=-1.0 if number > 500 else float(number)))

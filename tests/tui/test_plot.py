@@ -208,6 +208,17 @@ async def test_who_acts_on_the_run_sees_what_comes_of_it(key: str) -> None:
         await until(pilot, lambda: "VIEW FROZEN" not in seen(pilot.app), "it goes on")
 
 
+async def test_a_plot_may_be_left_before_it_is_there() -> None:
+    """Who goes on to another screen, or leaves, at the moment when the plot is made, finds no error."""
+    app = dashboard(StillSource(frame()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.screen.query(PlotPlace), "the screen")
+        place = app.screen.query_one(PlotPlace)
+        await place.make(None).remove()
+        await pilot.pause()
+    assert app.failure is None
+
+
 async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A paused run of which nothing comes costs no paint but for the clock in the header, once a second."""
     now = NOW

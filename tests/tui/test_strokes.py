@@ -24,6 +24,11 @@ def series(values: list[float], first: int = 1) -> Series:
     return Series(steps, steps * 0.1, array, array, array, (~np.isnan(array)).astype(float))
 
 
+def columns(values: list[float], first: int, last: int, stride: int) -> strokes.Columns:
+    """Return the columns of one rank that has these values."""
+    return strokes.columns([0], np.zeros(len(values), np.int64), series(values), first, last, stride)
+
+
 def test_columns_hold_what_their_steps_hold() -> None:
     """Against a plain loop: mean, least and greatest of the steps of each column, none shared, none left out."""
     rng = random.Random(3)
@@ -33,7 +38,7 @@ def test_columns_hold_what_their_steps_hold() -> None:
         first = rng.randrange(1, count)
         last = rng.randrange(first, count + 1)
         stride = strokes.stride_of(first, last, rng.randrange(1, 100))
-        drawn = strokes.columns([series(values)], first, last, stride)
+        drawn = columns(values, first, last, stride)
         groups: dict[int, list[float]] = {}
         for step in range(first, last + 1):
             groups.setdefault((step - 1) // stride, []).append(values[step - 1])
@@ -50,8 +55,8 @@ def test_columns_hold_what_their_steps_hold() -> None:
 def test_columns_stay_as_they_are_when_steps_come() -> None:
     """A plot of a moving run does not shimmer: all whole columns but the last are the same a step later."""
     values = [math.sin(step) for step in range(1000)]
-    before = strokes.columns([series(values[:900])], 1, 900, strokes.stride_of(1, 900, 70))
-    after = strokes.columns([series(values[:905])], 1, 905, strokes.stride_of(1, 905, 70))
+    before = columns(values[:900], 1, 900, strokes.stride_of(1, 900, 70))
+    after = columns(values[:905], 1, 905, strokes.stride_of(1, 905, 70))
     assert np.array_equal(before.mean[0, :-1], after.mean[0, : before.mean.shape[1] - 1])
 
 

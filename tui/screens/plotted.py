@@ -95,8 +95,8 @@ class PlottedScreen(LiveScreen):
         return self._place.plot
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the plot."""
-        self._place.show(frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
+        """Hand the picture to the plot; a key that has come meanwhile is done before."""
+        self.call_later(self._place.show, frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the plot's keys where there is a plot."""

@@ -15,6 +15,7 @@ import numpy as np
 from textual.app import ComposeResult, RenderResult
 from textual.binding import BindingType
 from textual.content import Content
+from textual.events import Mount
 from textual.widgets import Static
 from textual_hires_canvas import Canvas
 from textual_plot import HiResMode, PlotWidget
@@ -68,8 +69,12 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         yield from super().compose()
         yield Static(id="nothing")
 
-    def on_mount(self) -> None:
+    def on_mount(self, event: Mount) -> None:
         """Draw only after the library has emptied the canvas, as it does when it is mounted."""
+        if not self.children:
+            # Taken away before its parts had come, by who leaves at that moment: the library would miss them.
+            event.prevent_default()
+            return
         self.set_x_formatter(self._x)
         self.call_after_refresh(self._begin)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -89,6 +90,8 @@ class RankTable(RankView):
         if self._sorted_at is None or not 0 <= frame.at - self._sorted_at < _SORT_S:
             self._sort()
         before, self._drawn = self._drawn, {}
+        # It takes long to tell: once, not for each line.
+        base = self.rich_style
         top = self.scroll_offset.y
         for y in range(1, self.size.height):
             line = top + y - 1
@@ -97,7 +100,7 @@ class RankTable(RankView):
             if found is not None and found[0] == key:
                 self._drawn[line] = found
                 continue
-            self._drawn[line] = key, self._draw(line)
+            self._drawn[line] = key, self._draw(line, base)
             if found is None or found[1] != self._drawn[line][1]:
                 self.refresh(Region(0, y, self.size.width, 1))
 
@@ -154,7 +157,7 @@ class RankTable(RankView):
 
     # Painting
 
-    def _draw(self, line: int) -> Strip:
+    def _draw(self, line: int, base: Style) -> Strip:
         width = self.size.width
         if not self._order:
             return self.grounded(Strip(self._nothing(line)), 0, width)
@@ -164,7 +167,7 @@ class RankTable(RankView):
         strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
         if rank.rank == self.chosen:
             strip = strip.apply_style(self.ink.ground("row-chosen"))
-        return strip.apply_style(self.rich_style)
+        return strip.apply_style(base)
 
     def _nothing(self, line: int) -> Row:
         if not self._filter:
@@ -184,7 +187,7 @@ class RankTable(RankView):
         line = y - 1 + self.scroll_offset.y
         found = self._drawn.get(line)
         if found is None or found[1].cell_length != self.size.width:
-            found = self._drawn[line] = self._key(line), self._draw(line)
+            found = self._drawn[line] = self._key(line), self._draw(line, self.rich_style)
         return found[1]
 
     # Choosing

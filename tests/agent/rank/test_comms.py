@@ -46,7 +46,6 @@ def operations(seen: dict[str, Any], name: str) -> list[tuple[str, int]]:
     return [(call["op"], call["bytes"]) for call in seen[name]["calls"]]
 
 
-@pytest.mark.timeout(120)
 def test_every_collective_is_seen_with_its_size_and_its_group(seen):
     """However a function was imported and whoever calls it, Python or DDP's C++, exactly one call is noted."""
     assert seen["mechanism"] == {"hooks": "process-group hooks", "wrapper": "process-group wrapper"}[seen["by"]]

@@ -19,8 +19,6 @@ DELAY_NS = 20_000_000
 SLACK_NS = 15_000_000
 """What a busy machine may add to a phase in which nothing is slept."""
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory) -> dict:
