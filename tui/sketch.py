@@ -81,6 +81,14 @@ class Sketch:
         """Return a line's values as they are on the axis."""
         return _logged(line.values) if self.log else line.values
 
+    def dots(self, width: int, height: int) -> tuple[bytes, ...]:
+        """Return all that is drawn as it is in so many dots: what is the same in them looks the same."""
+        low, high = self.limits
+        across = width / (self.steps[-1] - self.steps[0])
+        lines = [(self.on_axis(line) - low) * (height / (high - low)) for line in self.lines]
+        columns = [(steps - self.steps[0]) * across for steps in (self.steps, self.broken)]
+        return tuple(np.rint(each).tobytes() for each in (*lines, *columns))
+
     def column(self, step: float) -> int:
         """Return the column of a step, the nearest where it is not shown."""
         return min(int(np.searchsorted(self.steps, step)), len(self.steps) - 1)

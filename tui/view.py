@@ -26,15 +26,22 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
 
     It begins with the run, with all runs `listed` if so asked, or with nothing but their list where there is no run.
     """
-    from ddptop.tui.app import run_dashboard
-    from ddptop.tui.runs import Runs
-
     actor = who("dashboard")
 
     def shown(run: RunDir) -> Link:
         return Link(run, actor, settings.thresholds, looks_back=True)
 
-    source = Home(shown) if directory is None else shown(directory)
+    source: Home | Link
+    if directory is None:
+        source = Home(shown)
+    else:
+        source = shown(directory)
+        # The ranks tell of their past while the dashboard, which takes half a second, is imported.
+        source.poll()
+
+    from ddptop.tui.app import run_dashboard
+    from ddptop.tui.runs import Runs
+
     # Closes the source when it ends; the picture it had is still there.
     fleet = Runs(lambda other: Link(other, actor, settings.thresholds))
     code = run_dashboard(cast(Source, source), settings=settings, fleet=fleet, listed=listed)

@@ -178,6 +178,22 @@ def test_a_sketch_of_nothing_is_none() -> None:
     assert seen.steps[-1] == 20
 
 
+def test_what_moves_by_less_than_a_dot_looks_the_same() -> None:
+    """One more step of a long run changes no dot; of a short one, or far from the others, it does."""
+
+    def dots(steps: int, last: float = 0.0) -> tuple[bytes, ...]:
+        history = filled(2, steps)
+        if last:
+            history.take(0, wire.Step(steps, steps + 1, 10**18, 1, 1, 0, 0, 0, 0, 0, last))
+        drawn = sketch(history, range(2), 0, (1, steps + bool(last)), Look(), 40)
+        assert drawn is not None
+        return drawn.dots(80, 60)
+
+    assert dots(5000) == dots(5001)
+    assert dots(5000, last=50.0) != dots(5001)
+    assert dots(30) != dots(31)
+
+
 def test_a_thousand_ranks_are_sketched_soon() -> None:
     """The band of 1,024 ranks takes a fraction of the second in which it may be drawn anew."""
     history = History(1024)

@@ -54,6 +54,8 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         """The first and the last step there are."""
         self._given: tuple[Frame, Sequence[int], int | None] | None = None
         self._shown: object = None
+        self._seen: object = None
+        """The lines that are drawn in dots of the screen, and the ticks."""
         self._next = self._cost = 0.0
         self._ready = False
         self._late = False
@@ -93,14 +95,15 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     # When to draw
 
     def show(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
-        """Draw what is new at most once a second, and at once for another look, rank or size."""
+        """Draw what is new at most once a second, and at once for another look, rank or size or once all is read."""
         self._given = frame, ranks, chosen
         if not self._ready or not self.size:
             return
         history = None if frame.past is None else frame.past.history
         look = self.look.metric, self.look.lens, self.crosshair
-        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None
-        picture = key, None if history is None else (history.records, history.complete), frame.state
+        whole = history is not None and history.complete
+        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None, whole
+        picture = key, None if history is None else history.records, frame.state
         if picture == self._shown or (frame.kept_s is not None and self._is(key)):
             return
         now = time.monotonic()
@@ -110,8 +113,9 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
                 self._late = True
                 self.set_timer(self._next - now, self._catch_up)
             return
+        anew = not self._is(key)
         self._shown = picture
-        self._draw(frame, ranks, chosen)
+        self._draw(frame, ranks, chosen, anew=anew)
         self._cost = time.monotonic() - now
         self._next = now + max(_PERIOD_S, _REST * self._cost)
 
@@ -136,7 +140,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
 
     # What to draw
 
-    def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
+    def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None, *, anew: bool) -> None:
         width = max(2, self.size.width - self.margin_left - 2)
         history = None if frame.past is None else frame.past.history
         self._run = None if history is None else span_of(history, ranks, frame.upto)
@@ -152,14 +156,22 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         if was_empty:
             # A hidden canvas has no size; once it has been laid out, the library has to look again.
             self.set_timer(_LAYOUT_S, self._fit)
-        self._lines(self.sketch)
+        self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
+        self._powers.room = self._y.room
+        seen = self.sketch.dots(2 * width, 4 * self.size.height), self._ticks(self.sketch)
+        # In a long run most steps move nothing by a dot.
+        if anew or was_empty or seen != self._seen:
+            self._lines(self.sketch)
+        self._seen = seen
+
+    def _ticks(self, sketch: Sketch) -> tuple[list[float], list[float]]:
+        values = self._powers if sketch.log else self._y
+        return self._x.get_ticks(sketch.steps[0], sketch.steps[-1]), values.get_ticks(*sketch.limits)
 
     def _lines(self, sketch: Sketch) -> None:
         hues = ink(self.app.theme)
         low, high = sketch.limits
         self.clear()
-        self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
-        self._powers.room = self._y.room
         self.set_y_formatter(self._powers if sketch.log else self._y)
         self.set_xlimits(float(sketch.steps[0]), float(sketch.steps[-1]))
         self.set_ylimits(low, high)
@@ -278,7 +290,7 @@ def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
     if len(drawn.broken):
         notes.append("× not finite")
     if frame.past is not None and not frame.past.history.complete:
-        notes.append("reading the recording")
+        notes.append("reading the past")
     return notes
 
 
@@ -286,7 +298,7 @@ def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mappin
     """Say why there is no curve, and what to do."""
     history = None if frame.past is None else frame.past.history
     if history is not None and not history.complete:
-        return "reading what was recorded of the run"
+        return "reading the past of the run"
     if run is None or run[0] == run[1]:
         ended = frame.state in ENDED
         logs = f"no step was completed: {keys['rank.logs']} shows what was printed"
