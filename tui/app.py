@@ -221,7 +221,7 @@ class DdptopApp(FleetApp):
 
     def on_mount(self) -> None:
         """Start the clocks."""
-        self.set_interval(1 / POLL_HZ, self.source.poll)
+        self.set_interval(1 / POLL_HZ, self._take_in)
         self.set_interval(1 / PAINT_HZ, self.repaint)
         if self._listed:
             self.call_after_refresh(self.list_runs)
@@ -238,6 +238,14 @@ class DdptopApp(FleetApp):
 
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
+
+    def _take_in(self) -> None:
+        """Take in what has come; once the past is whole with it, show that without waiting for the clock."""
+        past = None if self.frame is None else self.frame.past
+        waits = past is not None and not past.history.complete
+        self.source.poll()
+        if waits and past is not None and past.history.complete:
+            self.repaint()
 
     def picture(self) -> Frame:
         """Return the run shown, as it is now."""

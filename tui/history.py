@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,6 +29,11 @@ _FEW: Final = 16
 """Up to so many ranks are read one by one; more of them, all at once."""
 _FURTHEST: Final = 2**53
 """Steps beyond are no count of anything."""
+_LIVE: Final = "live"
+_EARLIER: Final = "earlier"
+"""From a recording: of before the dashboard came."""
+_SAMPLED: Final = "sampled"
+"""Stand for all steps before the live ones, until a recording has been read."""
 
 
 def capacity_for(world: int) -> int:
@@ -74,10 +79,11 @@ class _Kept:
     def furthest(self) -> int:
         return max(self.last.values(), default=0)
 
-    def forget(self, rank: int) -> None:
-        self.course.forget(rank)
-        self.first.pop(rank, None)
-        self.last.pop(rank, None)
+    def forget(self, ranks: Collection[int]) -> None:
+        self.course.forget(ranks)
+        for rank in ranks:
+            self.first.pop(rank, None)
+            self.last.pop(rank, None)
 
 
 class History:
@@ -90,47 +96,61 @@ class History:
         """Values left out because there were too many names."""
         self.records = 0
         """Records taken in so far: another number says that there is something new to draw."""
-        self.recorded = False
-        """True where a recording has all steps, so that samples of the earlier ones are not needed."""
         self.only_earlier = False
         """True where the recording has all there is: of an ended run."""
-        self._before = {False: 0, True: 0}
+        self._before = {_LIVE: 0, _EARLIER: 0}
         """Steps of the generations before, which live records and those of before the dashboard count on from."""
         self.complete = True
-        """False while a recording is being read."""
+        """False while what was before is being read."""
         self._cleaned: dict[str, str] = {}
         """Names as they are kept, by the names as they were given."""
         self._capacity = capacity_for(world)
         self._memory = [math.nan] * world
-        self._parts: dict[tuple[str, bool], _Kept] = {}
-        """By name ("" for the recorded numbers) and whether it came before what is live."""
+        self._parts: dict[tuple[str, str], _Kept] = {}
+        """By name ("" for the recorded numbers) and where it came from."""
 
-    def take(self, rank: int, step: Step, *, earlier: bool = False) -> None:
-        """Take in a record; in order, those of before the dashboard came among themselves."""
-        number = step.step + self._before[earlier]
-        if earlier and self._is_live(rank, number):
-            return
+    def take(self, rank: int, step: Step) -> None:
+        """Take in a live record; in order."""
+        self._take(rank, step, step.step + self._before[_LIVE], _LIVE, self._memory[rank])
+
+    def take_earlier(self, rank: int, step: Step) -> None:
+        """Take in a recorded step of before the dashboard came; in order among themselves."""
+        number = step.step + self._before[_EARLIER]
+        live = self._parts.get(("", _LIVE))
+        if live is None or number < live.first.get(rank, _FURTHEST):
+            self._take(rank, step, number, _EARLIER)
+
+    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
+        """Take in steps from before the first live one that stand for those between them; in order."""
+        for step in steps:
+            self._take(rank, step, step.step + self._before[_LIVE], _SAMPLED)
+
+    def complete_earlier(self) -> None:
+        """Say that all that is recorded was taken in: nothing has to stand for it any more."""
+        self.complete = True
         self.records += 1
-        memory = math.nan if earlier else self._memory[rank]
-        self._kept("", earlier).add(rank, number, step.end_at_ns, _row(step, memory))
-        self._take_custom(rank, number, step.end_at_ns, step.metrics, earlier=earlier)
+        for (name, part), kept in self._parts.items():
+            earlier = self._parts.get((name, _EARLIER))
+            if part == _SAMPLED and earlier is not None:
+                kept.forget(kept.last.keys() & earlier.last.keys())
 
-    def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], *, earlier: bool) -> None:
+    def _take(self, rank: int, step: Step, number: int, part: str, memory: float = math.nan) -> None:
+        self.records += 1
+        self._kept("", part).add(rank, number, step.end_at_ns, _row(step, memory))
+        self._take_custom(rank, number, step.end_at_ns, step.metrics, part)
+
+    def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], part: str) -> None:
         for name, value in values.items():
             known = self._cleaned.get(name) or self._known(name)
             if known:
-                self._kept(known, earlier).add(rank, step, at_ns, (_number(value),))
-
-    def _is_live(self, rank: int, step: int) -> bool:
-        live = self._parts.get(("", False))
-        return live is not None and live.first.get(rank, _FURTHEST) <= step
+                self._kept(known, part).add(rank, step, at_ns, (_number(value),))
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
         self.records += 1
-        number = told.step + self._before[False]
-        self._kept("", False).add(told.rank, number, told.end_at_ns, _means(told, self._memory[told.rank]))
-        self._take_custom(told.rank, number, told.end_at_ns, told.metrics, earlier=False)
+        number = told.step + self._before[_LIVE]
+        self._kept("", _LIVE).add(told.rank, number, told.end_at_ns, _means(told, self._memory[told.rank]))
+        self._take_custom(told.rank, number, told.end_at_ns, told.metrics, _LIVE)
 
     def take_memory(self, rank: int, memory_bytes: int | None) -> None:
         """Take in a reading; it counts for the steps from here on."""
@@ -138,24 +158,23 @@ class History:
 
     def count_on(self, last: int, *, earlier: bool = False) -> None:
         """Let what comes from here on follow step `last`: all ranks were started anew and count from one again."""
-        self._before[earlier] = last
+        self._before[_EARLIER if earlier else _LIVE] = last
 
     @property
     def last_earlier(self) -> int:
         """The last step of before the dashboard, of any rank."""
-        return max((kept.furthest for (_, earlier), kept in self._parts.items() if earlier), default=0)
+        return max((kept.furthest for (_, part), kept in self._parts.items() if part == _EARLIER), default=0)
 
     def forget(self, rank: int) -> None:
         """Forget a rank: a new process in its place counts from one again."""
         self.records += 1
         for kept in self._parts.values():
-            kept.forget(rank)
+            kept.forget((rank,))
 
-    def _kept(self, name: str, earlier: bool) -> _Kept:
-        kept = self._parts.get((name, earlier))
+    def _kept(self, name: str, part: str) -> _Kept:
+        kept = self._parts.get((name, part))
         if kept is None:
-            kept = _Kept(len(self._memory), 1 if name else len(RECORDED), self._capacity)
-            self._parts[name, earlier] = kept
+            kept = self._parts[name, part] = _Kept(len(self._memory), 1 if name else len(RECORDED), self._capacity)
         return kept
 
     def _known(self, given: str) -> str | None:
@@ -170,12 +189,13 @@ class History:
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step kept of a rank, None where there is none."""
-        parts = [
-            kept
-            for earlier in (True, False)
-            if (kept := self._parts.get(("", earlier))) is not None and rank in kept.last
-        ]
+        parts = [kept for kept in (self._before_live(rank, ""), self._parts.get(("", _LIVE))) if kept is not None]
+        parts = [kept for kept in parts if rank in kept.last]
         return (min(kept.first[rank] for kept in parts), max(kept.last[rank] for kept in parts)) if parts else None
+
+    def _before_live(self, rank: int, name: str) -> _Kept | None:
+        sampled = self._parts.get((name, _SAMPLED))
+        return sampled if sampled is not None and rank in sampled.last else self._parts.get((name, _EARLIER))
 
     @property
     def last(self) -> int:
@@ -184,7 +204,8 @@ class History:
 
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
-        live, past, column = self._of(metric)
+        name, column = _column(metric)
+        live, past = self._parts.get((name, _LIVE)), self._before_live(rank, name)
         parts = []
         if past is not None:
             began = math.inf if live is None else live.first.get(rank, math.inf)
@@ -205,31 +226,34 @@ class History:
         return np.repeat(np.array(ranks, np.int64), [len(series.steps) for series in read]), joined(read)
 
     def _read_all(self, metric: str, first: float, last: float) -> tuple[npt.NDArray[np.int64], Series]:
-        live, past, column = self._of(metric)
+        name, column = _column(metric)
+        live, sampled, earlier = (self._parts.get((name, part)) for part in (_LIVE, _SAMPLED, _EARLIER))
         ranks, parts = [], []
-        if past is not None:
-            whose, series = past.course.read_all(column, first, last)
-            if live is not None:
-                began = [live.first.get(rank, math.inf) for rank in range(int(whose.max(initial=0)) + 1)]
-                before = series.steps < np.array(began)[whose]
-                whose, series = whose[before], series.part(before)
-            ranks.append(whose)
-            parts.append(series)
-        if live is not None:
-            whose, series = live.course.read_all(column, first, last)
+        # Each part is known better by those before it, from the first step that they know.
+        better: dict[int, float] = {} if live is None else dict(live.first)
+        for part in (live, sampled, earlier):
+            if part is None:
+                continue
+            whose, series = part.course.read_all(column, first, last)
+            if part is not live:
+                until = [better.get(rank, math.inf) for rank in range(int(whose.max(initial=0)) + 1)]
+                wanted = series.steps < np.array(until)[whose]
+                whose, series = whose[wanted], series.part(wanted)
+            if part is sampled:
+                better |= dict.fromkeys(sampled.last, -math.inf)
             ranks.append(whose)
             parts.append(series)
         return np.concatenate(ranks or [np.empty(0, np.int64)]), joined(parts)
-
-    def _of(self, metric: str) -> tuple[_Kept | None, _Kept | None, int]:
-        """Return where a metric is kept, what is live and what came before, and in which column."""
-        name = metric.removeprefix(CUSTOM) if metric.startswith(CUSTOM) else ""
-        return self._parts.get((name, False)), self._parts.get((name, True)), 0 if name else RECORDED.index(metric)
 
     @property
     def nbytes(self) -> int:
         """Memory of all numbers kept."""
         return sum(kept.course.nbytes for kept in self._parts.values())
+
+
+def _column(metric: str) -> tuple[str, int]:
+    """Return the name that a metric is kept under, and its column there."""
+    return (metric.removeprefix(CUSTOM), 0) if metric.startswith(CUSTOM) else ("", RECORDED.index(metric))
 
 
 def _row(step: Step, memory: float) -> tuple[float, ...]:

@@ -48,9 +48,16 @@ FILL_S = 5.0
 """A gap that nothing comes for within this is given up and counted."""
 FILL_SLICE_S = 0.012
 """The same as `DRAIN_S` for records that were asked for."""
-WHOLE_RECORDS = 40_000
-"""Records of all ranks together that are asked for of the past; of older ones each rank sends `SAMPLES`."""
-SAMPLES = 480
+FIRST_FILL_S = 0.06
+"""The same for those of the first picture, for as long as it is not whole."""
+WHOLE_RECORDS = 8192
+"""Records of all ranks together that are asked for of the past."""
+LEAST_RECORDS = 128
+"""Asked for of each rank, however many there are: what a panel shows."""
+SAMPLES = 16_384
+"""Of the records before those, so many of all ranks together stand for the others."""
+MOST_SAMPLES = 480
+"""Asked for of each rank, however few there are: a plot has no more columns."""
 DETAILED = 64
 """In a larger group only the ranks in sight send their records, and the others summaries."""
 MOST_WATCHED = 64
@@ -116,6 +123,10 @@ class Link:
         self._connected: dict[int, tuple[str, int]] = {}
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
+        self._asked: set[int] = set()
+        """Ranks whose past was asked for."""
+        self._filled = self._brief
+        """True once all that was asked for at first has come; a large group tells of now before that."""
         self._generation = 0
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
@@ -237,9 +248,12 @@ class Link:
             yield from filter(self._is_of_the_past, recording.read_steps(database))
             yield from recording.read_events(database)
         else:
-            if self.store.past is not None:
-                self.store.past.history.recorded = True
             yield from recording.read_events(database)
+
+    def _tell_whole(self, *, whole: bool) -> None:
+        """Let it be seen that the past is still on its way."""
+        if self.store.past is not None:
+            self.store.past.history.complete = whole and self._earlier is None
 
     def _take_earlier(self, deadline: float) -> None:
         """Take in the steps of before, once what is needed at once is there."""
@@ -255,7 +269,7 @@ class Link:
             if time.monotonic() > deadline:
                 return
         self._earlier = None
-        past.history.complete = True
+        past.history.complete_earlier()
 
     def _is_of_the_past(self, message: wire.Telemetry) -> bool:
         return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
@@ -303,19 +317,26 @@ class Link:
     def _ask_for_gaps(self) -> None:
         if self._run.state in ENDED_STATES:
             return
-        for rank, first in self.store.gaps().items():
+        gaps = self.store.gaps()
+        if not self._brief:
+            # What was before is asked for at once, not only when a record comes that shows that it is missing.
+            gaps = dict.fromkeys(self._connected.keys() - self._asked, 1) | gaps
+        for rank, first in gaps.items():
             if rank in self._fills or rank not in self._connected:
                 continue
             try:
                 socket = connect(self._context, zmq.DEALER, self.directory.address(rank, "cmd"))
             except Refused:
                 continue
-            limit = max(500, WHOLE_RECORDS // (MOST_WATCHED if self._brief else self._run.world))
-            socket.send(wire.encode(wire.Fill(1, first, limit, SAMPLES)))
+            asked = MOST_WATCHED if self._brief else self._run.world
+            whole, samples = max(LEAST_RECORDS, WHOLE_RECORDS // asked), min(MOST_SAMPLES, SAMPLES // asked)
+            socket.send(wire.encode(wire.Fill(1, first, whole, samples)))
+            self._tell_whole(whole=self._filled)
             self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
+            self._asked.add(rank)
 
     def _take_fills(self) -> None:
-        deadline = time.monotonic() + FILL_SLICE_S
+        deadline = time.monotonic() + (FILL_SLICE_S if self._filled else FIRST_FILL_S)
         for rank, (socket, number, give_up) in list(self._fills.items()):
             done = time.monotonic() > give_up
             while not done:
@@ -333,6 +354,8 @@ class Link:
                 self.store.fill(rank, (), last=True)
                 socket.close(linger=0)
                 del self._fills[rank]
+                self._filled = self._filled or not self._fills
+                self._tell_whole(whole=self._filled)
 
     def frame(self, now: float) -> Frame:
         """Return the picture of this moment."""

@@ -7,7 +7,7 @@ shown, and what draws from it says up to which moment or which step it wants to 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ddptop.agent.wire import Beat, Step, Steps, Summary
@@ -64,12 +64,18 @@ class Past:
         self._generation = 0
         """Of the records of before that came last."""
 
-    def take(self, rank: int, step: Step, *, sampled: bool = False) -> None:
-        """Take in a record of a rank; in order and once. `sampled`: it stands for others that are not sent."""
+    def take(self, rank: int, step: Step) -> None:
+        """Take in a record of a rank; in order and once."""
         self.tracks.take(rank, step)
         self.steps.take(rank, step)
-        if not (self.history.only_earlier or (sampled and self.history.recorded)):
+        if not self.history.only_earlier:
             self.history.take(rank, step)
+
+    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
+        """Take in records that stand for others that are not sent: part of the course, but no steps to show."""
+        self.tracks.take_samples(rank, steps)
+        if not self.history.only_earlier:
+            self.history.take_samples(rank, steps)
 
     def take_earlier(self, recorded: Steps) -> None:
         """Take in records of before, which only the history has room for; in order among themselves."""
@@ -78,7 +84,7 @@ class Past:
             self.history.count_on(self.history.last_earlier, earlier=True)
         if 0 <= recorded.rank < self.steps.world and recorded.generation == self._generation:
             for step in recorded.steps:
-                self.history.take(recorded.rank, step, earlier=True)
+                self.history.take_earlier(recorded.rank, step)
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""

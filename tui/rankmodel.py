@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, is_
 
@@ -35,13 +35,13 @@ class RankModel:
     def __init__(
         self,
         rank: int,
-        listener: Callable[[int, Step, bool], None] = lambda rank, step, sampled: None,
+        listener: Callable[[int, Sequence[Step], bool], None] = lambda rank, steps, sampled: None,
         thresholds: Thresholds = DEFAULT,
     ) -> None:
         self.rank = rank
         self._thresholds = thresholds
         self._listener = listener
-        """Told of every record, in order and once, and whether it stands for others that were not sent."""
+        """Told of all records, in order and once, and whether they stand for others that were not sent."""
         self.hello: Hello | None = None
         self.beat: Beat | None = None
         self.member: Member | None = None
@@ -68,7 +68,7 @@ class RankModel:
 
     def successor(self, past_steps: int) -> RankModel:
         """Return the model of the process that has taken this one's place, which counts on from there."""
-        model = RankModel(self.rank, self._listener)
+        model = RankModel(self.rank, self._listener, self._thresholds)
         model.member, model.alive = self.member, self.alive
         model._past_steps = past_steps
         model.brief = self.brief
@@ -124,13 +124,21 @@ class RankModel:
 
         What a rank keeps has no holes: between records of an answer it left out some on purpose.
         """
+        samples: list[Step] = []
         for step in steps:
-            if step.seq > self._seq:
-                left_out = step.seq > self._seq + 1
-                if left_out and self._seq and not self._filling:
-                    self.missed += step.seq - self._seq - 1
-                self._append(step, sampled=left_out and self._filling)
-                self._filling = True
+            if step.seq <= self._seq:
+                continue
+            left_out = step.seq - self._seq - 1
+            if left_out and self._filling:
+                self._seq = step.seq
+                samples.append(step)
+            else:
+                self.missed += left_out if self._seq else 0
+                self._take_samples(samples)
+                samples = []
+                self._append(step)
+            self._filling = True
+        self._take_samples(samples)
         if last:
             self._filling = False
             pending, self._pending = self._pending, []
@@ -139,9 +147,16 @@ class RankModel:
                     self.missed += step.seq - self._seq - 1 if self._seq else 0
                     self._append(step)
 
-    def _append(self, step: Step, *, sampled: bool = False) -> None:
+    def _take_samples(self, samples: Sequence[Step]) -> None:
+        """Hand on records from before those that are whole, which its numbers of now are made of."""
+        if samples:
+            self._listener(self.rank, samples, True)
+            for step in samples:
+                self._note_metrics(step.metrics)
+
+    def _append(self, step: Step) -> None:
         self._seq = step.seq
-        self._listener(self.rank, step, sampled)
+        self._listener(self.rank, (step,), False)
         self._recent.append(step)
         self._note_loss(step.step, step.loss)
         self._latencies.extend(latencies_of(step))

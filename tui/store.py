@@ -190,15 +190,20 @@ class Store:
         model.brief = self._brief
         return model
 
-    def _record(self, rank: int, step: wire.Step, sampled: bool) -> None:
-        if self.past is not None:
-            if self._brief:
-                self.past.steps.take(rank, step)
-            else:
-                self.past.take(rank, step, sampled=sampled)
+    def _record(self, rank: int, steps: Sequence[wire.Step], sampled: bool) -> None:
+        past = self.past
+        if past is not None and sampled and not self._brief:
+            past.take_samples(rank, steps)
+        elif past is not None:
+            for step in steps:
+                if self._brief:
+                    past.steps.take(rank, step)
+                else:
+                    past.take(rank, step)
         if not sampled and not self._brief:
-            self._judge.take(rank, step)
-            self._alignment.take(rank, step)
+            for step in steps:
+                self._judge.take(rank, step)
+                self._alignment.take(rank, step)
 
     def _take_round(self, summary: wire.Summary) -> None:
         """Take in a summary; when there is one of every rank, let them count as one step of the group."""

@@ -92,6 +92,14 @@ class _Level:
         self._close(rows.ranks[long], since[long], rows.buckets[long], rows.first[long])
         self._open[rows.ranks], self._sums[rows.ranks] = rows.buckets, rows.sums
 
+    def add_closed(self, rank: int, buckets: Numbers, sums: Sums) -> None:
+        """Take in rows of one rank that no others follow in their buckets; neither they nor newer ones are lost."""
+        first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
+        buckets, sums = buckets[first], np.add.reduceat(sums, first)
+        kept = buckets > max(int(buckets[-1]), int(self._open[rank])) - self.columns
+        ranks = np.full(np.count_nonzero(kept), rank)
+        self._write(ranks, buckets[kept], buckets[kept] + 1, sums[kept])
+
     def _close(self, ranks: Numbers, since: Numbers, until: Numbers, sums: Sums) -> None:
         """Write the same into the buckets from `since` up to `until`, and hand it on."""
         if not len(ranks):
@@ -179,6 +187,11 @@ class Ring:
         if len(self._waiting) >= self._most:
             self._take_in()
 
+    def add_closed(self, rank: int, ends_ns: Numbers, sums: Sums) -> None:
+        """Take in sums over moments that are all before those of the rank that come by `add`; one row a moment."""
+        for level in self._levels:
+            level.add_closed(rank, ends_ns // (level.width_s * 1_000_000_000), sums)
+
     def _take_in(self) -> None:
         if not self._waiting:
             return
@@ -219,14 +232,16 @@ class Tracks:
 
     def take(self, rank: int, step: Step) -> None:
         """Take in a step record."""
-        end, wait, loss = step.end_at_ns, step.wait_ns, step.loss
-        if not 0 < end < _LAST_NS:
-            return
-        sums = (
-            1, step.step, step.wall_ns, step.data_ns, step.forward_ns, step.backward_ns, step.optimizer_ns,
-            math.nan if wait is None else wait, 0.0 if loss is None else _bounded(loss), 0 if loss is None else 1,
-        )  # fmt: skip
-        self._steps.add(rank, end - max(0, step.wall_ns), end, sums)
+        end = step.end_at_ns
+        if 0 < end < _LAST_NS:
+            self._steps.add(rank, end - max(0, step.wall_ns), end, _sums(step))
+
+    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
+        """Take in records from before the first of the rank's others: together, at a tenth of the cost of each."""
+        steps = [step for step in steps if 0 < step.end_at_ns < _LAST_NS]
+        if steps:
+            ends = np.array([step.end_at_ns for step in steps], np.int64)
+            self._steps.add_closed(rank, ends, np.array([_sums(step) for step in steps], np.float64))
 
     def take_means(self, rank: int, end_at_ns: int, span_ns: int, steps: int, means: Sequence[float]) -> None:
         """Take in the means of `steps` steps that took `span_ns` in all.
@@ -285,6 +300,14 @@ class Tracks:
             known = of("data") + of("forward") + of("backward") + of("optimizer")
             return scaled(of("step") - known - np.nan_to_num(of("wait")))
         return scaled(of(metric))
+
+
+def _sums(step: Step) -> tuple[float, ...]:
+    wait, loss = step.wait_ns, step.loss
+    return (
+        1, step.step, step.wall_ns, step.data_ns, step.forward_ns, step.backward_ns, step.optimizer_ns,
+        math.nan if wait is None else wait, 0.0 if loss is None else _bounded(loss), 0 if loss is None else 1,
+    )  # fmt: skip
 
 
 def _bounded(loss: float) -> float:

@@ -21,11 +21,14 @@ from ddptop.tui.source import Refused
 
 def show_dashboard(directory: RunDir, settings: Settings, *, listed: bool = False) -> int:
     """Show the dashboard until it is left, with all runs `listed` if so asked, then say how to come back."""
+    actor = who("dashboard")
+    link = Link(directory, actor, settings.thresholds, looks_back=True)
+    # The ranks tell of their past while the dashboard, which takes half a second, is imported.
+    link.poll()
+
     from ddptop.tui.app import run_dashboard
     from ddptop.tui.runs import Runs
 
-    actor = who("dashboard")
-    link = Link(directory, actor, settings.thresholds, looks_back=True)
     # Closes the link when it ends; the picture it had is still there.
     fleet = Runs(lambda other: Link(other, actor, settings.thresholds))
     code = run_dashboard(link, settings=settings, fleet=fleet, listed=listed)

@@ -48,19 +48,13 @@ class History:
 
         All of the newest `limit`, and of those before them `earlier`, evenly spread.
         """
-        count = sum(1 for _ in self._from(first_seq))
-        begin = len(self._kept) - count
+        # Their numbers are consecutive: to walk through an hour of them kept the training waiting for 4 ms.
+        begin = max(0, min(first_seq - self._kept[0][0], len(self._kept))) if self._kept else 0
         whole = max(begin, len(self._kept) - max(0, limit))
         spread = range(begin, whole, max(1, math.ceil((whole - begin) / earlier))) if earlier > 0 else ()
         chosen = chain((self._kept[index] for index in spread), islice(self._kept, whole, None))
         while chunk := tuple(msgspec.Raw(payload) for _, payload in islice(chosen, CHUNK)):
             yield msgspec.msgpack.encode(_Joined(self._rank, chunk, self._generation))
-
-    def _from(self, first_seq: int) -> Iterator[int]:
-        for seq, _ in reversed(self._kept):
-            if seq < first_seq:
-                return
-            yield seq
 
 
 def batch(rank: int, steps: list[Step], generation: int) -> bytes:

@@ -151,12 +151,21 @@ def test_numbers_are_those_of_the_records() -> None:
 
 
 def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
-    """Records of the past, read after the live ones and overlapping them, make one series, each step once."""
+    """Records of the past, read after the live ones and overlapping them, make one series, each step once.
+
+    Samples stand for them until then.
+    """
     history = History(1)
     for number in range(501, 601):
         history.take(0, step(number, loss=float(number)))
+    history.take_samples(0, [step(number, loss=float(number)) for number in range(1, 501, 50)])
+    sampled = history.read(0, "loss")
     for number in range(1, 551):
-        history.take(0, step(number, loss=-1.0 if number > 500 else float(number)), earlier=True)
+        history.take_earlier(0, step(number, loss=-1.0 if number > 500 else float(number)))
+    assert np.array_equal(history.read(0, "loss").steps, sampled.steps), "until all of it has been read"
+    assert np.all(np.diff(sampled.steps) > 0)
+    assert sampled.count.sum() == 110
+    history.complete_earlier()
     read = history.read(0, "loss")
     assert history.span(0) == (1, 600)
     assert np.all(np.diff(read.steps) > 0)

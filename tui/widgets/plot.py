@@ -87,14 +87,15 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     # When to draw
 
     def show(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
-        """Draw what is new at most once a second, and at once for another look, rank or size."""
+        """Draw what is new at most once a second, and at once for another look, rank or size or once all is read."""
         self._given = frame, ranks, chosen
         if not self._ready or not self.size:
             return
         history = None if frame.past is None else frame.past.history
         look = self.look.metric, self.look.lens, self.crosshair
-        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None
-        picture = key, None if history is None else (history.records, history.complete), frame.state
+        whole = history is not None and history.complete
+        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None, whole
+        picture = key, None if history is None else history.records, frame.state
         if picture == self._shown or (frame.kept_s is not None and self._is(key)):
             return
         now = time.monotonic()
@@ -272,7 +273,7 @@ def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
     if len(drawn.broken):
         notes.append("× not finite")
     if frame.past is not None and not frame.past.history.complete:
-        notes.append("reading the recording")
+        notes.append("reading the past")
     return notes
 
 
@@ -280,7 +281,7 @@ def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look) -> str:
     """Say why there is no curve, and what to do."""
     history = None if frame.past is None else frame.past.history
     if history is not None and not history.complete:
-        return "reading what was recorded of the run"
+        return "reading the past of the run"
     if run is None or run[0] == run[1]:
         ended = frame.state in ENDED
         return "no step was completed: g shows what was printed" if ended else "curves begin with the second step"
