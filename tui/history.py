@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -79,10 +79,11 @@ class _Kept:
     def furthest(self) -> int:
         return max(self.last.values(), default=0)
 
-    def forget(self, rank: int) -> None:
-        self.course.forget(rank)
-        self.first.pop(rank, None)
-        self.last.pop(rank, None)
+    def forget(self, ranks: Collection[int]) -> None:
+        self.course.forget(ranks)
+        for rank in ranks:
+            self.first.pop(rank, None)
+            self.last.pop(rank, None)
 
 
 class History:
@@ -106,7 +107,7 @@ class History:
         self._capacity = capacity_for(world)
         self._memory = [math.nan] * world
         self._parts: dict[tuple[str, str], _Kept] = {}
-        """By name ("" for the recorded numbers) and where they came from."""
+        """By name ("" for the recorded numbers) and where it came from."""
 
     def take(self, rank: int, step: Step) -> None:
         """Take in a live record; in order."""
@@ -119,17 +120,19 @@ class History:
         if live is None or number < live.first.get(rank, _FURTHEST):
             self._take(rank, step, number, _EARLIER)
 
-    def take_sample(self, rank: int, step: Step) -> None:
-        """Take in a step from before the first live one that stands for others; in order among themselves."""
-        self._take(rank, step, step.step + self._before[_LIVE], _SAMPLED)
+    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
+        """Take in steps from before the first live one that stand for those between them; in order."""
+        for step in steps:
+            self._take(rank, step, step.step + self._before[_LIVE], _SAMPLED)
 
     def complete_earlier(self) -> None:
         """Say that all that is recorded was taken in: nothing has to stand for it any more."""
         self.complete = True
         self.records += 1
-        for name, part in list(self._parts):
-            if part == _SAMPLED and (name, _EARLIER) in self._parts:
-                del self._parts[name, part]
+        for (name, part), kept in self._parts.items():
+            earlier = self._parts.get((name, _EARLIER))
+            if part == _SAMPLED and earlier is not None:
+                kept.forget(kept.last.keys() & earlier.last.keys())
 
     def _take(self, rank: int, step: Step, number: int, part: str, memory: float = math.nan) -> None:
         self.records += 1
@@ -166,13 +169,12 @@ class History:
         """Forget a rank: a new process in its place counts from one again."""
         self.records += 1
         for kept in self._parts.values():
-            kept.forget(rank)
+            kept.forget((rank,))
 
     def _kept(self, name: str, part: str) -> _Kept:
         kept = self._parts.get((name, part))
         if kept is None:
-            kept = _Kept(len(self._memory), 1 if name else len(RECORDED), self._capacity)
-            self._parts[name, part] = kept
+            kept = self._parts[name, part] = _Kept(len(self._memory), 1 if name else len(RECORDED), self._capacity)
         return kept
 
     def _known(self, given: str) -> str | None:
@@ -187,12 +189,13 @@ class History:
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step kept of a rank, None where there is none."""
-        parts = [
-            kept
-            for kept in (self._before_live(""), self._parts.get(("", _LIVE)))
-            if kept is not None and rank in kept.last
-        ]
+        parts = [kept for kept in (self._before_live(rank, ""), self._parts.get(("", _LIVE))) if kept is not None]
+        parts = [kept for kept in parts if rank in kept.last]
         return (min(kept.first[rank] for kept in parts), max(kept.last[rank] for kept in parts)) if parts else None
+
+    def _before_live(self, rank: int, name: str) -> _Kept | None:
+        sampled = self._parts.get((name, _SAMPLED))
+        return sampled if sampled is not None and rank in sampled.last else self._parts.get((name, _EARLIER))
 
     @property
     def last(self) -> int:
@@ -201,7 +204,8 @@ class History:
 
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
-        live, past, column = self._of(metric)
+        name, column = _column(metric)
+        live, past = self._parts.get((name, _LIVE)), self._before_live(rank, name)
         parts = []
         if past is not None:
             began = math.inf if live is None else live.first.get(rank, math.inf)
@@ -222,34 +226,34 @@ class History:
         return np.repeat(np.array(ranks, np.int64), [len(series.steps) for series in read]), joined(read)
 
     def _read_all(self, metric: str, first: float, last: float) -> tuple[npt.NDArray[np.int64], Series]:
-        live, past, column = self._of(metric)
+        name, column = _column(metric)
+        live, sampled, earlier = (self._parts.get((name, part)) for part in (_LIVE, _SAMPLED, _EARLIER))
         ranks, parts = [], []
-        if past is not None:
-            whose, series = past.course.read_all(column, first, last)
-            if live is not None:
-                began = [live.first.get(rank, math.inf) for rank in range(int(whose.max(initial=0)) + 1)]
-                before = series.steps < np.array(began)[whose]
-                whose, series = whose[before], series.part(before)
-            ranks.append(whose)
-            parts.append(series)
-        if live is not None:
-            whose, series = live.course.read_all(column, first, last)
+        # Each part is known better by those before it, from the first step that they know.
+        better: dict[int, float] = {} if live is None else dict(live.first)
+        for part in (live, sampled, earlier):
+            if part is None:
+                continue
+            whose, series = part.course.read_all(column, first, last)
+            if part is not live:
+                until = [better.get(rank, math.inf) for rank in range(int(whose.max(initial=0)) + 1)]
+                wanted = series.steps < np.array(until)[whose]
+                whose, series = whose[wanted], series.part(wanted)
+            if part is sampled:
+                better |= dict.fromkeys(sampled.last, -math.inf)
             ranks.append(whose)
             parts.append(series)
         return np.concatenate(ranks or [np.empty(0, np.int64)]), joined(parts)
-
-    def _of(self, metric: str) -> tuple[_Kept | None, _Kept | None, int]:
-        """Return where a metric is kept, what is live and what came before, and in which column."""
-        name = metric.removeprefix(CUSTOM) if metric.startswith(CUSTOM) else ""
-        return self._parts.get((name, _LIVE)), self._before_live(name), 0 if name else RECORDED.index(metric)
-
-    def _before_live(self, name: str) -> _Kept | None:
-        return self._parts.get((name, _SAMPLED)) or self._parts.get((name, _EARLIER))
 
     @property
     def nbytes(self) -> int:
         """Memory of all numbers kept."""
         return sum(kept.course.nbytes for kept in self._parts.values())
+
+
+def _column(metric: str) -> tuple[str, int]:
+    """Return the name that a metric is kept under, and its column there."""
+    return (metric.removeprefix(CUSTOM), 0) if metric.startswith(CUSTOM) else ("", RECORDED.index(metric))
 
 
 def _row(step: Step, memory: float) -> tuple[float, ...]:

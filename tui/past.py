@@ -75,8 +75,7 @@ class Past:
         """Take in records that stand for others that are not sent: part of the course, but no steps to show."""
         self.tracks.take_samples(rank, steps)
         if not self.history.only_earlier:
-            for step in steps:
-                self.history.take_sample(rank, step)
+            self.history.take_samples(rank, steps)
 
     def take_earlier(self, recorded: Steps) -> None:
         """Take in records of before, which only the history has room for; in order among themselves."""

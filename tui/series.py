@@ -8,7 +8,7 @@ ranks lie over each other. Imports NumPy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -167,9 +167,9 @@ class Course:
             parts.append(level.series(where, column))
         return np.concatenate(ranks or [np.empty(0, np.int64)]), joined(parts)
 
-    def forget(self, rank: int) -> None:
-        """Forget a rank."""
-        self._levels = [level.part(level.ranks != rank) for level in self._levels]
+    def forget(self, ranks: Collection[int]) -> None:
+        """Forget some of the ranks."""
+        self._levels = [level.part(~np.isin(level.ranks, list(ranks))) for level in self._levels]
 
     @property
     def nbytes(self) -> int:

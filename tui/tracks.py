@@ -92,6 +92,14 @@ class _Level:
         self._close(rows.ranks[long], since[long], rows.buckets[long], rows.first[long])
         self._open[rows.ranks], self._sums[rows.ranks] = rows.buckets, rows.sums
 
+    def add_closed(self, rank: int, buckets: Numbers, sums: Sums) -> None:
+        """Take in rows of one rank that no others follow in their buckets; neither they nor newer ones are lost."""
+        first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
+        buckets, sums = buckets[first], np.add.reduceat(sums, first)
+        kept = buckets > max(int(buckets[-1]), int(self._open[rank])) - self.columns
+        ranks = np.full(np.count_nonzero(kept), rank)
+        self._write(ranks, buckets[kept], buckets[kept] + 1, sums[kept])
+
     def _close(self, ranks: Numbers, since: Numbers, until: Numbers, sums: Sums) -> None:
         """Write the same into the buckets from `since` up to `until`, and hand it on."""
         if not len(ranks):
@@ -100,13 +108,6 @@ class _Level:
         if self._above is not None:
             ratio = self._above.width_s // self.width_s
             self._above.add(_Rows(ranks, -(-since // ratio), (until - 1) // ratio, sums, sums))
-
-    def add_closed(self, rank: int, ends_ns: Numbers, sums: Sums) -> None:
-        """Write what nothing is to be added to, here alone."""
-        buckets = ends_ns // (self.width_s * 1_000_000_000)
-        firsts = np.flatnonzero(np.diff(buckets, prepend=_NONE))
-        begun = buckets[firsts]
-        self._write(np.full(len(firsts), rank), begun, begun + 1, np.add.reduceat(sums, firsts, axis=0))
 
     def _write(self, ranks: Numbers, since: Numbers, until: Numbers, sums: Sums) -> None:
         # 0 / 0: nothing is known of it.
@@ -189,7 +190,7 @@ class Ring:
     def add_closed(self, rank: int, ends_ns: Numbers, sums: Sums) -> None:
         """Take in sums over moments that are all before those of the rank that come by `add`; one row a moment."""
         for level in self._levels:
-            level.add_closed(rank, ends_ns, sums)
+            level.add_closed(rank, ends_ns // (level.width_s * 1_000_000_000), sums)
 
     def _take_in(self) -> None:
         if not self._waiting:

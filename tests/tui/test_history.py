@@ -158,8 +158,7 @@ def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
     history = History(1)
     for number in range(501, 601):
         history.take(0, step(number, loss=float(number)))
-    for number in range(1, 501, 50):
-        history.take_sample(0, step(number, loss=float(number)))
+    history.take_samples(0, [step(number, loss=float(number)) for number in range(1, 501, 50)])
     sampled = history.read(0, "loss")
     for number in range(1, 551):
         history.take_earlier(0, step(number, loss=-1.0 if number > 500 else float(number)))
