@@ -7,25 +7,21 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.screen import Screen
 from textual.style import Style
 
 from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.screens.transient import Transient
 
 FIRST_RANKS: Final = 8
 """Ranks that are offered before anything is typed."""
 MOST_RANKS: Final = 12
 
 
-class Palette(CommandPalette):
-    """Textual's, which closes itself only."""
-
-    def dismiss(self, result: Any = None) -> AwaitComplete:
-        """Close; of two keys in a burst the second would close the screen below."""
-        return super().dismiss(result) if self.is_active else AwaitComplete()
+class Palette(CommandPalette, Transient[Any]):
+    """Textual's, of pages of any height."""
 
     def _action_command_list(self, action: str) -> None:
         # Textual's list cannot turn a page before it has been laid out, as in a terminal of a few lines.

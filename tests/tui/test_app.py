@@ -249,6 +249,20 @@ async def test_kill_asks_first_and_tells_the_end(keys: tuple[str, ...], asked: s
     assert source.asked == [asked]
 
 
+async def test_a_second_escape_in_a_burst_closes_nothing_more() -> None:
+    """Two come at once, as over a slow line: the screen on top closes, the one below stays."""
+    async with dashboard(StillSource(frame())).run_test(size=(120, 40), notifications=True) as pilot:
+        for key in ("k", "x", "g", "enter", "question_mark", "ctrl+p"):
+            await pilot.press(key)
+            screen, before = pilot.app.screen, len(pilot.app.screen_stack)
+            assert before == 2, key
+            # Both were sent to the screen before the first of them was answered.
+            for _ in range(2):
+                screen.dismiss()
+            await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the screen below")
+        assert pilot.app.screen_stack[0] is pilot.app.screen
+
+
 async def test_escape_and_cancel_kill_nothing() -> None:
     """Neither Escape nor the cancel button sends anything."""
     source = StillSource(frame())

@@ -16,9 +16,10 @@ from textual.widgets import OptionList
 
 from ddptop.tui.columns import Column
 from ddptop.tui.keynames import keys_of
+from ddptop.tui.screens.transient import Transient
 
 
-class ColumnsDialog(ModalScreen[frozenset[str]]):
+class ColumnsDialog(ModalScreen[frozenset[str]], Transient[frozenset[str]]):
     """A box to tick for each column. Returns the keys of those ticked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 
 from ddptop.tui.frame import STATES
 from ddptop.tui.keynames import keys_of
+from ddptop.tui.screens.transient import Transient
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.lines import Page, Row
@@ -46,7 +47,7 @@ _PHASE_WORDS = {
 _WIDEST: Final = 86
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(ModalScreen[None], Transient[None]):
     """What the keys do and what the signs mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -25,13 +25,14 @@ from ddptop.tui.killing import Killing
 from ddptop.tui.screens.processes import ProcessMenu
 from ddptop.tui.screens.question import marking
 from ddptop.tui.screens.signals import SignalMenu
+from ddptop.tui.screens.transient import Transient
 from ddptop.tui.source import Aim, ProcessLine, Refused, Source
 
 _LOOK_S = 0.1
 _LINES = 8
 
 
-class KillDialog(ModalScreen[None]):
+class KillDialog(ModalScreen[None], Transient[None]):
     """Ends the run, one rank or one process of it, or sends a signal, if the user says so."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -26,6 +26,7 @@ from ddptop.tui.keynames import keys_of
 from ddptop.tui.launch import Request
 from ddptop.tui.programs import Option
 from ddptop.tui.screens.script import ScriptPicker
+from ddptop.tui.screens.transient import Transient
 from ddptop.tui.source import Refused
 from ddptop.tui.widgets.field import Field
 
@@ -37,7 +38,7 @@ class Fields(VerticalScroll, can_focus=False, inherit_bindings=False):
     """The lines of the form; the arrows go from one to the next, and it scrolls with them."""
 
 
-class LaunchDialog(ModalScreen["str | None"]):
+class LaunchDialog(ModalScreen["str | None"], Transient["str | None"]):
     """Fills in a launch and starts it; returns the name of the run, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

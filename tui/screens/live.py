@@ -9,11 +9,11 @@ from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
 from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.screens.transient import Transient
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.runlist import RunList
 
@@ -76,7 +76,7 @@ class LogsAsked(Asked):
         self.rank = rank
 
 
-class LiveScreen(Screen[int]):
+class LiveScreen(Transient[int]):
     """A picture of the run and the keys that act on the run. Returns the rank it showed last."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -17,9 +17,10 @@ from textual.widgets.option_list import Option
 
 from ddptop.tui.keynames import keys_of
 from ddptop.tui.metrics import CUSTOM, Metric
+from ddptop.tui.screens.transient import Transient
 
 
-class MetricPicker(ModalScreen[str | None]):
+class MetricPicker(ModalScreen[str | None], Transient[str | None]):
     """A list of metrics, filtered by what is typed. Returns the name of one, None where none was taken."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

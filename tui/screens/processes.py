@@ -17,12 +17,13 @@ from textual.widgets.option_list import Option
 
 from ddptop.tui import units
 from ddptop.tui.keynames import keys_of
+from ddptop.tui.screens.transient import Transient
 from ddptop.tui.source import ProcessLine, Refused, Source
 
 _EVERY_S = 2.0
 
 
-class ProcessMenu(ModalScreen["ProcessLine | None"]):
+class ProcessMenu(ModalScreen["ProcessLine | None"], Transient["ProcessLine | None"]):
     """Lets the user choose one process of the run; returns it, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -21,6 +21,7 @@ from ddptop.tui import units
 from ddptop.tui.fleet import RunLine
 from ddptop.tui.frame import Frame
 from ddptop.tui.keynames import keys_of
+from ddptop.tui.screens.transient import Transient
 
 SAVE_AND_STOP: Final = "save"
 STOP: Final = "stop"
@@ -36,7 +37,7 @@ def marking(keys: Mapping[str, str], place: str) -> str:
     return f"{keys[f'{place}.do']} does it, {keys[f'{place}.cancel']} cancels, {around} choose"
 
 
-class Question(ModalScreen[str | None]):
+class Question(ModalScreen[str | None], Transient[str | None]):
     """Asks, and returns the answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

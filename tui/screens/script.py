@@ -18,6 +18,7 @@ from textual.widgets import DirectoryTree, Static
 
 from ddptop.tui import units
 from ddptop.tui.keynames import keys_of
+from ddptop.tui.screens.transient import Transient
 
 
 class Scripts(DirectoryTree):
@@ -36,7 +37,7 @@ class Scripts(DirectoryTree):
         return Text(units.clean(str(label), 200))
 
 
-class ScriptPicker(ModalScreen["str | None"]):
+class ScriptPicker(ModalScreen["str | None"], Transient["str | None"]):
     """Lets the user choose a script; returns its path, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -16,9 +16,10 @@ from textual.widgets.option_list import Option
 
 from ddptop.tui import signals
 from ddptop.tui.keynames import keys_of
+from ddptop.tui.screens.transient import Transient
 
 
-class SignalMenu(ModalScreen["int | None"]):
+class SignalMenu(ModalScreen["int | None"], Transient["int | None"]):
     """Lets the user choose a signal; returns its number, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
