@@ -110,7 +110,7 @@ def test_an_adopted_run_ends_as_its_ranks_say(launch: Launch, tmp_path: Path) ->
     (tmp_path / "go").touch()
     end = over(directory)
     assert (end.state, end.exit_code) == ("finished", 0)
-    assert any("torchrun's own exit status will not be known" in text for text in events(directory))
+    assert any("own exit status will not be known" in text for text in events(directory))
 
 
 def test_a_kill_goes_on_where_the_supervisor_was_killed_at_it(launch: Launch) -> None:
