@@ -257,7 +257,7 @@ def _note(targets: list[Target], seen: dict[Process, Target]) -> list[Target]:
 
 
 def _who(target: Target) -> str:
-    return f"{target.role} with pid {target.process.pid}"
+    return f"{target.name} with pid {target.process.pid}"
 
 
 def _why(target: Target) -> str:
@@ -272,10 +272,11 @@ def _why(target: Target) -> str:
 
 def _names(targets: list[Target]) -> str:
     if len(targets) == 1:
-        return f"{targets[0].role} (pid {targets[0].process.pid})"
+        return f"{targets[0].name} (pid {targets[0].process.pid})"
     roles = [target.role for target in targets]
+    leader = [target.name for target in targets if target.role == "torchrun"]
     parts = [_count(roles.count(role), role) for role in ROLES[1:] if role in roles]
-    return " and ".join((["torchrun"] if "torchrun" in roles else []) + parts)
+    return " and ".join(leader + parts)
 
 
 def _count(number: int, noun: str) -> str:

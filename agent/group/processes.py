@@ -12,7 +12,7 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptop.agent import identity
@@ -36,6 +36,8 @@ class Target:
     adrift: bool = False
     """True for what has lost its parent: nobody hands a signal on to it."""
     uid: int | None = None
+    name: str = ""
+    """What it is called: its role, but for a program that starts its ranks itself and so needs no torchrun."""
 
 
 def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
@@ -66,7 +68,12 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
     for pid in _below((roles.keys() - spared) | ({supervisor} if supervisor is not None else set()), table):
         roles.setdefault(pid, "helper")
     found = roles.keys() - spared
-    targets = [_target(table[pid], role, ranks, found, table) for pid, role in roles.items() if pid in found]
+    names = {"torchrun": run.leader}
+    targets = [
+        replace(_target(table[pid], role, ranks, found, table), name=names.get(role, role))
+        for pid, role in roles.items()
+        if pid in found
+    ]
     return sorted(targets, key=lambda target: ROLES.index(target.role))
 
 

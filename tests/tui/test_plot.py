@@ -214,7 +214,7 @@ async def test_a_plot_may_be_left_before_it_is_there() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.screen.query(PlotPlace), "the screen")
         await app.screen.query_one(PlotPlace).make(None).remove()
-        screen = RankScreen(app.frame, 0)
+        screen = RankScreen(app.picture(), 0)
         await app.push_screen(screen)
         leaving = app.pop_screen()
         screen._add_plot()
