@@ -212,7 +212,7 @@ async def test_a_plot_may_be_left_before_it_is_there() -> None:
     """Who goes on to another screen, or leaves, at the moment when the plot is made, finds no error."""
     app = dashboard(StillSource(frame()))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.screen.query(PlotPlace), "the screen")
+        await until(pilot, lambda: app.frame is not None and app.screen.query(PlotPlace), "the screen")
         await app.screen.query_one(PlotPlace).make(None).remove()
         screen = RankScreen(app.picture(), 0)
         await app.push_screen(screen)
