@@ -32,6 +32,9 @@ makes a fifth of it anywhere, and is gone again in less than a minute."""
 ALL_OVER_AT_ONCE: Final = 0.45
 """Share of the step from which it is told without waiting for that: nearly twice the time of the others."""
 
+TURNED: Final = 2.0
+"""Another phase is to blame once it costs so many times what the one that was blamed does."""
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -153,6 +156,16 @@ def phase_of(suspicion: Suspicion, view: Sequence[Block]) -> str | None:
     if suspicion.kind == "slow_rank" and suspicion.rank is not None:
         return OWN_PHASES[int(np.argmax(_excess(view[-WINDOWS:], suspicion.rank)[0]))]
     return {"input_bound": "data", "communication_bound": "wait"}.get(suspicion.kind)
+
+
+def turned(rank: int, phase: str | None, view: Sequence[Block]) -> Suspicion | None:
+    """Return what another phase of a slow rank costs, where that is clearly more than the one that was blamed does."""
+    excess, _ = _excess(view[-WINDOWS:], rank)
+    at = int(np.argmax(excess))
+    if phase is None or excess[at] < TURNED * max(0.0, float(excess[OWN_PHASES.index(phase)])):
+        return None
+    step_ms = float(np.median([block.step_ms for block in view[-WINDOWS:]]))
+    return Suspicion("slow_rank", rank, _above_others(np.array([block.phases[:, at] for block in view]), rank), step_ms)
 
 
 def _excess(view: Sequence[Block], rank: int) -> tuple[Array, Array]:

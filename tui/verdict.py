@@ -9,14 +9,14 @@ milliseconds, not in how often it is the last: among equals somebody is always l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptop.agent.wire import Beat, Step
 from ddptop.tui.creep import Growth, Memory
 from ddptop.tui.evidence import Block, Evidence
 from ddptop.tui.frame import Verdict
-from ddptop.tui.suspicion import WINDOWS, Suspicion, first_step, more_work, phase_of, suspect, worst
+from ddptop.tui.suspicion import WINDOWS, Suspicion, first_step, more_work, phase_of, suspect, turned, worst
 from ddptop.tui.units import size
 
 CLEARLY: Final = 1.25
@@ -92,6 +92,7 @@ class Judge:
             self._accuse(views)
         else:
             self._replace_if_worse(suspicion, views[1])
+            self._follow_phase(views)
         if self._blame is None:
             return None
         view = views[self._blame.scale]
@@ -109,6 +110,19 @@ class Judge:
             same = suspect(now.kind, now.rank, view[-WINDOWS:])
             if same is None or other.weight > CLEARLY * same.weight:
                 self._blame = _blame(other, view, 1)
+
+    def _follow_phase(self, views: dict[int, Sequence[Block]]) -> None:
+        """Blame another phase of the same rank once that is what costs, and say since when it does."""
+        blame = self._blame
+        if blame is None or blame.kind != "slow_rank" or blame.rank is None:
+            return
+        for scale in dict.fromkeys((1, blame.scale)):
+            view = views[scale]
+            found = turned(blame.rank, blame.phase, view)
+            whole = suspect(blame.kind, blame.rank, view)
+            if found is not None and found.is_strong(scale) and whole is not None:
+                self._blame = replace(_blame(whole, view, scale), since_step=first_step(found, view))
+                return
 
     def _accuse(self, views: dict[int, Sequence[Block]]) -> None:
         for scale, view in views.items():

@@ -159,6 +159,24 @@ def test_recovery_and_a_new_culprit_are_followed():
         assert at - began <= 50
 
 
+def test_the_phase_is_followed_where_the_rank_stays_the_slow_one():
+    """A rank slow in its loader and then in its optimizer is told of with each, since when; without a gap between."""
+    group, judge = Group(4, 21), Judge(4)
+    told = hear(judge, group.steps(400, slow(2, "data", 15, until=201), slow(2, "optimizer", 30, since=201)))
+    assert [key(verdict)[:3] for _, verdict in told if verdict] == [
+        ("slow_rank", 2, "data"),
+        ("slow_rank", 2, "optimizer"),
+    ]
+    assert None not in [verdict for _, verdict in told]
+    at, last = told[-1]
+    assert at <= 201 + 60
+    assert abs(last.since_step - 201) <= 10
+    # A second phase that costs as much as the first does not make it waver.
+    group, judge = Group(4, 22), Judge(4)
+    told = hear(judge, group.steps(400, slow(2, "data", 15), slow(2, "optimizer", 15, since=201)))
+    assert [key(verdict)[:3] for _, verdict in told] == [("slow_rank", 2, "data")]
+
+
 def test_a_marginal_delay_does_not_flicker():
     """A tenth of the step in heavy noise: named late or early, but the name then stays."""
     for seed in range(6):
