@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import deque
 from collections.abc import Iterator
@@ -48,8 +49,8 @@ class History:
 
         All of the newest `limit`, and of those before them `earlier`, evenly spread.
         """
-        # Their numbers are consecutive: to walk through an hour of them kept the training waiting for 4 ms.
-        begin = max(0, min(first_seq - self._kept[0][0], len(self._kept))) if self._kept else 0
+        # Halving: to walk through an hour of them kept the training waiting for 4 ms.
+        begin = bisect.bisect_left(self._kept, (first_seq, b""))
         whole = max(begin, len(self._kept) - max(0, limit))
         spread = range(begin, whole, max(1, math.ceil((whole - begin) / earlier))) if earlier > 0 else ()
         chosen = chain((self._kept[index] for index in spread), islice(self._kept, whole, None))

@@ -27,6 +27,15 @@ def test_the_newest_records_come_oldest_first():
     assert kept(history, 2501, 10) == []
 
 
+def test_a_gap_in_the_numbers_loses_nothing():
+    """Where records were dropped before they were kept, all of those after the asked number still come."""
+    history = History(0)
+    for seq in (*range(1, 11), *range(51, 61)):
+        history.add(msgspec.structs.replace(STEP, seq=seq))
+    assert kept(history, 9, 100) == [9, 10, *range(51, 61)]
+    assert kept(history, 30, 100) == list(range(51, 61))
+
+
 def test_memory_is_bounded_by_bytes():
     """The oldest records go when the bound is reached."""
     history = History(0, max_bytes=10 * len(wire.encode(STEP)))
