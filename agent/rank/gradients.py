@@ -8,6 +8,7 @@ elements of each bucket find it.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Final
 
 from ddptop.agent.rank import losses
@@ -20,11 +21,16 @@ SAMPLE: Final = 64
 def glance(torch: Any, bucket: Any) -> losses.Known | losses.Arriving | None:
     """Return a way to a number that is finite where the sample of a bucket of gradients is; None where there is none.
 
-    About 10 us of a CPU; on a device a kernel and a copy that wait for nobody.
+    A few us on a CPU; on a device a kernel and a copy that wait for nobody.
     """
     if type(bucket) is not torch.Tensor or not bucket.is_floating_point() or CAPTURES.under_way:
         return None
-    flat = bucket.detach().view(-1)
-    # The sum of magnitudes: two infinities of unlike sign must not make a NaN. In float32, since 64 halves overflow.
-    sample = flat[:: flat.numel() // SAMPLE or 1]
+    size = bucket.numel()
+    stride = size // SAMPLE or 1
+    # The sum of magnitudes: two infinities of unlike sign must not make a NaN.
+    if bucket.is_cpu and bucket.dtype is torch.float32 and bucket.is_contiguous():
+        # Read in place: operations of torch, between others, took 40 us of a step.
+        return losses.Known(sum(map(abs, (ctypes.c_float * size).from_address(bucket.data_ptr())[::stride])))
+    # In float32, since 64 halves overflow.
+    sample = bucket.detach().reshape(-1)[::stride]
     return losses.pending(torch, torch.linalg.vector_norm(sample, 1, dtype=torch.float32))
