@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import BinaryIO, Final
 
 LARGEST_RECORD: Final = 1 << 20
 """Bytes of a record at most; what is larger was not written by us."""
@@ -67,18 +67,43 @@ def seal(address: str) -> None:
     os.chmod(address.removeprefix("ipc://"), 0o600)
 
 
-def read(path: Path) -> bytes:
-    """Return a record: a plain file of bounded size, so that neither a link nor a pipe nor a flood gets through.
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file for reading: no link is followed, and neither a pipe nor a device is waited for.
 
     Raises:
         OSError: it is not there, or is something else.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_RECORD:
-            raise OSError(None, "not a record")
-        return file.read(LARGEST_RECORD)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(None, "not a plain file", str(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read(path: Path, limit: int = LARGEST_RECORD) -> bytes:
+    """Return a record: a plain file of at most `limit` bytes.
+
+    Raises:
+        OSError: it is not there, is something else, or is larger.
+    """
+    with open_plain(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(None, "larger than any record", str(path))
+    return content
+
+
+def tail(path: Path, limit: int = 65536) -> bytes:
+    """Return the last `limit` bytes of a plain file, nothing where there is none."""
+    try:
+        with open_plain(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            return file.read(limit)
+    except OSError:
+        return b""
 
 
 def replace(path: Path, content: bytes) -> None:

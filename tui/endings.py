@@ -20,8 +20,8 @@ from ddptop.agent.group import census, journal, processes, roster, succession
 from ddptop.agent.group.ladder import NotOurs
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import Process, RunDir
+from ddptop.agent.text import clean
 from ddptop.tui.source import Aim, ProcessLine, Refused
-from ddptop.tui.units import clean
 
 _SUCCESSION_S: Final = 5.0
 """How long a command waits for a supervisor that is just taking over."""

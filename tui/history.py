@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ddptop.agent.text import clean
 from ddptop.agent.wire import Step, Summary
 from ddptop.tui.metrics import CUSTOM, RECORDED
 from ddptop.tui.series import Course, Series, joined
-from ddptop.tui.units import clean
 
 MOST_NAMES: Final = 64
 """Names of values given by the script that are kept; further ones are counted."""

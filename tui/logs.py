@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from ddptop.agent.group import census
 from ddptop.agent.rundir import ENDED_STATES, RunDir
-from ddptop.tui.units import clean
+from ddptop.agent.text import clean
 
 POLL_S = 0.1
 LINE_BYTES = 64 << 10

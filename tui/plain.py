@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, EventLine, Frame
 from ddptop.tui.source import Source
-from ddptop.tui.units import clean, duration
+from ddptop.tui.units import duration
 
 POLL_S = 0.05
 TRACE_LINES = 40

@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.control import Refused
+from ddptop.agent.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.options import DESCRIBE, positive_number, whole_number
-from ddptop.tui.units import clean
 
 PATIENCE_S: Final = 60.0
 """To import torch may take long on a busy machine."""

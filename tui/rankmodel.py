@@ -10,10 +10,10 @@ from operator import attrgetter, is_
 
 from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
+from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.units import clean
 
 DEFAULT = Thresholds()
 WINDOW_NS = 2_000_000_000

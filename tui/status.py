@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddptop.agent import rundir, wire
+from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.link import Link
 from ddptop.tui.plain import phases, progress
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.units import DASH, clean, duration, loss, size
+from ddptop.tui.units import DASH, duration, loss, size
 
 PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""

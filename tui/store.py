@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
+from ddptop.agent.text import clean
 from ddptop.tui.collectives import Alignment
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict
 from ddptop.tui.rankmodel import DEFAULT, RankModel
 from ddptop.tui.settings import Thresholds
 from ddptop.tui.totals import Totals, add_up
-from ddptop.tui.units import clean
 from ddptop.tui.verdict import Judge
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
+from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.mesh import replica_of
 from ddptop.tui.rankmodel import RankModel
-from ddptop.tui.units import clean
 
 _Times = tuple[float | None, ...]
 """Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""

@@ -7,8 +7,6 @@ known is a dash.  Text from outside loses everything a terminal could act on.
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -17,34 +15,6 @@ DASH: Final = "–"
 """What is not known."""
 
 _KIB: Final = 1024.0
-
-# CSI; OSC, DCS, SOS, PM and APC up to their terminator; charset choices; any other two-character escape.
-# C1 forms (one byte each in Latin-1) are matched too: some terminals obey them.
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"
-    r"|\x1b[ -/]*[0-~]?"
-)
-
-
-def clean(text: str, limit: int = 2000) -> str:
-    """Return `text` as one line without escape sequences, control, format or combining characters."""
-    text = text[: limit * 4]
-    if "\x1b" in text or not text.isascii():
-        text = _ESCAPES.sub("", text)
-    text = text.replace("\t", "    ")
-    if not text.isprintable():
-        text = "".join(_visible(char) for char in text)
-    if not text.isascii():
-        # Terminals disagree on where a combining mark goes; without them every cell is certain.
-        text = "".join(char for char in unicodedata.normalize("NFC", text) if not unicodedata.combining(char))
-    return text[:limit]
-
-
-def _visible(char: str) -> str:
-    if char.isprintable():
-        return char
-    return " " if char.isspace() else ""
 
 
 def fit(text: str, width: int) -> str:

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent import private
 from ddptop.agent.rundir import Member
-
-_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")
-# Controls, and the marks that turn the direction of text around.
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
+from ddptop.agent.text import clean_line
 
 _LOST_PEER = re.compile(
     r"connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"
@@ -91,7 +89,7 @@ def judge(
     stoppers = [member.ended.stopped_by for member in members.values() if member.ended and member.ended.stopped_by]
     if stoppers and (exit_code == 0 or whole):
         return Judgement(
-            "stopped", 0, f"stopped by {clean(stoppers[0], 100)}", warning=_late_trouble(codes, exit_code, leader)
+            "stopped", 0, f"stopped by {clean_line(stoppers[0], 100)}", warning=_late_trouble(codes, exit_code, leader)
         )
     if exit_code == 0:
         return Judgement("finished", 0)
@@ -111,26 +109,15 @@ def judge(
     return Judgement("failed", code, last_line(torchrun_log) or f"{leader} ended with exit code {exit_code}")
 
 
-def clean(text: str, limit: int = 300) -> str:
-    """Return text of unknown origin as one line without control characters."""
-    line = " ".join(_CONTROLS.sub(" ", _ESCAPES.sub("", text)).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
 def last_line(text: str) -> str | None:
     """Return the last line that is not empty, clean."""
-    lines = [line for line in map(clean, text.splitlines()) if line]
+    lines = [line for line in map(clean_line, text.splitlines()) if line]
     return lines[-1] if lines else None
 
 
 def tail(path: Path, limit: int = 65536) -> str:
     """Return the end of a log, or nothing where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - limit))
-            return file.read(limit).decode(errors="replace")
-    except OSError:
-        return ""
+    return private.tail(path, limit).decode(errors="replace")
 
 
 def describe_end(member: Member) -> tuple[str, str]:
@@ -140,7 +127,7 @@ def describe_end(member: Member) -> tuple[str, str]:
         return f"rank {member.rank} is gone, without a word", "warning"
     if ended.exit_code == 0:
         return f"rank {member.rank} {'stopped' if ended.stopped_by else 'finished'}", "info"
-    reason = f": {clean(ended.error)}" if ended.error else ""
+    reason = f": {clean_line(ended.error)}" if ended.error else ""
     return f"rank {member.rank} ended with exit code {ended.exit_code}{reason}", "error"
 
 
@@ -163,7 +150,7 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
         ended = member.ended if member else None
         died = died_at_ns.get(rank, float("inf"))
         if ended is not None and ended.exit_code != 0:
-            reason = clean(ended.error) if ended.error else f"ended with exit code {ended.exit_code}"
+            reason = clean_line(ended.error) if ended.error else f"ended with exit code {ended.exit_code}"
             secondary = ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM) or bool(_LOST_PEER.search(reason))
             text = f"rank {rank}: {reason}" if ended.error else f"rank {rank} {reason}"
             suspects.append(_Suspect(rank, ended.at_ns, secondary, text, _positive(ended.exit_code)))

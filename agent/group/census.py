@@ -20,6 +20,7 @@ from ddptop.agent import wire
 from ddptop.agent.group import cause, ladder, processes
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, is_alive
+from ddptop.agent.text import clean_line
 
 _START_PATIENCE_S: Final = 30.0
 """How long a run may have nobody at all before it counts as lost."""
@@ -157,7 +158,7 @@ def kill(
     try:
         outcome = ladder.end(directory, run, command.grace_s, progress, countdown)
         if not over.ended:
-            why = f"killed by {cause.clean(command.who, 100)}" if command.who else "killed"
+            why = f"killed by {clean_line(command.who, 100)}" if command.who else "killed"
             with contextlib.suppress(OSError):
                 directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
             directory.remove_sockets()

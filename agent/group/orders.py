@@ -19,10 +19,11 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.group import cause, ladder
+from ddptop.agent.group import ladder
 from ddptop.agent.identity import boot
 from ddptop.agent.private import seal
 from ddptop.agent.rundir import Process, Run, RunDir, RunDirError
+from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.supervisor")
 
@@ -130,7 +131,7 @@ class Orders:
             return f"a grace period is 0 to {_LONGEST_GRACE_S:.0f} seconds"
         if command.pid is not None and command.started is None:
             return f"process {command.pid}: say when it started, so that no other of its number is meant"
-        who = cause.clean(command.who, 100) or "somebody"
+        who = clean_line(command.who, 100) or "somebody"
         whole = command.rank is None and command.pid is None
         if self.killed_by is not None and not whole:
             return "the whole run is being killed already"
@@ -186,7 +187,7 @@ class Orders:
             self.outcome = ladder.end(self._directory, run, grace_s, self._progress, self._count_down)
         except Exception as error:  # a wall: whoever waits for the reply must get one
             _log.exception("kill")
-            self._problem = f"the kill failed: {cause.clean(repr(error))}"
+            self._problem = f"the kill failed: {clean_line(repr(error))}"
 
     def _end_part(self, sender: bytes, command: wire.Kill, run: Run) -> None:
         grace_s, process, directory = command.grace_s, _process(command), self._directory
@@ -205,7 +206,7 @@ class Orders:
             reply = wire.Reply(command.id, False, str(error))
         except Exception as error:  # a wall, as above
             _log.exception("kill of a part")
-            reply = wire.Reply(command.id, False, f"the kill failed: {cause.clean(repr(error))}")
+            reply = wire.Reply(command.id, False, f"the kill failed: {clean_line(repr(error))}")
         self._replies.put((sender, reply))
 
     def _count_down(self, line: str) -> None:

@@ -29,6 +29,7 @@ from ddptop.agent.group.orders import Orders
 from ddptop.agent.group.recorder import Recorder
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.supervisor")
 
@@ -271,7 +272,7 @@ class Supervisor:
 
     def _judge(self, problem: str | None) -> cause.Judgement:
         if problem is not None:
-            return cause.Judgement("failed", 1, cause.clean(problem))
+            return cause.Judgement("failed", 1, clean_line(problem))
         judgement = cause.judge(
             self._run.world,
             self._directory.members(),

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from textual import events
 from textual.screen import Screen
 
+from ddptop.agent.text import clean
 from ddptop.tui import keymap
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import STATES, EventLine, Verdict
@@ -23,7 +24,6 @@ from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import VIEWS, RunScreen
 from ddptop.tui.source import Refused
-from ddptop.tui.units import clean
 
 from .frames import EVIL, NOW, StillSource, frame
 from .test_app import seen, until

@@ -9,13 +9,13 @@ import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 
+from ddptop.agent.text import clean
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.columns import columns_of, fitting
 from ddptop.tui.frame import STATES, Frame, Verdict
 from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.units import clean
 from ddptop.tui.widgets.table import RankTable
 
 from .frames import EVIL, NOW, StillSource, frame, rank_frame

@@ -7,6 +7,7 @@ import random
 import pytest
 from rich.cells import cell_len
 
+from ddptop.agent.text import clean
 from ddptop.tui import units
 
 HOSTILE = [
@@ -28,7 +29,7 @@ HOSTILE = [
 @pytest.mark.parametrize(("raw", "expected"), HOSTILE)
 def test_known_tricks_are_taken_out(raw: str, expected: str) -> None:
     """Escape sequences, controls, direction marks and combining marks go, the text stays."""
-    assert units.clean(raw) == expected
+    assert clean(raw) == expected
 
 
 def test_no_random_text_keeps_an_unprintable_character() -> None:
@@ -36,7 +37,7 @@ def test_no_random_text_keeps_an_unprintable_character() -> None:
     rng = random.Random(5)
     for _ in range(2000):
         raw = "".join(chr(rng.choice([rng.randrange(0xA0), rng.randrange(0xD800)])) for _ in range(40))
-        out = units.clean(raw, limit=30)
+        out = clean(raw, limit=30)
         assert out == "" or out.isprintable()
         assert len(out) <= 30
 

@@ -19,8 +19,9 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
+from ddptop.agent.text import clean
 from ddptop.trainers import CATALOGUE
-from ddptop.tui import form, remembered, units
+from ddptop.tui import form, remembered
 from ddptop.tui.fleet import Fleet
 from ddptop.tui.keynames import keys_of
 from ddptop.tui.launch import Request
@@ -181,7 +182,7 @@ class LaunchDialog(ModalScreen["str | None"], Transient["str | None"]):
         await place.remove_children()
         await place.mount(*(_field_of(option, given.get(option.flag, "")) for option in form.offered(self._options)))
         heading = self.query_one("#options-of", Static)
-        heading.update(Content(units.clean(message.problem) if message.problem else f"options of {message.program}"))
+        heading.update(Content(clean(message.problem) if message.problem else f"options of {message.program}"))
         self._check()
 
     # What is filled in
@@ -204,7 +205,7 @@ class LaunchDialog(ModalScreen["str | None"], Transient["str | None"]):
         for field in self.query(Field):
             field.complain(self._problems.get(field.key))
         line = form.command(self.draft, self._options)
-        self.query_one("#command", Static).update(Content(f"$ {units.clean(line)}{' …' if self._asking else ''}"))
+        self.query_one("#command", Static).update(Content(f"$ {clean(line)}{' …' if self._asking else ''}"))
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """Tell all about the field that is being filled in."""
@@ -216,7 +217,7 @@ class LaunchDialog(ModalScreen["str | None"], Transient["str | None"]):
     def _say(self, text: str, *, wrong: bool = False) -> None:
         account = self.query_one("#account", Static)
         account.set_class(wrong, "-refused")
-        account.update(Content(units.clean(text)))
+        account.update(Content(clean(text)))
 
     def action_choose(self) -> None:
         """Choose a script."""
@@ -290,7 +291,7 @@ def _field_of(option: Option, value: str) -> Field:
     choices: list[tuple[str, str]] = [("no", ""), ("yes", "yes")] if option.switch else []
     if option.choices is not None:
         usual = f"by itself ({option.default})" if option.default is not None else "by itself"
-        choices = [(usual, ""), *((units.clean(each, 60), each) for each in option.choices)]
+        choices = [(usual, ""), *((clean(each, 60), each) for each in option.choices)]
     return Field(
         option.flag,
         option.flag.removeprefix("--"),

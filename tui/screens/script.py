@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import DirectoryTree, Static
 
-from ddptop.tui import units
+from ddptop.agent.text import clean
 from ddptop.tui.keynames import keys_of
 from ddptop.tui.screens.transient import Transient
 
@@ -34,7 +34,7 @@ class Scripts(DirectoryTree):
 
     def process_label(self, label: TextType) -> Text:
         """Return a name without anything that a terminal would obey."""
-        return Text(units.clean(str(label), 200))
+        return Text(clean(str(label), 200))
 
 
 class ScriptPicker(ModalScreen["str | None"], Transient["str | None"]):
@@ -52,7 +52,7 @@ class ScriptPicker(ModalScreen["str | None"], Transient["str | None"]):
     def compose(self) -> ComposeResult:
         """Lay out the folder and the tree."""
         with Vertical(id="dialog", classes="-harmless"):
-            yield Static(Content(units.clean(str(self._folder), 200)), id="question")
+            yield Static(Content(clean(str(self._folder), 200)), id="question")
             yield Scripts(self._folder)
             keys = keys_of(self)
             hint = f"enter opens or takes, {keys['scripts.up']} goes up, {keys['scripts.cancel']} cancels"
@@ -66,7 +66,7 @@ class ScriptPicker(ModalScreen["str | None"], Transient["str | None"]):
     def action_up(self) -> None:
         """Look into the folder above."""
         self._folder = self._folder.parent
-        self.query_one("#question", Static).update(Content(units.clean(str(self._folder), 200)))
+        self.query_one("#question", Static).update(Content(clean(str(self._folder), 200)))
         self.query_one(Scripts).path = self._folder
 
     @on(DirectoryTree.FileSelected)

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Label, Select
 
-from ddptop.tui import units
+from ddptop.agent.text import clean
 
 
 class Choice(Select[str], inherit_bindings=False):
@@ -56,10 +56,10 @@ class Field(Horizontal):
         """
         super().__init__()
         self.key = key
-        self.help = units.clean(help, 400)
-        self._title = units.clean(title, 60)
+        self.help = clean(help, 400)
+        self._title = clean(title, 60)
         self._first = value
-        self._usual = units.clean(usual, 60)
+        self._usual = clean(usual, 60)
         self._choices = choices
         self.value = value
 
@@ -82,7 +82,7 @@ class Field(Horizontal):
         """Say what is wrong with it, None where nothing is."""
         note = self.query_one(".note", Label)
         note.set_class(problem is not None, "-wrong")
-        note.update(Content(units.clean(problem or self.help, 400)))
+        note.update(Content(clean(problem or self.help, 400)))
 
     def fill(self, value: str) -> None:
         """Put a text into it, or make a choice."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from ddptop.tui import units
+from ddptop.agent.text import clean
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.theme import Ink
 from ddptop.tui.widgets.lines import Roll, Row
@@ -88,7 +88,7 @@ class LogFile:
         text = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
         if len(self.lines) == self.lines.maxlen:
             self.dropped += 1
-        self.lines.append(units.clean(text))
+        self.lines.append(clean(text))
         self.widest = max(self.widest, cell_len(self.lines[-1]))
 
 

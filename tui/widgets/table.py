@@ -16,6 +16,7 @@ from textual.geometry import Region, Size, Spacing
 from textual.message import Message
 from textual.strip import Strip
 
+from ddptop.agent.text import clean
 from ddptop.tui import units
 from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 from ddptop.tui.frame import Frame
@@ -131,7 +132,7 @@ class RankTable(RankView):
         text = f"{total} ranks by {by.meaning.partition(',')[0]}"
         if self._filter or self._typing:
             cursor = "▏" if self._typing else ""
-            text = f"/{units.clean(self._filter, 60)}{cursor}  {units.count(len(self._order))} of {total} ranks"
+            text = f"/{clean(self._filter, 60)}{cursor}  {units.count(len(self._order))} of {total} ranks"
         self.border_title = Content(text)
 
     def _renew(self) -> None:
@@ -175,7 +176,7 @@ class RankTable(RankView):
             texts = [" no ranks yet"]
         else:
             texts = [
-                f" No rank matches “{units.clean(self._filter, 60)}”.",
+                f" No rank matches “{clean(self._filter, 60)}”.",
                 " A filter is looked for in rank number, place, host, state and activity.",
                 f" {keys_of(self)['table.clear']} shows all ranks again.",
             ]

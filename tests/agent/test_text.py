@@ -1,0 +1,30 @@
+"""Text of unknown origin: what comes out fits a record, whatever goes in."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.agent.text import shorten
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x" * 100, "x" * 3_000_000, "ä€😀" * 5000, "a\ud800b", "\ud800" * 5000],
+    ids=lambda text: str(len(text)),
+)
+@pytest.mark.parametrize("limit", [64, 100, 2048])
+def test_a_text_is_never_longer_than_its_limit_and_always_encodes(text: str, limit: int) -> None:
+    """A record takes any text: bounded in bytes of UTF-8, both ends kept, the cut told."""
+    short = shorten(text, limit)
+    assert len(short.encode()) <= limit
+    if len(text.encode("utf-8", "replace")) <= limit:
+        assert short == text.encode("utf-8", "replace").decode()
+    else:
+        assert "cut out" in short
+
+
+def test_both_ends_of_a_long_text_are_kept() -> None:
+    """The first and the last words of a traceback are the ones that count."""
+    short = shorten("Traceback (most recent call last)" + "x" * 100_000 + "ValueError: boom", 2048)
+    assert short.startswith("Traceback (most")
+    assert short.endswith("ValueError: boom")
