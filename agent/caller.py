@@ -76,7 +76,11 @@ class LiveGroup:
         missing = [rank for rank in range(run.world) if rank not in members]
         if missing:
             raise Refused(f"still starting: rank {missing[0]} has not reported yet; try again in a moment")
-        alive = {rank: m.cmd for rank, m in members.items() if m.ended is None and is_alive(m.process)}
+        alive = {
+            rank: directory.address(rank, "cmd")
+            for rank, member in members.items()
+            if member.ended is None and is_alive(member.process)
+        }
         if not alive:
             raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")
         self.ranks = sorted(alive)

@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from ddptop.agent import private
+
+_NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
+_MOST_ENTRIES: Final = 100_000
 _KEPT: Final = 256
 """Decisions that stay readable for a rank that was slow to look."""
 
@@ -27,9 +33,11 @@ class Decisions:
     def newest(self) -> int:
         """Return the number of the last decision, 0 before the first."""
         try:
-            return max((int(name) for name in os.listdir(self._folder) if name.isdecimal()), default=0)
+            with os.scandir(self._folder) as entries:
+                names = [entry.name for entry in islice(entries, _MOST_ENTRIES) if _NUMBER.fullmatch(entry.name)]
         except OSError:
             return 0
+        return max(map(int, names), default=0)
 
     def decide(self, serial: int, content: bytes) -> bool:
         """Make decision `serial`; False where somebody else has made it before.
@@ -41,8 +49,8 @@ class Decisions:
             return False
         self._folder.mkdir(mode=0o700, exist_ok=True)
         staging = self._folder / f".{serial}.{secrets.token_hex(4)}"
-        staging.write_bytes(content)
         try:
+            private.write(staging, content)
             # Unlike a rename, a link never takes the place of what is there.
             os.link(staging, self._folder / str(serial))
         except FileExistsError:
@@ -56,6 +64,6 @@ class Decisions:
     def read(self, serial: int) -> bytes | None:
         """Return what was decided, None where nothing is yet."""
         try:
-            return (self._folder / str(serial)).read_bytes()
+            return private.read(self._folder / str(serial))
         except OSError:
             return None

@@ -69,6 +69,17 @@ def seal(address: str) -> None:
     os.chmod(address.removeprefix("ipc://"), 0o600)
 
 
+def is_plain(path: Path) -> bool:
+    """Say whether there is a plain file and no link, nor one beside it: SQLite opens what it needs by name."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
+        beside = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal"))
+        return all(stat.S_ISREG(each.lstat().st_mode) for each in beside if os.path.lexists(each))
+    except OSError:
+        return False
+
+
 def open_plain(path: Path) -> BinaryIO:
     """Open a plain file for reading: no link is followed, and neither a pipe nor a device is waited for.
 

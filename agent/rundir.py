@@ -363,8 +363,16 @@ def runs() -> list[RunDir]:
     return runs_in(base(), os.getuid())
 
 
-def runs_in(folder: Path, owner: int) -> list[RunDir]:
-    """Return the run directories in a base of that user's, newest first: what bears our mark and a sound record."""
+def runs_in(folder: Path, owner: int, *, onlooker: bool = False) -> list[RunDir]:
+    """Return the run directories in a base of that user's, newest first: what bears our mark and a sound record.
+
+    An `onlooker` marks nothing: what an older version has made is listed as it is.
+
+    Raises:
+        RunDirError: the base is not that user's alone.
+        OSError: it cannot be read.
+    """
+    private.check_folder(folder, owner, "remove it")
     found = []
     with os.scandir(folder) as entries:
         for entry in islice(entries, MOST_ENTRIES):
@@ -372,8 +380,13 @@ def runs_in(folder: Path, owner: int) -> list[RunDir]:
                 continue
             run = RunDir(Path(entry.path), owner)
             try:
-                _adopt(run)
-                found.append((run.read_own().created_at_ns, run))
+                if _is_unmarked(run) and onlooker:
+                    record = run.read()
+                else:
+                    _adopt(run)
+                    record = run.read_own()
+                if record.run == run.name:
+                    found.append((record.created_at_ns, run))
             except RunDirError:
                 continue
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
@@ -404,19 +417,22 @@ def _default_base(uid: int) -> Path:
     return Path(tempfile.gettempdir()) / f"{_DEFAULT}{uid}"
 
 
-def _adopt(directory: RunDir) -> None:
-    """Mark a run that an older version has made, which marked none: only in the default base of this user.
+def _is_unmarked(directory: RunDir) -> bool:
+    """Say whether an older version, which marked nothing, may have made it: only in its user's default base.
 
     That folder is nobody else's by name, owner and mode, so that a sound record under its run's name tells enough.
     """
-    if directory.owner != os.getuid() or directory.path.parent != _default_base(directory.owner):
-        return
-    if os.path.lexists(directory.path / marks.NAME):
-        return
-    with contextlib.suppress(OSError, RunDirError):
-        run = directory.read()
-        if run.run == directory.name and run.run_id:
-            marks.write(directory.path, Mark(marks.RUN, run_id=run.run_id))
+    own = directory.path.parent == _default_base(directory.owner)
+    return own and not os.path.lexists(directory.path / marks.NAME)
+
+
+def _adopt(directory: RunDir) -> None:
+    """Mark a run of this user's that an older version has made."""
+    if directory.owner == os.getuid() and _is_unmarked(directory):
+        with contextlib.suppress(OSError, RunDirError):
+            run = directory.read()
+            if run.run == directory.name and run.run_id:
+                marks.write(directory.path, Mark(marks.RUN, run_id=run.run_id))
 
 
 def find(prefix: str) -> RunDir:

@@ -22,7 +22,7 @@ from ddptop.agent import control, rundir, wire
 from ddptop.agent.caller import LiveGroup, connect, readable
 from ddptop.agent.control import Controller
 from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
-from ddptop.agent.private import check_socket
+from ddptop.agent.private import check_socket, is_plain
 from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.tui import launch
 from ddptop.tui.endings import Endings
@@ -139,7 +139,7 @@ class Link:
             self._listen(None, directory.address("supervisor", "pub"))
         # Of a job started by hand there is a record only of what was done with it. Reading a database may write
         # beside it, so that an onlooker leaves it alone.
-        if not self._onlooker and directory.database.exists():
+        if not self._onlooker and is_plain(directory.database):
             self._replay = self._recorded()
             if past is not None:
                 self._earlier = recording.read_steps(directory.database)
@@ -291,10 +291,12 @@ class Link:
         self.store.know_members(members)
         self._generation = max((member.generation for member in members.values()), default=0)
         for rank, member in members.items():
-            key = (member.pub, member.process.pid)
+            # Where a rank listens follows from the directory; what its record names is nobody's word.
+            address = self.directory.address(rank, "pub")
+            key = (address, member.process.pid)
             if member.ended is None and self._connected.get(rank) != key:
                 if rank not in self._connected:
-                    self._listen(rank, member.pub)
+                    self._listen(rank, address)
                 self._connected[rank] = key
 
     def _listen(self, rank: int | None, address: str) -> None:

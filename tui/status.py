@@ -21,12 +21,14 @@ PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""
 
 
-def frames(directories: Sequence[rundir.RunDir], who: str, thresholds: Thresholds) -> list[Frame]:
-    """Return the present frame of each run, see `heard`."""
+def frames(
+    directories: Sequence[rundir.RunDir], who: str, thresholds: Thresholds, *, onlooker: bool = False
+) -> list[Frame]:
+    """Return the present frame of each run, see `heard`; an `onlooker` changes nothing about any of them."""
     links = []
     for directory in directories:
         try:
-            links.append(Link(directory, who, thresholds, onlooker=directory.owner != os.getuid()))
+            links.append(Link(directory, who, thresholds, onlooker=onlooker or directory.owner != os.getuid()))
         except rundir.RunDirError:
             # Removed, or damaged, since it was listed.
             continue

@@ -7,20 +7,23 @@ began, for a countdown on every screen.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import psutil
 
+from ddptop.agent import private, records
 from ddptop.agent.control import Refused
 from ddptop.agent.group import processes
 from ddptop.agent.group.processes import Target
 from ddptop.agent.rundir import ENDED_STATES, Process, RunDir, is_alive
+from ddptop.agent.text import clean_line
 
 _STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 _SETTLE_S: Final = 2.0
@@ -29,7 +32,7 @@ _SETTLE_S: Final = 2.0
 class Frozen(msgspec.Struct, frozen=True):
     """Since when a run is frozen, and what that may cost."""
 
-    at_ns: int
+    at_ns: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     who: str
     timeout_s: float | None = None
     """Timeout of collectives in its default process group; None where it is not known."""
@@ -42,14 +45,17 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
         Refused: there is nothing to stop, or it is stopped already.
     """
     if (since := frozen(directory)) is not None:
-        raise Refused(f"already frozen by {since.who}")
+        raise Refused(f"already frozen by {clean_line(since.who, 100)}")
     if directory.read().state in ENDED_STATES or not (targets := _targets(directory)):
         raise Refused("no process of the run is alive")
     # Written first: whoever sees a stopped rank must find the reason.
-    _record(directory).write_bytes(msgspec.json.encode(Frozen(time.time_ns(), who, timeout_s)))
+    try:
+        private.replace(_record(directory), msgspec.json.encode(Frozen(time.time_ns(), who, timeout_s)))
+    except OSError as error:
+        raise Refused(f"{_record(directory)}: {error.strerror}; nothing is frozen without a note of it") from error
     stopped = _signal_all(directory, signal.SIGSTOP, lambda target: target.status not in _STOPPED)
     if not stopped:
-        _record(directory).unlink(missing_ok=True)
+        _forget(directory)
         raise Refused("none of its processes could be stopped")
     ranks = sum(target.role == "rank" for target in targets)
     limit = "its collective timeout, which is not known" if timeout_s is None else f"{timeout_s:g} s"
@@ -66,7 +72,7 @@ def thaw(directory: RunDir) -> str:
     """
     since = frozen(directory)
     going = _signal_all(directory, signal.SIGCONT, lambda target: target.status in _STOPPED)
-    _record(directory).unlink(missing_ok=True)
+    _forget(directory)
     if not going:
         raise Refused("not frozen")
     after = "" if since is None else f" after {(time.time_ns() - since.at_ns) / 1e9:.0f} s"
@@ -76,8 +82,8 @@ def thaw(directory: RunDir) -> str:
 def frozen(directory: RunDir) -> Frozen | None:
     """Return since when the run is frozen, None where it is not, also where somebody else let its ranks go on."""
     try:
-        record = msgspec.json.decode(_record(directory).read_bytes(), type=Frozen)
-    except (OSError, msgspec.MsgspecError):
+        record = records.decode(private.read(_record(directory)), Frozen)
+    except (OSError, ValueError):
         return None
     return record if has_stopped(directory) else None
 
@@ -96,6 +102,12 @@ def _is_stopped(process: Process) -> bool:
 
 def _record(directory: RunDir) -> Path:
     return directory.path / "frozen.json"
+
+
+def _forget(directory: RunDir) -> None:
+    # Without a stopped rank the note says nothing.
+    with contextlib.suppress(OSError):
+        _record(directory).unlink(missing_ok=True)
 
 
 def _targets(directory: RunDir) -> list[Target]:

@@ -7,16 +7,21 @@ a rank that is left makes it known to those who watch.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.caller import Caller
+from ddptop.agent.private import is_plain
 from ddptop.agent.rundir import RunDir, RunDirError, is_alive
 
 _ANSWER_S: Final = 1.0
 _BUSY_S: Final = 2.0
+_MOST_EVENTS: Final = 100_000
+"""Told of one run; the newest."""
+_EVENTS: Final = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
 _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB)"
 
 
@@ -29,6 +34,8 @@ def note(directory: RunDir, event: wire.Event) -> None:
         living = [rank for rank, member in directory.members().items() if is_alive(member.process) and not member.ended]
         if living:
             _tell(directory, living[0], event)
+        if os.path.lexists(directory.database) and not is_plain(directory.database):
+            return
         with contextlib.suppress(sqlite3.Error), contextlib.closing(_open(directory.database)) as connection:
             connection.execute(_SCHEMA)
             with connection:
@@ -38,14 +45,14 @@ def note(directory: RunDir, event: wire.Event) -> None:
 def events(database: Path) -> list[wire.Event]:
     """Return what was recorded of a run, oldest first; what cannot be read is left out."""
     found = []
-    if database.exists():
+    if is_plain(database):
         with contextlib.suppress(sqlite3.Error), contextlib.closing(_open(database)) as connection:
-            for (payload,) in connection.execute("SELECT payload FROM events ORDER BY at_ns, rowid"):
-                with contextlib.suppress(wire.Unreadable):
+            for (payload,) in connection.execute(_EVENTS, (_MOST_EVENTS,)):
+                with contextlib.suppress(wire.Unreadable, TypeError):
                     message = wire.read_telemetry(payload)
                     if isinstance(message, wire.Event):
                         found.append(message)
-    return found
+    return found[::-1]
 
 
 def _tell(directory: RunDir, peer: int | str, event: wire.Event) -> bool:

@@ -27,6 +27,7 @@ from ddptop.agent.group.deaths import Deaths
 from ddptop.agent.group.engine import Torchrun
 from ddptop.agent.group.orders import Orders
 from ddptop.agent.group.recorder import Recorder
+from ddptop.agent.presence import Presence
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
 from ddptop.agent.text import clean_line
@@ -66,6 +67,7 @@ class Supervisor:
         self._directory = directory
         self._run = run
         self._claim = claim
+        self._presence = Presence(directory)
         self._state = "starting"
         self._cause: str | None = None
         self._torchrun: Torchrun | None = None
@@ -96,6 +98,7 @@ class Supervisor:
         Args:
             predecessor: the record that the earlier supervisor has left.
         """
+        self._presence.begin()
         descendants.adopt_orphans()
         self._recorder.start()
         problem = self._start() if predecessor is None else self._take_over(predecessor)
@@ -106,6 +109,7 @@ class Supervisor:
             self._meet()
             self._bury()
             self._orders.turn(self._run)
+            self._presence.turn()
             if self._orders.ending:
                 self._state = "killing"
             self._air.publish(self._word(), self._recorder)
@@ -119,6 +123,7 @@ class Supervisor:
         for kind in ("pub", "cmd"):
             Path(self._directory.address("supervisor", kind).removeprefix("ipc://")).unlink(missing_ok=True)
         self._close()
+        self._presence.end()
         self._claim.release()
 
     def _close(self) -> None:
@@ -249,6 +254,7 @@ class Supervisor:
         # From the moment the record says that the run is over, its name may be taken again: whatever
         # is to be done in the directory comes before, whatever is to be said comes after.
         self._directory.remove_sockets()
+        self._presence.end()
         self._write(
             state=judgement.state,
             exit_code=judgement.exit_code,

@@ -14,6 +14,7 @@ import msgspec
 
 from ddptop import agent
 from ddptop.agent.decisions import Decisions
+from ddptop.agent.presence import Presence
 from ddptop.agent.rank.comms import Collectives
 from ddptop.agent.rank.device import Gauges
 from ddptop.agent.rank.faults import Faults
@@ -54,6 +55,7 @@ class Session:
         self._checkpoint: agent.CheckpointFunction | None = None
         self._stopped = False
         self.directory = directory
+        self._presence = Presence(directory, self.rank)
         self._gauges = Gauges()
         self._start_phase = "imports"
         self._ended = False
@@ -90,6 +92,7 @@ class Session:
 
     def open(self) -> None:
         """Begin to listen and to publish, and say so in the run directory."""
+        self._presence.begin()
         self._publisher.start()
         self.directory.write_member(self._member)
         agent._listener = self
@@ -106,6 +109,7 @@ class Session:
         except OSError as problem:
             self.faults.note("saying how the rank ended", problem)
         self._publisher.stop()
+        self._presence.end()
 
     @staticmethod
     def _forget() -> None:
@@ -191,6 +195,7 @@ class Session:
 
     def beat(self, seq: int, refused: int) -> Beat:
         """Return a sign of life; called by the publisher's thread."""
+        self._presence.turn()
         state = self.state
         activity = {
             "starting": self._start_phase,

@@ -40,6 +40,17 @@ def _frames(directories: list[RunDir]) -> list[Frame]:
     return status.frames(directories, view.who("shell"), settings.load().thresholds)
 
 
+def _others() -> list[Frame]:
+    """Return the runs of other users, and say of whom they could not be read."""
+    from ddptop.agent import rundir
+    from ddptop.tui import foreign, settings, view
+
+    pictures, problems = foreign.frames(rundir.bases_of_others(), view.who("shell"), settings.load().thresholds)
+    for line in problems:
+        print(f"ddptop: {line}", file=sys.stderr)
+    return pictures
+
+
 def _ps(options: argparse.Namespace) -> int:
     import time
 
@@ -47,10 +58,14 @@ def _ps(options: argparse.Namespace) -> int:
     from ddptop.agent.group import succession
     from ddptop.tui import status
 
-    succession.tidy()
-    pictures = _frames(rundir.runs())
+    others: list[Frame] = []
     if options.all and os.getuid() != 0:
         print("ddptop: only root sees the runs of others: sudo ddptop ps --all", file=sys.stderr)
+    elif options.all:
+        # Before anything else: the processes that do it are forked, and must find no threads.
+        others = _others()
+    succession.tidy()
+    pictures = sorted(_frames(rundir.runs()) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
     if options.json:
         print_json([status.run_json(frame) for frame in pictures])
     elif pictures:
