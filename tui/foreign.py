@@ -31,14 +31,17 @@ from ddptop.tui import status
 from ddptop.tui.frame import STATES, Frame, Restart
 from ddptop.tui.settings import Thresholds
 
-CHILD_S: Final = 15.0
+CHILD_S: Final = 20.0
 """How long a user's runs may take to be read."""
-MEMORY_BYTES: Final = 1 << 30
-"""What a child may take on top of what it begins with."""
-MOST_RUNS: Final = 100
+MEMORY_BYTES: Final = 2 << 30
+"""What a child may take on top of what it begins with, most of it never touched: the stacks of ZeroMQ's threads."""
+MOST_RUNS: Final = 64
 """Told of each user, the newest."""
 LARGEST_ANSWER: Final = 1 << 20
 _AT_ONCE: Final = 8
+"""Users."""
+_LINKS: Final = 8
+"""Runs that a child has open together."""
 _DESCRIPTORS: Final = 4096
 _LONGEST_TEXT: Final = 300
 _LARGEST: Final = 2**53
@@ -96,7 +99,9 @@ def frames(bases: Mapping[int, Path], who: str, thresholds: Thresholds) -> tuple
     """
 
     def read(uid: int, folder: Path) -> list[Frame]:
-        return status.frames(rundir.runs_in(folder, uid, onlooker=True)[:MOST_RUNS], who, thresholds, onlooker=True)
+        runs = rundir.runs_in(folder, uid, onlooker=True)[:MOST_RUNS]
+        pieces = (runs[first : first + _LINKS] for first in range(0, len(runs), _LINKS))
+        return [frame for piece in pieces for frame in status.frames(piece, who, thresholds, onlooker=True)]
 
     found: list[Frame] = []
     problems: list[str] = []
@@ -107,7 +112,7 @@ def frames(bases: Mapping[int, Path], who: str, thresholds: Thresholds) -> tuple
             sound, problem = _checked(child, name)
             found += sound
             if problem:
-                problems.append(f"runs of user {name} could not be read: {clean_line(problem, 200)}")
+                problems.append(f"runs of user {name} could not be read: {problem}")
     return sorted(found, key=lambda frame: frame.started_at or 0.0, reverse=True), problems
 
 
@@ -254,20 +259,20 @@ def _end(child: _Child) -> None:
 
 
 def _checked(child: _Child, name: str) -> tuple[list[Frame], str]:
-    """Return what the child has told, as far as it can be believed, and what is wrong with the rest."""
+    """Return what the child has told, as far as it can be believed, and one line on the rest."""
     if child.problem:
         return [], child.problem
     try:
         answer = msgspec.json.decode(bytes(child.heard), type=_Answer)
     except (msgspec.MsgspecError, RecursionError) as error:
-        return [], f"no answer that makes sense ({error})"
+        return [], clean_line(f"no answer that makes sense ({error})", 200)
     found, problem = [], answer.problem
     for seen in answer.runs[:MOST_RUNS]:
         try:
             found.append(_frame(seen, name))
         except (ValueError, rundir.RunDirError) as error:
             problem = str(error)
-    return found, problem
+    return found, clean_line(problem, 200)
 
 
 def _frame(seen: _Seen, name: str) -> Frame:
