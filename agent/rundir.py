@@ -14,21 +14,19 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 import tempfile
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from ddptop.agent import marks, private, records
+from ddptop.agent import marks, private, records, removal
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
 from ddptop.agent.marks import Mark
-from ddptop.agent.private import Claim, Hold
+from ddptop.agent.private import Hold
 from ddptop.agent.private import RunDirError as RunDirError
 from ddptop.agent.records import ENGINE as ENGINE
 from ddptop.agent.records import MOST_RANKS as MOST_RANKS
@@ -265,7 +263,7 @@ def create(run: Run) -> RunDir:
         # Renaming onto a directory that is not empty fails: of two that come at once, one wins.
         staging.rename(target.path)
     except OSError as error:
-        _empty(staging)
+        removal.empty(staging)
         if os.path.lexists(target.path):
             raise RunDirError(f"run {run.run}: name already in use; choose another with --name") from error
         raise RunDirError(f"runtime directory {base()}: {error.strerror}; set {BASE_VARIABLE}") from error
@@ -290,7 +288,7 @@ def _make_way(target: RunDir) -> None:
         old = target.read_own()
         if old.state in ENDED_STATES:
             # It says so a moment before its supervisor lets go of it.
-            _take_away(target, old.run_id, _LETS_GO_S)
+            removal.take_away(target, old.run_id, _LETS_GO_S)
             return
     except RunDirError as problem:
         raise RunDirError(f"{problem}; or choose another --name") from problem
@@ -309,7 +307,7 @@ def remove(directory: RunDir) -> None:
     run = directory.read_own()
     if run.state not in ENDED_STATES:
         raise RunDirError(f"run {directory.name}: not over ({run.state}); `ddptop kill {directory.name}` ends it")
-    _take_away(directory, run.run_id)
+    removal.take_away(directory, run.run_id)
 
 
 def discard(directory: RunDir) -> None:
@@ -318,55 +316,22 @@ def discard(directory: RunDir) -> None:
     Raises:
         RunDirError: as for `remove`.
     """
-    _take_away(directory, directory.read_own().run_id)
+    removal.take_away(directory, directory.read_own().run_id)
 
 
-def _take_away(directory: RunDir, run_id: str, patience_s: float = 0.0) -> None:
-    name, path = directory.name, directory.path
-    deadline = time.monotonic() + patience_s
-    gone = path.with_name(f".{name}.{secrets.token_hex(4)}")
-    try:
-        while (claim := Claim.take(path, to_remove=True)) is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if claim is None:
-            raise RunDirError(f"run {name}: somebody still looks after it; `ddptop kill {name}` ends it")
-        with claim:
-            while not (alone := claim.excludes_all(path)) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            # Agents of older versions hold nothing: their processes are looked for.
-            if not alone or any(is_alive(member.process) for member in directory.members().values()):
-                raise RunDirError(f"run {name}: a process of it still lives; `ddptop kill {name}` ends it")
-            # Nobody else removes it now, so that this is what goes.
-            if directory.read_own().run_id != run_id:
-                raise RunDirError(f"run {name}: another run has taken the name meanwhile")
-            path.rename(gone)
-            _empty(gone)
-    except OSError as error:
-        raise RunDirError(f"run {name}: {path} could not be removed ({error.strerror}); see its permissions") from error
+def runs(damaged: list[str] | None = None) -> list[RunDir]:
+    """Return every run directory of this user, newest first; see `runs_in`."""
+    return runs_in(base(), os.getuid(), damaged=damaged)
 
 
-def _empty(folder: Path) -> None:
-    """Remove a folder of ours, its mark last: what stays of it after a failure is still known for ours."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != marks.NAME:
-                os.unlink(entry.path)
-        if set(os.listdir(folder)) <= {marks.NAME}:
-            (folder / marks.NAME).unlink(missing_ok=True)
-            folder.rmdir()
-
-
-def runs() -> list[RunDir]:
-    """Return every run directory of this user, newest first."""
-    return runs_in(base(), os.getuid())
-
-
-def runs_in(folder: Path, owner: int, *, onlooker: bool = False) -> list[RunDir]:
+def runs_in(folder: Path, owner: int, *, onlooker: bool = False, damaged: list[str] | None = None) -> list[RunDir]:
     """Return the run directories in a base of that user's, newest first: what bears our mark and a sound record.
 
-    An `onlooker` marks nothing: what an older version has made is listed as it is.
+    Args:
+        folder: the base.
+        owner: whose it is.
+        onlooker: mark nothing; what an older version has made is listed as it is.
+        damaged: takes a line on each directory that bears our mark and cannot be listed.
 
     Raises:
         RunDirError: the base is not that user's alone.
@@ -387,8 +352,9 @@ def runs_in(folder: Path, owner: int, *, onlooker: bool = False) -> list[RunDir]
                     record = run.read_own()
                 if record.run == run.name:
                     found.append((record.created_at_ns, run))
-            except RunDirError:
-                continue
+            except RunDirError as problem:
+                if damaged is not None and run.mark() is not None:
+                    damaged.append(str(problem))
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
@@ -449,6 +415,8 @@ def find(prefix: str) -> RunDir:
         return names[matches[0]]
     if matches:
         raise RunDirError(f"run {prefix!r}: could be {', '.join(matches)}; give more of the name")
+    if _NAME.fullmatch(prefix) and (damaged := RunDir(base() / prefix)).mark() is not None:
+        damaged.read_own()
     raise RunDirError(f"run {prefix!r}: no such run; `ddptop ps` lists them")
 
 
@@ -461,20 +429,7 @@ def prune() -> None:
         left = [entry for entry in islice(entries, MOST_ENTRIES) if _LEFT.fullmatch(entry.name)]
     for entry in left:
         if entry.is_dir(follow_symlinks=False):
-            _clear_away(Path(entry.path))
-
-
-def _clear_away(folder: Path) -> None:
-    """Remove a half made or half removed run directory that bears our mark and whose maker is dead."""
-    with contextlib.suppress(OSError, RunDirError):
-        private.check_folder(folder, os.getuid(), "")
-        if (mark := marks.read(folder, marks.RUN)) is None or mark.format > marks.FORMAT:
-            return
-        # Its maker holds it up to the moment that it bears its own name, and so does who removes it.
-        if (claim := Claim.take(folder, to_remove=True)) is not None:
-            with claim:
-                if claim.excludes_all(folder):
-                    _empty(folder)
+            removal.clear_away(Path(entry.path))
 
 
 def _is_over(run: RunDir) -> bool:

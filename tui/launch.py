@@ -233,12 +233,13 @@ def _next_name(name: str) -> str:
     stem, _, number = name.rpartition(".")
     if not stem or not number.isdecimal():
         stem, number = name, "1"
-    taken = {run.name for run in rundir.runs()}
+    # Not runs alone: what else has the name in a base that is in use for other things stays as it is.
+    taken = set(os.listdir(rundir.base()))
     for count in range(int(number) + 1, int(number) + 2 + len(taken)):
         ending = f".{count}"
         if (found := stem[: rundir.LONGEST_NAME - len(ending)] + ending) not in taken:
             return found
-    raise AssertionError("more names than runs")
+    raise AssertionError("more names than entries")
 
 
 def _injected(request: Request) -> dict[str, str]:

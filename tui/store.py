@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ddptop.agent import wire
 from ddptop.agent.rundir import Member, Run
 from ddptop.agent.text import clean
@@ -232,8 +234,8 @@ class Store:
         self._watched = ranks
 
     def know_run(self, run: Run) -> None:
-        """Take in the run's record."""
-        self._run = run
+        """Take in the run's record; its number of ranks is the one that everything here was made for."""
+        self._run = run if run.world == self._run.world else msgspec.structs.replace(run, world=self._run.world)
 
     def know_members(self, members: Mapping[int, Member]) -> None:
         """Take in the ranks' records."""

@@ -136,7 +136,12 @@ def test_a_damaged_record_is_no_free_ground(base: Path, damage: str) -> None:
             act()
     rundir.prune()
     assert (directory.logs / "rank-0.log").read_text() == "last words"
-    assert rundir.runs() == []
+    told: list[str] = []
+    assert rundir.runs(told) == []
+    (line,) = told
+    with pytest.raises(RunDirError) as found:
+        rundir.find("a")
+    assert str(found.value) == line
 
 
 def test_a_run_of_a_newer_version_is_not_removed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from ddptop.agent import wire
@@ -186,3 +187,13 @@ def test_a_restart_keeps_the_curve_and_is_marked():
     assert [restart.step for restart in frame.restarts] == [3]
     assert list(past.history.read(0, "loss").steps) == [1, 2, 3, 4]
     assert list(past.history.read(1, "loss").steps) == [1, 2, 4, 5]
+
+
+def test_a_record_that_changes_its_number_of_ranks_changes_no_size() -> None:
+    """What is kept was made for so many ranks; a record that is written over later does not get it out of step."""
+    run = Run("r", "id", "x.py", (), 2, None, None, 10**9, True, state="running")
+    store = Store(run)
+    for world in (1, 65_536):
+        store.know_run(msgspec.structs.replace(run, world=world, cause="new"))
+        picture = store.frame(2.0)
+        assert (picture.world, len(picture.ranks)) == (2, 2)

@@ -56,6 +56,7 @@ def _ps(options: argparse.Namespace) -> int:
 
     from ddptop.agent import rundir
     from ddptop.agent.group import succession
+    from ddptop.agent.text import clean_line
     from ddptop.tui import status
 
     others: list[Frame] = []
@@ -65,7 +66,11 @@ def _ps(options: argparse.Namespace) -> int:
         # Before anything else: the processes that do it are forked, and must find no threads.
         others = _others()
     succession.tidy()
-    pictures = sorted(_frames(rundir.runs()) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
+    damaged: list[str] = []
+    own = rundir.runs(damaged)
+    for line in damaged:
+        print(f"ddptop: {clean_line(line)}", file=sys.stderr)
+    pictures = sorted(_frames(own) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
     if options.json:
         print_json([status.run_json(frame) for frame in pictures])
     elif pictures:
