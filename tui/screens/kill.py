@@ -16,23 +16,22 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ddptop.tui.frame import Frame
 from ddptop.tui.keynames import keys_of
 from ddptop.tui.killing import Killing
+from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.screens.processes import ProcessMenu
 from ddptop.tui.screens.question import marking
 from ddptop.tui.screens.signals import SignalMenu
-from ddptop.tui.screens.transient import Transient
 from ddptop.tui.source import Aim, ProcessLine, Refused, Source
 
 _LOOK_S = 0.1
 _LINES = 8
 
 
-class KillDialog(ModalScreen[None], Transient[None]):
+class KillDialog(Dialog[None]):
     """Ends the run, one rank or one process of it, or sends a signal, if the user says so."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
