@@ -120,7 +120,6 @@ class KillDialog(Dialog[None]):
             self.query_one("#one").display = False
         self.query_one("#all").focus()
         self.watch(self.app, "frame", self._take, init=False)
-        self.set_interval(_LOOK_S, self._show_account)
         if self._killing is not None:
             self._follow(self._killing)
             return
@@ -226,6 +225,7 @@ class KillDialog(Dialog[None]):
 
     def _follow(self, killing: Killing) -> None:
         self._killing = killing
+        self.set_interval(_LOOK_S, self._show_account)
         self.query_one("#choices").display = False
         self.query_one("#account").display = True
         self._show_account()
