@@ -9,11 +9,12 @@ from typing import TypeVar
 
 import zmq
 
-from ddptop.agent import wire
+from ddptop.agent import deadline, wire
 from ddptop.agent.control import Refused
 from ddptop.agent.decisions import Decisions
+from ddptop.agent.identity import may_live
 from ddptop.agent.private import check_socket
-from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError, is_alive
+from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
 
 Peer = TypeVar("Peer", bound=Hashable)
 
@@ -39,17 +40,17 @@ class Caller:
         self._context.destroy(linger=0)
 
     def ask(self, commands: Mapping[Peer, wire.Command], timeout_s: float) -> dict[Peer, wire.Reply]:
-        """Send each peer its command and return the replies that came in time."""
+        """Send each peer its command and return the replies that came in time; what is read later is refused."""
         poller = zmq.Poller()
         waiting: dict[zmq.Socket[bytes], tuple[Peer, int]] = {}
         for peer, command in commands.items():
             socket = self._sockets[peer]
-            socket.send(wire.encode(command))
+            socket.send(wire.encode(deadline.limited(command, timeout_s)))
             waiting[socket] = (peer, command.id)
             poller.register(socket, zmq.POLLIN)
         replies: dict[Peer, wire.Reply] = {}
-        deadline = time.monotonic() + timeout_s
-        while waiting and (left := deadline - time.monotonic()) > 0:
+        give_up = time.monotonic() + timeout_s
+        while waiting and (left := give_up - time.monotonic()) > 0:
             for socket, _ in poller.poll(int(left * 1000) + 1):
                 peer, number = waiting[socket]
                 answer = readable(socket.recv())
@@ -79,7 +80,7 @@ class LiveGroup:
         alive = {
             rank: directory.address(rank, "cmd")
             for rank, member in members.items()
-            if member.ended is None and is_alive(member.process)
+            if member.ended is None and may_live(member.process)
         }
         if not alive:
             raise Refused(f"no rank of run {run.run} is alive; `ddptop status {run.run}` tells how it ended")
@@ -99,7 +100,7 @@ class LiveGroup:
         """Return the ranks whose script has ended or whose process is gone."""
         members = self._directory.members()
         return {rank for rank in self.ranks if rank not in members or members[rank].ended is not None} | {
-            rank for rank, member in members.items() if not is_alive(member.process)
+            rank for rank, member in members.items() if not may_live(member.process)
         }
 
     def newest(self) -> int:

@@ -1,6 +1,7 @@
-"""Which process is meant: a number, the time it started and the boot it belongs to, and a table of all that live.
+"""Which process is meant: a number, the time it started, boot and pid namespace, and a table of all that live.
 
-A pid alone is reused, by the same machine within hours and by the next boot within seconds.
+A pid alone is reused, by the same machine within hours and by the next boot within seconds, and
+means another process in each container.
 Knows nothing of runs; imports psutil only where there is no /proc.
 """
 
@@ -15,6 +16,9 @@ from typing import Annotated, Final
 
 import msgspec
 import psutil
+
+ELSEWHERE: Final = "lives in another pid namespace (container): not visible from here"
+"""What is said of a run of which nothing can be said."""
 
 _PROC: Final = Path("/proc")
 _DEAD: Final = frozenset("ZXx")
@@ -36,6 +40,8 @@ class Process(msgspec.Struct, frozen=True):
     """Seconds, from the start of the machine on Linux, so that setting the clock changes nothing."""
     boot: str = ""
     """Which start of the machine that was, where the system tells."""
+    namespace: str = ""
+    """The pid namespace that `pid` is a number of, by its inode: that of whoever looked, not known of old records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,20 @@ def boot() -> str:
         return ""
 
 
+@functools.cache
+def _namespace_of(reader: int) -> str:
+    # By the process that reads: what it forks after an `unshare` counts in another namespace.
+    try:
+        return os.readlink(_PROC / "self/ns/pid").partition("[")[2].rstrip("]")
+    except OSError:
+        return ""
+
+
+def namespace() -> str:
+    """Return the pid namespace in which this process counts the others, empty where the system has none."""
+    return _namespace_of(os.getpid())
+
+
 def identify(pid: int) -> Process | None:
     """Return the identity of the live process `pid`, or None when there is none (a zombie is none)."""
     row = _row(pid)
@@ -66,14 +86,37 @@ def identify(pid: int) -> Process | None:
 
 
 def is_alive(process: Process | None) -> bool:
-    """Say whether exactly this process still runs."""
-    if process is None:
+    """Say whether exactly this process runs and can be seen from here; only then may it get a signal."""
+    if process is None or is_elsewhere(process):
         return False
     now = identify(process.pid)
     if now is None or (process.boot and process.boot != now.boot):
         return False
     # Start times have a resolution of 10 ms; a number is not reused within that.
     return abs(now.started - process.started) < 0.05
+
+
+def is_elsewhere(process: Process | None) -> bool:
+    """Say whether a process belongs to another pid namespace: whether it lives is not known here."""
+    return (
+        process is not None
+        and process.boot in ("", boot())
+        and "" not in (process.namespace, namespace())
+        and process.namespace != namespace()
+    )
+
+
+def may_live(process: Process | None) -> bool:
+    """Say whether a process lives, or may well do so out of sight: it must not be taken for dead."""
+    return is_alive(process) or is_elsewhere(process)
+
+
+def is_stopped(process: Process | None) -> bool:
+    """Say whether a process lives and stands still, by SIGSTOP or under a debugger."""
+    if process is None or not is_alive(process):
+        return False
+    row = _row(process.pid)
+    return row is not None and row.status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 def table() -> dict[int, Row]:
@@ -95,7 +138,7 @@ def _row(pid: int) -> Row | None:
     if state in _DEAD:
         return None
     started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    identity = Process(pid, started, boot())
+    identity = Process(pid, started, boot(), namespace())
     return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid)
 
 

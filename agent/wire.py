@@ -252,6 +252,8 @@ class Hold(_Message, frozen=True, tag="hold"):
     id: int
     token: str
     lease_ms: int = 4000
+    asked_ns: int | None = None
+    until_ns: int | None = None
 
 
 class Commit(_Message, frozen=True, tag="commit"):
@@ -265,6 +267,8 @@ class Commit(_Message, frozen=True, tag="commit"):
     token: str
     step: int
     lease_ms: int = 0
+    asked_ns: int | None = None
+    until_ns: int | None = None
 
 
 class Resume(_Message, frozen=True, tag="resume"):
@@ -272,6 +276,8 @@ class Resume(_Message, frozen=True, tag="resume"):
 
     id: int
     serial: int = 0
+    asked_ns: int | None = None
+    until_ns: int | None = None
 
 
 class Fill(_Message, frozen=True, tag="fill"):
@@ -335,6 +341,8 @@ class Save(_Message, frozen=True, tag="save"):
 
     id: int
     token: str
+    asked_ns: int | None = None
+    until_ns: int | None = None
 
 
 class Note(_Message, frozen=True, tag="note"):
@@ -342,6 +350,8 @@ class Note(_Message, frozen=True, tag="note"):
 
     id: int
     event: Event
+    asked_ns: int | None = None
+    until_ns: int | None = None
 
 
 class Kill(_Message, frozen=True, tag="kill"):
@@ -358,7 +368,15 @@ class Kill(_Message, frozen=True, tag="kill"):
     """When that process began, in the terms of `agent.identity`, so that no other of its number is meant."""
     signal: int | None = None
     """This signal and no other, instead of TERM, a grace period and KILL."""
+    asked_ns: int | None = None
+    until_ns: int | None = None
 
+
+Expiring = Hold | Commit | Resume | Save | Note | Kill
+"""Refused after `until_ns`, by the clock of `agent.deadline`; `asked_ns` is when it was sent, None: no deadline.
+
+`Keep`, `Advance` and `End` have none: they only tell of a decision, which every rank reads by itself.
+"""
 
 Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note
 

@@ -14,20 +14,29 @@ from typing import Final
 import msgspec
 import zmq
 
-from ddptop.agent import wire
+from ddptop.agent import deadline, wire
 from ddptop.agent.caller import connect, readable
 from ddptop.agent.group import census, journal, processes, roster, succession
 from ddptop.agent.group.ladder import NotOurs
+from ddptop.agent.identity import is_stopped, may_live
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import Process, RunDir
 from ddptop.agent.text import clean
-from ddptop.tui.source import Aim, ProcessLine, Refused
+from ddptop.tui.source import Aim, Consent, ProcessLine, Refused
 
 _SUCCESSION_S: Final = 5.0
 """How long a command waits for a supervisor that is just taking over."""
+_ANSWER_S: Final = 2.0
+"""How long a supervisor may take to read a command; later it refuses it, and everything is done here."""
+_MARGIN_S: Final = 0.5
+"""How long after that its answer may be under way."""
 _REPLY_S: Final = 30.0
 """Beyond the grace period: KILL, and processes that are slow to die."""
 _LOOK_S: Final = 0.1
+_POLL_MS: Final = 100
+_ASKED: Final = 1
+_READ: Final = 2
+"""Number of a question that follows a command: its answer says that the command was read."""
 
 
 class Endings:
@@ -77,29 +86,30 @@ class Endings:
         aim: Aim,
         progress: Callable[[str], None],
         countdown: Callable[[str], None] = lambda line: None,
+        consent: Consent | None = None,
     ) -> str:
         """End the run, or one rank or process of it, and say what was ended.
 
         Raises:
-            Refused: there is nothing to end, or something would not die.
+            Refused: there is nothing to end, something would not die, or it was cancelled before it began.
         """
-        return self._carry_out(self._command(aim, grace_s), progress, countdown)
+        return self._carry_out(self._command(aim, grace_s), progress, countdown, consent)
 
-    def signal(self, number: int, aim: Aim) -> str:
+    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send a signal to the run, a rank or a process, and say who got it.
 
         Raises:
-            Refused: nobody got it.
+            Refused: nobody got it, or it was cancelled before that.
         """
         if number == signal.SIGKILL and aim is None:
             # The end of the whole run, which is to be recorded as that.
-            return self.kill(0.0, None, lambda line: None)
-        return self._carry_out(msgspec.structs.replace(self._command(aim, 0.0), signal=number))
+            return self.kill(0.0, None, lambda line: None, consent=consent)
+        return self._carry_out(msgspec.structs.replace(self._command(aim, 0.0), signal=number), consent=consent)
 
     def _command(self, aim: Aim, grace_s: float) -> wire.Kill:
         process = aim if isinstance(aim, Process) else None
         return wire.Kill(
-            id=1,
+            id=_ASKED,
             grace_s=grace_s,
             rank=aim if isinstance(aim, int) else None,
             who=self._who,
@@ -112,64 +122,101 @@ class Endings:
         command: wire.Kill,
         progress: Callable[[str], None] = lambda line: None,
         countdown: Callable[[str], None] = lambda line: None,
+        consent: Consent | None = None,
     ) -> str:
-        """Have the supervisor do it; where none lives or answers, do it here."""
-        deadline = time.monotonic() + _SUCCESSION_S
-        while True:
+        """Have the supervisor do it; where none lives, or it is stopped or silent, do it here."""
+        consent = consent or Consent()
+        if self._is_supervised(consent):
+            reply = self._ask_supervisor(command, progress, consent)
+            if reply is not None and not reply.done:
+                raise Refused(reply.text)
+            if reply is not None:
+                return reply.text
+        try:
+            if not consent.begin():
+                raise NotOurs("cancelled; nothing was ended")
+            done = census.kill(self._directory, command, progress, countdown)
+        except NotOurs as refusal:
+            self._note(command, f"refused: {refusal}", "warning")
+            raise Refused(str(refusal)) from refusal
+        # What a supervisor does it tells itself.
+        self._note(command, done, "warning")
+        return done
+
+    def _note(self, command: wire.Kill, outcome: str, level: str) -> None:
+        action = "kill" if command.signal is None else "signal"
+        text = f"{action} by {self._who}: {outcome}"
+        journal.note(self._directory, wire.Event(time.time_ns(), text, command.rank, level, action, self._who))
+
+    def _is_supervised(self, consent: Consent) -> bool:
+        """Say whether there is a supervisor to ask; wait for one that is just taking over.
+
+        Raises:
+            Refused: the run is over.
+        """
+        give_up = time.monotonic() + _SUCCESSION_S
+        while time.monotonic() < give_up and not consent.cancelled:
             state = census.survey(self._directory)
             if state.ended:
                 raise Refused(f"run {self._directory.name} is over already ({succession.meet(self._directory).state})")
             if state.supervised:
-                reply = self._ask_supervisor(command, progress)
-                if reply is not None and not reply.done:
-                    raise Refused(reply.text)
-                if reply is not None:
-                    return reply.text
-                progress("the supervisor does not answer; going on without it")
-                break
+                return True
             # While somebody holds the claim, another supervisor is about to take over.
             if (claim := Claim.take(self._directory.path)) is not None:
                 claim.release()
-                break
-            if time.monotonic() > deadline:
-                break
+                return False
             time.sleep(_LOOK_S)
-        try:
-            done = census.kill(self._directory, command, progress, countdown)
-        except NotOurs as refusal:
-            raise Refused(str(refusal)) from refusal
-        # What a supervisor does it tells itself.
-        action = "kill" if command.signal is None else "signal"
-        event = wire.Event(
-            time.time_ns(), f"{action} by {self._who}: {done}", command.rank, "warning", action, self._who
-        )
-        journal.note(self._directory, event)
-        return done
+        return False
 
-    def _ask_supervisor(self, command: wire.Kill, progress: Callable[[str], None]) -> wire.Reply | None:
-        """Send a command, pass on what the supervisor tells meanwhile, and return its answer."""
+    def _ask_supervisor(
+        self, command: wire.Kill, progress: Callable[[str], None], consent: Consent
+    ) -> wire.Reply | None:
+        """Send a command, pass on what the supervisor tells meanwhile, and return its answer.
+
+        None: it does nothing about it, now or later, or not any more.
+        """
+        supervisor = self._directory.read().supervisor
+        if consent.cancelled:
+            return None
+        if is_stopped(supervisor):
+            progress("the supervisor is stopped (SIGSTOP); going on without it")
+            return None
         with zmq.Context() as context:
             events = connect(context, zmq.SUB, self._directory.address("supervisor", "pub"))
             events.subscribe(wire.TOPIC_EVENT)
             asking = connect(context, zmq.DEALER, self._directory.address("supervisor", "cmd"))
             try:
-                asking.send(wire.encode(command))
+                asking.send(wire.encode(deadline.limited(command, _ANSWER_S)))
+                asking.send(wire.encode(wire.Query(_READ)))
                 poller = zmq.Poller()
                 poller.register(events, zmq.POLLIN)
                 poller.register(asking, zmq.POLLIN)
-                deadline = time.monotonic() + command.grace_s + _REPLY_S
-                while time.monotonic() < deadline:
-                    ready = dict(poller.poll(500))
+                has_read = is_gone = False
+                give_up = time.monotonic() + _ANSWER_S + _MARGIN_S
+                while time.monotonic() < give_up:
+                    ready = dict(poller.poll(_POLL_MS))
                     if events in ready:
                         message = wire.read_telemetry(events.recv_multipart()[-1])
                         if isinstance(message, wire.Event):
                             progress(message.text)
                     if asking in ready:
                         answer = readable(asking.recv())
-                        if isinstance(answer, wire.Reply):
+                        if isinstance(answer, wire.Reply) and answer.id == _ASKED:
                             return answer
-                    if not ready and not census.survey(self._directory).supervised:
+                        if isinstance(answer, wire.Reply) and not has_read:
+                            has_read = True
+                            give_up = time.monotonic() + command.grace_s + _REPLY_S
+                            if not consent.overrule():
+                                progress("too late to cancel: the supervisor has begun")
+                    # Before it has read the command, only the deadline makes sure that it will not do it later.
+                    if has_read and is_stopped(supervisor):
+                        progress("the supervisor was stopped (SIGSTOP) meanwhile; going on without it")
                         return None
+                    if not ready and is_gone:
+                        return None
+                    # What it has said at last may still be on its way, so look once more.
+                    is_gone = not may_live(supervisor)
+                progress("the supervisor does not answer; going on without it")
                 return None
             finally:
                 events.close(linger=0)

@@ -28,7 +28,7 @@ from ddptop.tui import launch
 from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.source import Aim, ProcessLine, Refused
+from ddptop.tui.source import Aim, Consent, ProcessLine, Refused
 from ddptop.tui.store import Liveness, Store
 
 if TYPE_CHECKING:
@@ -443,15 +443,15 @@ class Link:
         with _refusing():
             return self._endings.processes()
 
-    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
         """End the run, or one rank or process of it; see `Endings.kill`."""
         with _refusing():
-            return self._endings.kill(grace_s, aim, progress, self.store.count_down)
+            return self._endings.kill(grace_s, aim, progress, self.store.count_down, consent)
 
-    def signal(self, number: int, aim: Aim) -> str:
+    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send a signal; see `Endings.signal`."""
         with _refusing():
-            return self._endings.signal(number, aim)
+            return self._endings.signal(number, aim, consent)
 
     def resumable(self) -> bool:
         """Say whether the run could be restarted from a checkpoint."""

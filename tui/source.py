@@ -6,6 +6,7 @@ recording and a fake in a test look the same to it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
@@ -14,7 +15,7 @@ from ddptop.agent.control import Refused, Unholdable
 from ddptop.agent.identity import Process
 from ddptop.tui.frame import Frame
 
-__all__ = ["Aim", "ProcessLine", "Refused", "Source", "Unholdable"]
+__all__ = ["Aim", "Consent", "ProcessLine", "Refused", "Source", "Unholdable"]
 
 Aim = int | Process | None
 """What a kill or a signal is meant for: a rank by its number, one process by its identity, or the whole run."""
@@ -35,6 +36,33 @@ class ProcessLine:
     """Since it began; 100 is one core."""
     memory_bytes: int | None
     command: str
+
+
+class Consent:
+    """Whether a kill or a signal may still begin: until then it can be cancelled. For use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.cancelled = False
+        self.begun = False
+
+    def begin(self) -> bool:
+        """Begin, unless it was cancelled; return whether it may."""
+        with self._lock:
+            self.begun = not self.cancelled
+            return self.begun
+
+    def overrule(self) -> bool:
+        """Take note that another process has begun with it; return whether it had not been cancelled."""
+        with self._lock:
+            self.begun, cancelled, self.cancelled = True, self.cancelled, False
+            return not cancelled
+
+    def cancel(self) -> bool:
+        """Cancel, unless it has begun; return whether that was possible."""
+        with self._lock:
+            self.cancelled = not self.begun
+            return self.cancelled
 
 
 class Source(Protocol):
@@ -106,18 +134,18 @@ class Source(Protocol):
         """
         ...
 
-    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
         """End the run, or one rank or process of it. Blocks; returns one line saying what was ended.
 
-        `progress` takes lines for the user and may be called from any thread.
+        `progress` takes lines for the user and may be called from any thread; `consent` is asked right before.
 
         Raises:
             Refused: nothing was ended, or something is left, and why.
         """
         ...
 
-    def signal(self, number: int, aim: Aim) -> str:
-        """Send a signal. Blocks for a moment; returns one line saying who got it.
+    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
+        """Send a signal. Blocks for a moment; returns one line saying who got it; `consent` as in `kill`.
 
         Raises:
             Refused: nobody got it, and why.

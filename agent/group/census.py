@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,14 +19,17 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.group import cause, ladder, processes
+from ddptop.agent.identity import ELSEWHERE, boot, is_elsewhere, is_stopped, may_live
 from ddptop.agent.private import Claim
-from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, is_alive
+from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.text import clean_line
 
 _START_PATIENCE_S: Final = 30.0
 """How long a run may have nobody at all before it counts as lost."""
 _LETS_GO_S: Final = 1.0
 """How long a supervisor that was killed may still hold its claim."""
+_CONCLUDES_S: Final = 5.0
+"""How long a supervisor may take to write down the end of a run that was ended without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,12 @@ class Census:
     state: str
     """`starting`, `running`, `finished`, `stopped`, `failed`, `killed` or `lost`."""
     supervised: bool
+    """True also where its supervisor belongs to another container, and may well live."""
     orphaned: bool
     """True when torchrun is gone and ranks live on."""
     members: dict[int, Member]
     alive: tuple[int, ...]
-    """Ranks whose process lives."""
+    """Ranks whose process lives, or may well do so out of sight."""
     dead: tuple[int, ...]
     """Ranks that have reported once and whose process is gone."""
     exit_code: int | None = None
@@ -66,18 +71,18 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         RunDirError: the run has no readable record.
     """
     run = directory.read()
-    supervised = run.state not in ENDED_STATES and is_alive(run.supervisor)
+    supervised = run.state not in ENDED_STATES and may_live(run.supervisor)
     if not supervised:
         # It may have ended and written its last word between our two looks.
         run = directory.read()
     known = directory.members() if members is None else members
-    living = {rank for rank, member in known.items() if rank in heard or is_alive(member.process)}
+    living = {rank for rank, member in known.items() if rank in heard or _may_train(member)}
     alive = tuple(rank for rank in known if rank in living)
     dead = tuple(rank for rank in known if rank not in living)
     if not supervised and run.supervisor is not None and run.torchrun is None and run.state not in ENDED_STATES:
         # The supervisor may have been killed between the start of torchrun and the note of it.
         run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
-    torchrun = is_alive(run.torchrun)
+    torchrun = may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
     def census(state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None) -> Census:
@@ -85,16 +90,20 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
 
     if run.state in ENDED_STATES:
         return census(run.state, run.exit_code, run.cause, run.cause_rank)
+    unseen = ELSEWHERE if _is_elsewhere(run, known) else None
     if supervised:
-        return census(run.state)
+        return census(run.state, why=unseen)
     if torchrun or alive:
-        return census("running" if len(known) >= run.world else "starting")
+        return census("running" if len(known) >= run.world else "starting", why=unseen)
     nobody = run.torchrun is None and not known
-    if nobody and run.supervisor is None and time.time_ns() - run.created_at_ns < _START_PATIENCE_S * 1e9:
+    if nobody and run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_PATIENCE_S * 1e9:
         return census("starting")
     if nobody:
         said = cause.last_line(cause.tail(directory.supervisor_log))
         return census("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
+    if run.killed_by is not None:
+        # Whoever ended it was ended at that, too.
+        return census("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
     # What a rank wrote at its end decides, and a list known before may lack it.
     known = directory.members()
     judgement = cause.judge(run.world, known, None, cause.tail(directory.torchrun_log), leader=run.leader)
@@ -134,15 +143,18 @@ def kill(
     progress: ladder.Progress = lambda line: None,
     countdown: ladder.Progress = lambda line: None,
 ) -> str:
-    """Carry out a kill or a signal where nobody supervises the run; return what was done in one line.
+    """Carry out a kill or a signal where no supervisor can do it; return what was done in one line.
 
-    Where a supervisor lives, send it the command instead: it would take this for a failure.
+    Where a supervisor lives and answers, send it the command instead.  One that is stopped or silent is not
+    to do the same at the same time: it learns from the record that this is no failure, and goes last.
 
     Raises:
-        ladder.NotOurs: there is no such rank or process, or it is over.
+        ladder.NotOurs: there is no such rank or process, or it is over; or nothing of the run is visible here.
     """
     run, members = directory.read(), directory.members()
-    process = None if command.pid is None else Process(command.pid, command.started or 0.0)
+    if _is_elsewhere(run, members):
+        raise ladder.NotOurs(f"run {run.run} {ELSEWHERE}; `ddptop kill {run.run}` has to be run in that one")
+    process = None if command.pid is None else Process(command.pid, command.started or 0.0, boot())
     if command.signal is not None:
         targets = ladder.signal_targets(run, members, command.signal, command.rank, process)
         return ladder.deliver(targets, command.signal)
@@ -153,20 +165,60 @@ def kill(
         outcome = ladder.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
         return f"rank {command.rank}: {outcome.text}"
     over = survey(directory)
-    # Held, so that no new supervisor takes this for a failure.
-    claim = _claim(directory)
+    who = clean_line(command.who, 100)
+    if not over.ended:
+        # Whoever else looks after the run, now or when this process is ended at it, finds out from this.
+        with contextlib.suppress(OSError, RunDirError):
+            directory.update(killed_by=who or "somebody")
+    # Held, so that no new supervisor begins meanwhile; one that lives has it already.
+    claim = None if over.supervised else _claim(directory)
     try:
         outcome = ladder.end(directory, run, command.grace_s, progress, countdown)
+        if over.supervised:
+            _dismiss(directory, run.supervisor, progress)
+            claim = _claim(directory)
         if not over.ended:
-            why = f"killed by {clean_line(command.who, 100)}" if command.who else "killed"
-            with contextlib.suppress(OSError):
-                directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
-            directory.remove_sockets()
+            _write_end(directory, f"killed by {who}" if who else "killed")
             return outcome.text
     finally:
         if claim is not None:
             claim.release()
     return f"already {settle(directory).state}: {outcome.text}"
+
+
+def _dismiss(directory: RunDir, supervisor: Process | None, progress: ladder.Progress) -> None:
+    """See a supervisor off whose run was ended without it: it may write down the end, or goes by SIGKILL."""
+    if supervisor is None:
+        return
+    if is_stopped(supervisor):
+        # Nothing is left that it could end, and what it has recorded but not written yet is kept.
+        processes.send(supervisor, signal.SIGCONT)
+    deadline = time.monotonic() + _CONCLUDES_S
+    while is_alive(supervisor) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if processes.send(supervisor, signal.SIGKILL):
+        progress(f"SIGKILL to the supervisor (pid {supervisor.pid}), which did not answer for {_CONCLUDES_S:g} s")
+
+
+def _write_end(directory: RunDir, why: str) -> None:
+    with contextlib.suppress(RunDirError):
+        # A supervisor that was let go has written it, and from then on the name may be another run's.
+        if directory.read().state not in ENDED_STATES:
+            with contextlib.suppress(OSError):
+                directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
+            directory.remove_sockets()
+
+
+def _may_train(member: Member) -> bool:
+    # What has told of its end needs no look: a process out of sight would seem to live for ever.
+    return is_alive(member.process) or (member.ended is None and is_elsewhere(member.process))
+
+
+def _is_elsewhere(run: Run, members: Mapping[int, Member]) -> bool:
+    """Say whether the run belongs to another pid namespace, all of it: a supervisor here sees its ranks."""
+    found = [run.supervisor, run.torchrun, *(member.process for member in members.values())]
+    known = [process for process in found if process is not None]
+    return bool(known) and all(map(is_elsewhere, known))
 
 
 def _claim(directory: RunDir) -> Claim | None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.caller import Caller
+from ddptop.agent.identity import is_stopped, may_live
 from ddptop.agent.private import is_plain
 from ddptop.agent.rundir import RunDir, RunDirError, is_alive
 
@@ -29,7 +30,7 @@ def note(directory: RunDir, event: wire.Event) -> None:
     """Keep an event with the run, and show it to everybody who watches. Never fails: it is no reason not to act."""
     with contextlib.suppress(OSError, RunDirError):
         run = directory.read()
-        if is_alive(run.supervisor) and _tell(directory, "supervisor", event):
+        if may_live(run.supervisor) and not is_stopped(run.supervisor) and _tell(directory, "supervisor", event):
             return
         living = [rank for rank, member in directory.members().items() if is_alive(member.process) and not member.ended]
         if living:

@@ -19,7 +19,8 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.group import ladder
+from ddptop.agent.deadline import lateness
+from ddptop.agent.group import ladder, processes
 from ddptop.agent.identity import boot
 from ddptop.agent.private import seal
 from ddptop.agent.rundir import Process, Run, RunDir, RunDirError
@@ -31,6 +32,8 @@ LINGER_MS: Final = 300
 _MOST_A_TURN: Final = 1000
 _LONGEST_GRACE_S: Final = 3600.0
 _PATIENCE_S: Final = 2.0
+_OTHERS_S: Final = 15.0
+"""How long somebody else may take to end the run, beyond its grace period, before it is done here."""
 
 Say = Callable[[str, str, "int | None"], None]
 """Makes an event of text, level and rank."""
@@ -57,6 +60,8 @@ class Orders:
         self.countdown = ""
         """While something is being ended: who is left, and when the next rung comes."""
         self._problem = "not carried out"
+        self._others_until: float | None = None
+        """While somebody else ends the run, because this process was stopped or slow: when to do it here instead."""
         self._directory = directory
         self._say = say
         self._tell = tell
@@ -73,7 +78,7 @@ class Orders:
     @property
     def ending(self) -> bool:
         """Say whether the run is being ended now."""
-        return self._ending is not None and self._ending.is_alive()
+        return self._others_until is not None or (self._ending is not None and self._ending.is_alive())
 
     def turn(self, run: Run) -> None:
         """Send the replies that are ready and take the commands that have come."""
@@ -90,15 +95,21 @@ class Orders:
                 except wire.Unreadable:
                     self.refused += 1
                     continue
-                refusal = self._obey(sender, command, run)
+                refusal = lateness(command) or self._obey(sender, command, run)
                 if refusal is not None:
+                    self._tell_of_refusal(command, refusal)
                     self._send(sender, wire.Reply(command.id, False, refusal))
+        self._look_after_others(run)
 
-    def close(self, run: Run) -> None:
-        """Give the last replies, once the run is over and all traces are gone."""
+    def await_parts(self) -> None:
+        """Let the endings of single ranks and processes tell what came of them."""
         for thread in self._partial_endings:
             # The group follows its rank at once; the thread may still be counting.
             thread.join(_PATIENCE_S)
+
+    def close(self, run: Run) -> None:
+        """Give the last replies, once the run is over and all traces are gone."""
+        self.await_parts()
         self.turn(run)
         done = self.outcome is not None and not self.outcome.survivors
         for sender, number in self._waiting:
@@ -114,6 +125,25 @@ class Orders:
         """Take up the ending that an earlier supervisor was at when it was killed."""
         if run.killed_by is not None:
             self._end_run(run, run.grace_s, run.killed_by)
+
+    def learn(self, run: Run) -> None:
+        """Take note where somebody else ends the run: what its ranks then die of is no failure."""
+        if self.killed_by is not None:
+            return
+        with contextlib.suppress(RunDirError):
+            self.killed_by = self._directory.read().killed_by
+        if self.killed_by is not None:
+            self._problem = f"{self.killed_by} ended it without the supervisor, which did not answer"
+            self._others_until = time.monotonic() + run.grace_s + _OTHERS_S
+
+    def _look_after_others(self, run: Run) -> None:
+        if self._others_until is None:
+            return
+        if not processes.find(run, self._directory.members()):
+            self._others_until = None
+        elif time.monotonic() > self._others_until and self.killed_by is not None:
+            self._others_until = None
+            self._end_run(run, run.grace_s, self.killed_by)
 
     def forget_ranks(self) -> None:
         """Forget whose ranks were ended on request: a new generation is another one's fault."""
@@ -131,7 +161,7 @@ class Orders:
             return f"a grace period is 0 to {_LONGEST_GRACE_S:.0f} seconds"
         if command.pid is not None and command.started is None:
             return f"process {command.pid}: say when it started, so that no other of its number is meant"
-        who = clean_line(command.who, 100) or "somebody"
+        who = _who(command)
         whole = command.rank is None and command.pid is None
         if self.killed_by is not None and not whole:
             return "the whole run is being killed already"
@@ -143,14 +173,18 @@ class Orders:
                 self._acted("kill", f"kill asked for by {who}", who)
                 self._end_run(run, command.grace_s, who)
             return None
-        what = f"rank {command.rank}" if command.pid is None else f"process {command.pid}"
-        self._acted("kill", f"kill of {what} asked for by {who}", who, command.rank)
+        self._acted("kill", f"{_what(command)} asked for by {who}", who, command.rank)
         if command.pid is None and command.rank is not None:
             self.ranks_killed_by.setdefault(command.rank, who)
         thread = threading.Thread(target=self._end_part, args=(sender, command, run), daemon=True)
         self._partial_endings.append(thread)
         thread.start()
         return None
+
+    def _tell_of_refusal(self, command: wire.Command, refusal: str) -> None:
+        if isinstance(command, wire.Kill):
+            what, who = _what(command), _who(command)
+            self._acted(_action(command), f"{what} by {who} refused: {refusal}", who, command.rank)
 
     def _acted(self, action: str, text: str, who: str, rank: int | None = None) -> None:
         self._tell(wire.Event(time.time_ns(), text, rank, "warning", action, who))
@@ -207,6 +241,10 @@ class Orders:
         except Exception as error:  # a wall, as above
             _log.exception("kill of a part")
             reply = wire.Reply(command.id, False, f"the kill failed: {clean_line(repr(error))}")
+        if reply.done:
+            self._acted("kill", f"{_what(command)} by {_who(command)}: {reply.text}", _who(command), command.rank)
+        else:
+            self._tell_of_refusal(command, reply.text)
         self._replies.put((sender, reply))
 
     def _count_down(self, line: str) -> None:
@@ -218,6 +256,21 @@ class Orders:
     def _send(self, sender: bytes, reply: wire.Reply) -> None:
         # A ROUTER drops what is for somebody who has left.
         self.socket.send_multipart([sender, wire.encode(reply)])
+
+
+def _who(command: wire.Kill) -> str:
+    return clean_line(command.who, 100) or "somebody"
+
+
+def _action(command: wire.Kill) -> str:
+    return "kill" if command.signal is None else "signal"
+
+
+def _what(command: wire.Kill) -> str:
+    action = _action(command)
+    if command.pid is not None:
+        return f"{action} of process {command.pid}"
+    return action if command.rank is None else f"{action} of rank {command.rank}"
 
 
 def _process(command: wire.Kill) -> Process | None:

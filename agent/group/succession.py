@@ -36,7 +36,8 @@ def meet(
         return now
     if not run.launched or (now.ended and not processes.find(run, now.members)):
         return census.settle(directory, members, heard)
-    starting = run.supervisor is None and time.time_ns() - run.created_at_ns < _START_S * 1e9
+    # Both ways, here as below: a date in the future is that of a clock that was set back since.
+    starting = run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_S * 1e9
     if not starting and _is_due(directory):
         with contextlib.suppress(OSError):
             supervisor.start(directory)
@@ -55,7 +56,7 @@ def _is_due(directory: RunDir) -> bool:
     """Say whether the last attempt is long enough ago, and note this one; the log's date serves as the note."""
     log = directory.supervisor_log
     try:
-        if time.time() - log.stat().st_mtime < _AGAIN_S:
+        if abs(time.time() - log.stat().st_mtime) < _AGAIN_S:
             return False
         os.utime(log)
     except FileNotFoundError:

@@ -166,6 +166,8 @@ class Supervisor:
         over = self._torchrun.is_over()
         self._exit_code = self._torchrun.exit_code
         descendants.bury(self._torchrun.process.pid)
+        if over:
+            self._orders.learn(self._run)
         if self._orders.killed_by is not None:
             return not self._orders.ending
         if not over:
@@ -217,6 +219,8 @@ class Supervisor:
 
     def _bury(self) -> None:
         members = self._directory.members() if (dead := self._deaths.read()) else {}
+        if dead:
+            self._orders.learn(self._run)
         for rank, member in members.items():
             if member.generation == self._generation and rank in self._members:
                 self._members[rank] = member
@@ -234,6 +238,7 @@ class Supervisor:
         poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _TURN_MS)
 
     def _conclude(self, problem: str | None) -> None:
+        self._orders.await_parts()
         self._meet()
         self._bury()
         if self._orders.killed_by is None:

@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.deadline import lateness
 from ddptop.agent.private import seal
 from ddptop.agent.rank import device_time, history, meter
 from ddptop.agent.rank.batches import Batches
@@ -207,10 +208,20 @@ class Publisher:
 
     def _answer(self, peer: bytes, command: wire.Command) -> None:
         try:
+            if (late := lateness(command)) is not None:
+                self._tell_of_late(command, late)
+                raise GateError(late)
             reply = self._execute(peer, command)
         except GateError as refusal:
             reply = wire.Reply(command.id, False, str(refusal), self._session.gate.completed)
         self._cmd.send_multipart([peer, wire.encode(reply)])
+
+    def _tell_of_late(self, command: wire.Command, late: str) -> None:
+        kind = type(command).__name__.lower()
+        # A note is an event itself, and whoever sent it has made it known another way.
+        if not isinstance(command, wire.Note):
+            event = wire.Event(time.time_ns(), f"{kind} {late}", self._session.rank, "warning", kind)
+            self._send(wire.TOPIC_EVENT, wire.encode(event))
 
     def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply:
         session = self._session

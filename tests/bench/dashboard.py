@@ -144,6 +144,8 @@ CASES = {
     "1024-table-sorted": Case(1024, 10, b"2ooooo", "12 %"),
     "1024-heatmap": Case(1024, 10, b"3", "12 %"),
     "4096-table": Case(4096, 2, b"2", "25 %", 500.0),
+    "4-dialog": Case(4, 10, b"1k", "that of 4-panels"),
+    "64-dialog": Case(64, 10, b"1k", "that of 64-panels"),
 }
 
 

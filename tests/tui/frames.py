@@ -18,7 +18,7 @@ from ddptop.agent.identity import Process
 from ddptop.agent.wire import Collective, Step
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
 from ddptop.tui.past import Past
-from ddptop.tui.source import Aim, ProcessLine, Refused, Unholdable
+from ddptop.tui.source import Aim, Consent, ProcessLine, Refused, Unholdable
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""
@@ -225,13 +225,14 @@ class StillSource:
         """End in order."""
         return self._do(f"stop {checkpoint}", "stopped at step 1,284", "stopped")
 
-    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None]) -> str:
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
         """End, telling about it."""
+        assert consent is None or consent.begin()
         progress("TERM to torchrun 4710")
         whom = aim.pid if isinstance(aim, Process) else aim
         return self._do(f"kill {whom} {grace_s:g}", "4 ranks and 8 helpers ended, 0 left", "killed")
 
-    def signal(self, number: int, aim: Aim) -> str:
+    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send."""
         whom = aim.pid if isinstance(aim, Process) else aim
         return self._do(f"signal {number} {whom}", f"signal {number} sent", self.picture.state)

@@ -35,6 +35,7 @@ from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.signals import SignalMenu
+from ddptop.tui.source import Consent
 from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.log import LogView
@@ -323,7 +324,8 @@ async def test_a_closed_dialog_lets_the_kill_go_on() -> None:
     """The header counts down meanwhile, k shows the account again, and the end is told once."""
     source, let_go = StillSource(frame()), threading.Event()
 
-    def kill(grace_s: float, aim: object, progress: Callable[[str], None]) -> str:
+    def kill(grace_s: float, aim: object, progress: Callable[[str], None], consent: Consent) -> str:
+        consent.begin()
         progress("SIGTERM to torchrun")
         let_go.wait(DEADLINE_S)
         return "4 ranks and 8 helpers ended, 0 left"

@@ -11,15 +11,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList
 
 from ddptop.tui.columns import Column
 from ddptop.tui.keynames import keys_of
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialog import Dialog
 
 
-class ColumnsDialog(ModalScreen[frozenset[str]], Transient[frozenset[str]]):
+class ColumnsDialog(Dialog[frozenset[str]]):
     """A box to tick for each column. Returns the keys of those ticked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -10,11 +10,10 @@ from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from ddptop.tui.frame import STATES
 from ddptop.tui.keynames import keys_of
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.theme import LETTERS, MARKS, Ink
 from ddptop.tui.units import DASH
 from ddptop.tui.widgets.lines import Page, Row
@@ -47,7 +46,7 @@ _PHASE_WORDS = {
 _WIDEST: Final = 86
 
 
-class HelpScreen(ModalScreen[None], Transient[None]):
+class HelpScreen(Dialog[None]):
     """What the keys do and what the signs mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

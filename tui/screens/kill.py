@@ -16,29 +16,34 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ddptop.tui.frame import Frame
 from ddptop.tui.keynames import keys_of
 from ddptop.tui.killing import Killing
+from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.screens.processes import ProcessMenu
 from ddptop.tui.screens.question import marking
 from ddptop.tui.screens.signals import SignalMenu
-from ddptop.tui.screens.transient import Transient
 from ddptop.tui.source import Aim, ProcessLine, Refused, Source
 
 _LOOK_S = 0.1
 _LINES = 8
 
 
-class KillDialog(ModalScreen[None], Transient[None]):
+class KillDialog(Dialog[None]):
     """Ends the run, one rank or one process of it, or sends a signal, if the user says so."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "press", "Do it", id="kill.do", tooltip="Do what the marked button says", show=False),
         Binding("s", "signal", "Signal", id="kill.signal", tooltip="Choose a signal to send instead", show=False),
-        Binding("escape", "cancel", "Close", id="kill.cancel", tooltip="Close; a kill under way goes on"),
+        Binding(
+            "escape",
+            "cancel",
+            "Close",
+            id="kill.cancel",
+            tooltip="Close; a kill under way goes on",
+        ),
         Binding("right,down", "app.focus_next", "Next", id="kill.next", tooltip="Mark the next button", show=False),
         Binding(
             "left,up",
@@ -80,6 +85,10 @@ class KillDialog(ModalScreen[None], Transient[None]):
         """Under way, or just over."""
         self._victims: dict[Aim, str] = {}
         self._countdown = ""
+        self._timeout_s: float | None = None
+        """Of collectives, as far as the run shown is this one."""
+        self._told: tuple[str, ...] = ()
+        """The account as it was shown last."""
 
     @property
     def _keys(self) -> Mapping[str, str]:
@@ -111,7 +120,6 @@ class KillDialog(ModalScreen[None], Transient[None]):
             self.query_one("#one").display = False
         self.query_one("#all").focus()
         self.watch(self.app, "frame", self._take, init=False)
-        self.set_interval(_LOOK_S, self._show_account)
         if self._killing is not None:
             self._follow(self._killing)
             return
@@ -159,8 +167,11 @@ class KillDialog(ModalScreen[None], Transient[None]):
             self.focused.press()
 
     def action_cancel(self) -> None:
-        """Close; what is under way goes on."""
-        self.dismiss()
+        """Cancel what has not begun; close otherwise: what is under way goes on."""
+        killing = self._killing
+        if killing is None or killing.cancelled or not killing.cancel():
+            self.dismiss()
+        self._show_account()
 
     def action_signal(self) -> None:
         """Choose a signal for what the marked button stands for."""
@@ -171,11 +182,11 @@ class KillDialog(ModalScreen[None], Transient[None]):
             whom = f"the {self._process.role} {self._process.process.pid}"
         else:
             whom = self._run if aim is None else f"rank {aim}"
-        self.app.push_screen(SignalMenu(whom, self._world), partial(self._send, aim))
+        self.app.push_screen(SignalMenu(whom, self._world, self._timeout_s), partial(self._send, aim))
 
     def _send(self, aim: Aim, number: int | None) -> None:
         if number is not None:
-            self._begin(Killing(lambda tell: self._source.signal(number, aim)))
+            self._begin(Killing(lambda tell, consent: self._source.signal(number, aim, consent)))
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -214,12 +225,15 @@ class KillDialog(ModalScreen[None], Transient[None]):
 
     def _follow(self, killing: Killing) -> None:
         self._killing = killing
+        self.set_interval(_LOOK_S, self._show_account)
         self.query_one("#choices").display = False
         self.query_one("#account").display = True
         self._show_account()
 
     def _take(self, frame: Frame | None) -> None:
-        self._countdown = frame.ending if frame is not None and frame.run == self._run else ""
+        mine = frame if frame is not None and frame.run == self._run else None
+        self._countdown = "" if mine is None else mine.ending
+        self._timeout_s = None if mine is None else mine.timeout_s
         self._show_account()
 
     def _show_account(self) -> None:
@@ -229,11 +243,22 @@ class KillDialog(ModalScreen[None], Transient[None]):
         lines = killing.lines[-_LINES:] or ["under way …"]
         if not killing.over and self._countdown:
             lines = [*lines, self._countdown]
+        hint = self._hint(killing)
+        if self._told == (told := (*lines, hint)):
+            return
+        self._told = told
         account = self.query_one("#account", Static)
         account.update(Content("\n".join(lines)))
         if killing.over:
             account.add_class("-done" if killing.done else "-refused")
-        hint = f"{self._keys['kill.do']} or {self._keys['kill.cancel']} closes"
-        if not killing.over:
-            hint += f"; it goes on, {self._keys['run.kill']} shows it again"
         self.query_one("#hint", Static).update(Content(hint))
+
+    def _hint(self, killing: Killing) -> str:
+        closes = f"{self._keys['kill.do']} or {self._keys['kill.cancel']} closes"
+        if killing.over:
+            return closes
+        if killing.cancelled:
+            return f"cancelled unless it has begun by now; {closes}"
+        if not killing.begun:
+            return f"{self._keys['kill.cancel']} cancels; {self._keys['kill.do']} closes, and it goes on"
+        return f"{closes}; it goes on, {self._keys['run.kill']} shows it again"

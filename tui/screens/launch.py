@@ -16,7 +16,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 from ddptop.agent.text import clean
@@ -26,8 +25,8 @@ from ddptop.tui.fleet import Fleet
 from ddptop.tui.keynames import keys_of
 from ddptop.tui.launch import Request
 from ddptop.tui.programs import Option
+from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.screens.script import ScriptPicker
-from ddptop.tui.screens.transient import Transient
 from ddptop.tui.source import Refused
 from ddptop.tui.widgets.field import Field
 
@@ -39,7 +38,7 @@ class Fields(VerticalScroll, can_focus=False, inherit_bindings=False):
     """The lines of the form; the arrows go from one to the next, and it scrolls with them."""
 
 
-class LaunchDialog(ModalScreen["str | None"], Transient["str | None"]):
+class LaunchDialog(Dialog["str | None"]):
     """Fills in a launch and starts it; returns the name of the run, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

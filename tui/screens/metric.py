@@ -11,16 +11,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from ddptop.tui.keynames import keys_of
 from ddptop.tui.metrics import CUSTOM, Metric
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialog import Dialog
 
 
-class MetricPicker(ModalScreen[str | None], Transient[str | None]):
+class MetricPicker(Dialog[str | None]):
     """A list of metrics, filtered by what is typed. Returns the name of one, None where none was taken."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -11,19 +11,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ddptop.tui import units
 from ddptop.tui.keynames import keys_of
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.source import ProcessLine, Refused, Source
 
 _EVERY_S = 2.0
 
 
-class ProcessMenu(ModalScreen["ProcessLine | None"], Transient["ProcessLine | None"]):
+class ProcessMenu(Dialog["ProcessLine | None"]):
     """Lets the user choose one process of the run; returns it, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -14,14 +14,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ddptop.tui import units
 from ddptop.tui.fleet import RunLine
 from ddptop.tui.frame import Frame
 from ddptop.tui.keynames import keys_of
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialog import Dialog
 
 SAVE_AND_STOP: Final = "save"
 STOP: Final = "stop"
@@ -37,7 +36,7 @@ def marking(keys: Mapping[str, str], place: str) -> str:
     return f"{keys[f'{place}.do']} does it, {keys[f'{place}.cancel']} cancels, {around} choose"
 
 
-class Question(ModalScreen[str | None], Transient[str | None]):
+class Question(Dialog[str | None]):
     """Asks, and returns the answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

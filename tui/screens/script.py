@@ -13,12 +13,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import DirectoryTree, Static
 
 from ddptop.agent.text import clean
 from ddptop.tui.keynames import keys_of
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialog import Dialog
 
 
 class Scripts(DirectoryTree):
@@ -37,7 +36,7 @@ class Scripts(DirectoryTree):
         return Text(clean(str(label), 200))
 
 
-class ScriptPicker(ModalScreen["str | None"], Transient["str | None"]):
+class ScriptPicker(Dialog["str | None"]):
     """Lets the user choose a script; returns its path, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

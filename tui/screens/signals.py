@@ -10,16 +10,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ddptop.tui import signals
 from ddptop.tui.keynames import keys_of
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialog import Dialog
 
 
-class SignalMenu(ModalScreen["int | None"], Transient["int | None"]):
+class SignalMenu(Dialog["int | None"]):
     """Lets the user choose a signal; returns its number, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

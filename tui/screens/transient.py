@@ -12,3 +12,17 @@ class Transient(Screen[ScreenResultType]):
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         """Close with a result, unless that was done already."""
         return super().dismiss(result) if self.is_current else AwaitComplete()
+
+    def _compositor_refresh(self) -> None:
+        stack = self.app.screen_stack
+        if self not in stack[:-1] or self not in self.app._background_screens:
+            super()._compositor_refresh()
+            return
+        # Under a dialog Textual counts what has changed here as changed once more, again and again, and once that is
+        # the whole screen, as it is when the dialog opens, it stays that.
+        if regions := tuple(self._compositor._dirty_regions):
+            self._compositor._dirty_regions.clear()
+            for between in stack[stack.index(self) + 1 : -1]:
+                between._set_dirty(*regions)
+            stack[-1].refresh(*regions)
+        self._dirty_widgets.clear()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -241,3 +242,39 @@ def test_a_full_disk_is_told_in_one_line_and_hides_no_end(full: Path) -> None:
     assert list(directory.path.glob(".*")) == [], "nor half of it"
     with pytest.raises(RunDirError, match=r"full \(0 KiB free\); make room, or set DDPTOP_RUNTIME_DIR"):
         rundir.create(msgspec.structs.replace(run, run="new"))
+
+
+def test_a_clock_that_is_set_back_delays_no_takeover(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dates an hour ahead, of the last attempt and of the run itself, count as past; those of now do not."""
+    monkeypatch.setattr(succession, "_AGAIN_S", 60.0)
+    started: list[RunDir] = []
+    monkeypatch.setattr(succession.supervisor, "start", started.append)
+    me = identify(os.getpid())
+    directory = new_run(state="running", torchrun=me, run_id="", created_at_ns=time.time_ns() + 3600 * 10**9)
+    directory.supervisor_log.touch()
+    succession.meet(directory)
+    assert started == [], "the last attempt was just now"
+    ahead = time.time() + 3600
+    os.utime(directory.supervisor_log, (ahead, ahead))
+    succession.meet(directory)
+    assert len(started) == 1
+    succession.meet(directory)
+    assert len(started) == 1, "one that was just made is waited for"
+    directory.update(state="lost", torchrun=None)
+
+
+def test_a_run_from_the_future_that_nobody_started_is_lost(new_run: Callable[..., RunDir]) -> None:
+    """Nobody has come for half a minute, whatever the clock says of when that began."""
+    directory = new_run(created_at_ns=time.time_ns() + 3600 * 10**9)
+    assert census.survey(directory).state == "lost"
+    assert census.survey(new_run(created_at_ns=time.time_ns() + 10**9)).state == "starting"
+
+
+def test_a_kill_that_was_ended_at_its_last_word_is_a_kill(new_run: Callable[..., RunDir]) -> None:
+    """Whoever ended the run without a supervisor, and was ended before writing so, had said that he was at it."""
+    gone = Process(2**22 + 1, 1.0)
+    directory = new_run(state="running", supervisor=gone, torchrun=gone, killed_by="ada")
+    assert succession.meet(directory).state == "killed"
+    assert (directory.read().cause, directory.read().exit_code) == ("killed by ada", 128 + signal.SIGTERM)
