@@ -48,6 +48,8 @@ class Row:
     status: str
     """As psutil spells it."""
     uid: int
+    cpu_s: float = 0.0
+    """Time on a core so far, its children left out."""
 
 
 @functools.cache
@@ -67,13 +69,16 @@ def identify(pid: int) -> Process | None:
 
 def is_alive(process: Process | None) -> bool:
     """Say whether exactly this process still runs."""
-    if process is None:
-        return False
-    now = identify(process.pid)
-    if now is None or (process.boot and process.boot != now.boot):
-        return False
+    return process is not None and look(process) is not None
+
+
+def look(process: Process) -> Row | None:
+    """Return how exactly this process is now, None where it is gone."""
+    row = _row(process.pid)
+    if row is None or (process.boot and process.boot != row.process.boot):
+        return None
     # Start times have a resolution of 10 ms; a number is not reused within that.
-    return abs(now.started - process.started) < 0.05
+    return row if abs(row.process.started - process.started) < 0.05 else None
 
 
 def table() -> dict[int, Row]:
@@ -94,9 +99,10 @@ def _row(pid: int) -> Row | None:
     state = fields[0].decode()
     if state in _DEAD:
         return None
-    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    identity = Process(pid, started, boot())
-    return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid)
+    ticks = os.sysconf("SC_CLK_TCK")
+    identity = Process(pid, int(fields[19]) / ticks, boot())
+    cpu_s = (int(fields[11]) + int(fields[12])) / ticks
+    return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid, cpu_s)
 
 
 def _row_by_psutil(pid: int) -> Row | None:
@@ -107,7 +113,8 @@ def _row_by_psutil(pid: int) -> Row | None:
             if status == psutil.STATUS_ZOMBIE:
                 return None
             identity = Process(pid, process.create_time())
-            return Row(identity, process.ppid(), os.getsid(pid), status, process.uids().real)
+            cpu = process.cpu_times()
+            return Row(identity, process.ppid(), os.getsid(pid), status, process.uids().real, cpu.user + cpu.system)
     except (psutil.Error, OSError):
         return None
 

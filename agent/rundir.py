@@ -58,6 +58,8 @@ class Ended(msgspec.Struct, frozen=True):
     traceback: str | None = None
     stopped_by: str | None = None
     """Who asked for its end at a step boundary, where it ended because of that."""
+    step: int | None = None
+    """Steps it had completed."""
 
 
 class Member(msgspec.Struct, frozen=True):
