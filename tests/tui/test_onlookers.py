@@ -103,7 +103,9 @@ class World:
     def members(self) -> dict[int, Member]:
         """Return the ranks' records."""
         return {
-            number: Member(number, number, WORLD, Process(number + 1, 1.0), "h", self.generation, "p", "c", None, one.ended)
+            number: Member(
+                number, number, WORLD, Process(number + 1, 1.0), "h", self.generation, "p", "c", None, one.ended
+            )
             for number, one in enumerate(self.ranks)
             if one.up
         }  # fmt: skip
@@ -148,11 +150,7 @@ ACTS = st.sampled_from(["up"] * 3 + ["step"] * 4 + ["wait"] * 3 + ["pause", "SIG
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(
-        st.tuples(ACTS, st.integers(0, WORLD - 1), st.sampled_from([0.3, 1.1, 2.0, 60.0])), min_size=5, max_size=40
-    )
-)
+@given(st.lists(st.tuples(ACTS, st.integers(0, WORLD - 1), st.sampled_from([0.3, 2.0, 60.0])), min_size=5, max_size=40))
 def test_all_onlookers_say_the_same_and_nothing_goes_backwards(story: list[tuple[str, int, float]]) -> None:
     """Whatever happens: a fresh onlooker and the old one agree; no start after a step; no life after an end."""
     world = World()
@@ -218,7 +216,7 @@ def test_an_absurd_generation_is_not_followed() -> None:
 
 
 def test_a_recording_does_not_speak_for_another_process() -> None:
-    """A recorded heartbeat counts only where it is from the process that is there; what a rank says itself counts more."""
+    """A recorded heartbeat counts where it is from the process that is there and has not been heard itself."""
     begun = wire.Hello(wire.PROTOCOL, "toy-1", "id", 0, 0, 2, 1, 50 * 10**9, "h", "p", "v", "v", 1)
     silent = wire.Beat(0, 40 * 10**9, "running", "forward", 60, None, 0)
     for beat, step in ((silent, None), (wire.Beat(0, 60 * 10**9, "running", "forward", 60, None, 0), 60)):

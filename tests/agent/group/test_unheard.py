@@ -95,7 +95,7 @@ def test_a_rank_that_cannot_speak(
 
 
 def test_scripts_have_ended_and_their_run_has_not(launch: Callable[..., RunDir], tmp_path: Any) -> None:
-    """A run whose scripts have ended runs until whoever started them notices; then it is over. It never starts again."""
+    """A run whose scripts have ended runs until whoever started them notices; then it is over."""
     directory = launch(SCRIPT)
     until_recorded(directory)
     (tmp_path / "end").touch()
