@@ -112,6 +112,8 @@ def describe(evidence: Evidence, state: str) -> str:
         return f"{_STOPPED[evidence.status]}; {_last_heard(evidence)}"
     if state == "silent":
         return f"{_last_heard(evidence)}{_doing(evidence)}"
+    if evidence.ended is not None and state in ENDED:
+        return "its script has ended"
     if evidence.said is None and state == "starting":
         return "its process is up, not heard yet" if evidence.reported else "waiting for the process"
     return clean(evidence.activity, 60)

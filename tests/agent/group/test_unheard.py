@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
+from subprocess import Popen
 from typing import Any
 
 import pytest
+import zmq
 from harness import until
 
 from ddptop.agent import rundir, wire
 from ddptop.agent.group import recording
-from ddptop.agent.rundir import ENDED_STATES, RunDir
+from ddptop.agent.rundir import ENDED_STATES, Ended, Member, RunDir, identify
 from ddptop.tui import status
+from ddptop.tui.link import Link
 from ddptop.tui.settings import Thresholds
 
 SCRIPT = '''
@@ -92,6 +96,31 @@ def test_a_rank_that_cannot_speak(
     # The other one waits for its next step, as it would in a collective.
     assert found["state"] in ("running", "stalled")
     os.kill(process.pid, signal.SIGKILL)
+
+
+def test_an_end_that_its_rank_denies(new_run: Callable[..., RunDir], python: Callable[..., Popen[str]]) -> None:
+    """A record of an end that somebody else wrote in a rank's name is not believed while the rank says it goes on."""
+    directory = new_run(world=1, launched=False)
+    process = identify(python("import time; time.sleep(100)").pid)
+    assert process is not None
+    pub, cmd = directory.address(0, "pub"), directory.address(0, "cmd")
+    ended = Ended(time.time_ns() - 5 * 10**9, 0)
+    directory.write_member(Member(0, 0, 1, process, "host", 0, pub, cmd, None, ended))
+    with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
+        socket.bind(pub)
+        link = Link(directory, "the test")
+        try:
+
+            def goes_on() -> bool:
+                beat = wire.Beat(0, time.time_ns(), "running", "forward", 7, None, 0)
+                socket.send_multipart([wire.TOPIC_BEAT, wire.encode(beat)])
+                link.poll()
+                frame = link.frame(time.time())
+                return (frame.state, frame.ranks[0].state, frame.ranks[0].step) == ("running", "running", 7)
+
+            until(goes_on, "the rank is believed")
+        finally:
+            link.close()
 
 
 def test_scripts_have_ended_and_their_run_has_not(launch: Callable[..., RunDir], tmp_path: Any) -> None:
