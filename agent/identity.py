@@ -54,6 +54,8 @@ class Row:
     status: str
     """As psutil spells it."""
     uid: int
+    cpu_s: float = 0.0
+    """Time on a core so far, its children left out."""
 
 
 @functools.cache
@@ -87,13 +89,16 @@ def identify(pid: int) -> Process | None:
 
 def is_alive(process: Process | None) -> bool:
     """Say whether exactly this process runs and can be seen from here; only then may it get a signal."""
-    if process is None or is_elsewhere(process):
-        return False
-    now = identify(process.pid)
-    if now is None or (process.boot and process.boot != now.boot):
-        return False
+    return process is not None and look(process) is not None
+
+
+def look(process: Process) -> Row | None:
+    """Return how exactly this process is now, None where it is gone or cannot be seen from here."""
+    row = None if is_elsewhere(process) else _row(process.pid)
+    if row is None or (process.boot and process.boot != row.process.boot):
+        return None
     # Start times have a resolution of 10 ms; a number is not reused within that.
-    return abs(now.started - process.started) < 0.05
+    return row if abs(row.process.started - process.started) < 0.05 else None
 
 
 def is_elsewhere(process: Process | None) -> bool:
@@ -113,9 +118,7 @@ def may_live(process: Process | None) -> bool:
 
 def is_stopped(process: Process | None) -> bool:
     """Say whether a process lives and stands still, by SIGSTOP or under a debugger."""
-    if process is None or not is_alive(process):
-        return False
-    row = _row(process.pid)
+    row = None if process is None else look(process)
     return row is not None and row.status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
@@ -137,9 +140,10 @@ def _row(pid: int) -> Row | None:
     state = fields[0].decode()
     if state in _DEAD:
         return None
-    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    identity = Process(pid, started, boot(), namespace())
-    return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid)
+    ticks = os.sysconf("SC_CLK_TCK")
+    identity = Process(pid, int(fields[19]) / ticks, boot(), namespace())
+    cpu_s = (int(fields[11]) + int(fields[12])) / ticks
+    return Row(identity, int(fields[1]), int(fields[3]), _STATUS.get(state, state), uid, cpu_s)
 
 
 def _row_by_psutil(pid: int) -> Row | None:
@@ -150,7 +154,8 @@ def _row_by_psutil(pid: int) -> Row | None:
             if status == psutil.STATUS_ZOMBIE:
                 return None
             identity = Process(pid, process.create_time())
-            return Row(identity, process.ppid(), os.getsid(pid), status, process.uids().real)
+            cpu = process.cpu_times()
+            return Row(identity, process.ppid(), os.getsid(pid), status, process.uids().real, cpu.user + cpu.system)
     except (psutil.Error, OSError):
         return None
 

@@ -18,8 +18,8 @@ MOST_RANKS: Final = 65_536
 
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 _World = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
-_Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""Nanoseconds since the epoch."""
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""Steps, or nanoseconds since the epoch: what 63 bits hold."""
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 32)]
 _User = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
@@ -43,13 +43,15 @@ def decode(content: bytes, kind: type[Record]) -> Record:
 class Ended(msgspec.Struct, frozen=True):
     """How one rank ended, by its own account; a rank that was killed leaves none."""
 
-    at_ns: _Moment
+    at_ns: _Whole
     exit_code: _Code
     error: str | None = None
     """Type and message of the exception that ended the script, one line."""
     traceback: str | None = None
     stopped_by: str | None = None
     """Who asked for its end at a step boundary, where it ended because of that."""
+    step: _Whole | None = None
+    """Steps it had completed."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -86,7 +88,7 @@ class Run(msgspec.Struct, frozen=True):
     world: _World
     backend: str | None
     device: str | None
-    created_at_ns: _Moment
+    created_at_ns: _Whole
     launched: bool
     """True for `ddptop launch`, False for a job started by hand under the agent."""
     cwd: str = ""
@@ -106,7 +108,7 @@ class Run(msgspec.Struct, frozen=True):
     state: str = "starting"
     """Of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; an observer may know better."""
     exit_code: _Code | None = None
-    ended_at_ns: _Moment | None = None
+    ended_at_ns: _Whole | None = None
     cause: str | None = None
     """The first cause of a failure, one line."""
     cause_rank: _Rank | None = None

@@ -163,6 +163,8 @@ class Beat(_Message, frozen=True, tag="beat"):
     """True once the script has registered a function with `ddptop.agent.on_checkpoint`."""
     coordinates: dict[str, int] | None = None
     """Where the rank stands, as its script says: `{"data": 0, "tensor": 1}` on a device mesh."""
+    generation: int | None = None
+    """Restart count of the group when this process began. None: an agent that does not tell."""
 
 
 class Steps(_Message, frozen=True, tag="steps"):

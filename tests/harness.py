@@ -52,7 +52,9 @@ def status(run: str) -> dict[str, Any]:
     def told() -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(ddptop("status", run, "--json").stdout)
         silent = [
-            rank for rank in found["ranks"] if rank["pid"] and rank["state"] == "starting" and rank["step"] is None
+            rank
+            for rank in found["ranks"]
+            if rank["pid"] and rank["state"] in ("starting", "silent") and rank["step"] is None
         ]
         return None if silent else found
 

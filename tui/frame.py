@@ -9,20 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, overload
+
+from ddptop.agent.states import ENDED as ENDED
+from ddptop.agent.states import STATES as STATES
 
 if TYPE_CHECKING:
     from ddptop.tui.past import Past
-
-STATES: Final = (
-    "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",
-    "finished", "stopped", "failed", "killed", "lost",
-)  # fmt: skip
-"""Every state of a run or a rank. `frozen`: its processes are stopped where they stood;
-`stalled`: alive without progress; `silent`: no sign of life;
-`lost`: ended with nobody watching."""
-
-ENDED: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +229,8 @@ class Frame:
     """Oldest first."""
     max_restarts: int = 0
     """How often torchrun may start the group anew."""
+    generation: int = 0
+    """How often it was started anew."""
     placed: bool = False
     """True where ranks have coordinates."""
 

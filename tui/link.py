@@ -23,7 +23,7 @@ from ddptop.agent.caller import LiveGroup, connect, readable
 from ddptop.agent.control import Controller
 from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
 from ddptop.agent.private import check_socket, is_plain
-from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
+from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
 from ddptop.tui import launch
 from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
@@ -122,6 +122,8 @@ class Link:
         self._watch_due = 0.0
         self._members: dict[int, Member] = {}
         self._connected: dict[int, tuple[str, int]] = {}
+        self._doubted: dict[int, tuple[str, int]] = {}
+        """Ranks whose processes outlive the end that is recorded of them."""
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
         self._asked: set[int] = set()
@@ -163,6 +165,11 @@ class Link:
     def settled(self) -> bool:
         """True once everything recorded of the past has been taken in."""
         return self._replay is None and self._earlier is None and not self._fills
+
+    @property
+    def unmet(self) -> frozenset[int]:
+        """Live ranks that have not been heard here; see `Store.unmet`."""
+        return self.store.unmet()
 
     def poll(self) -> None:
         """Take in what has arrived; bounded in time, never blocks."""
@@ -227,16 +234,15 @@ class Link:
         if self._replay is None:
             return
         for message in self._replay:
-            if isinstance(message, wire.Steps):
-                self.store.recall(message, time.time())
-            else:
-                self.store.apply(message, message.at_ns / 1e9 if isinstance(message, wire.Beat) else time.time())
+            self.store.recall(message, time.time())
             if time.monotonic() > deadline:
                 return
         self._replay = None
 
     def _recorded(self) -> Iterator[wire.Telemetry]:
-        """Yield what of the recording the ranks themselves do not tell: of a live run, what happened."""
+        """Yield what of the recording the ranks themselves do not tell: of a live run, what happened, and how each
+        rank was at last, because one that is stopped or busy tells nothing.
+        """
         database = self.directory.database
         if self._run.state in ENDED_STATES:
             yield from recording.read_ranks(database)
@@ -247,9 +253,16 @@ class Link:
             # What was before a restart is known to the record alone.
             yield from filter(self._is_of_the_past, recording.read_ranks(database))
             yield from filter(self._is_of_the_past, recording.read_steps(database))
+            yield from self._last_words()
             yield from recording.read_events(database)
         else:
+            yield from self._last_words()
             yield from recording.read_events(database)
+
+    def _last_words(self) -> Iterator[wire.Telemetry]:
+        database = self.directory.database
+        yield from (hello for hello in recording.read_ranks(database) if not self._is_of_the_past(hello))
+        yield from (message for message in recording.read_end(database) if isinstance(message, wire.Beat))
 
     def _tell_whole(self, *, whole: bool) -> None:
         """Let it be seen that the past is still on its way."""
@@ -294,10 +307,13 @@ class Link:
             # Where a rank listens follows from the directory; what its record names is nobody's word.
             address = self.directory.address(rank, "pub")
             key = (address, member.process.pid)
-            if member.ended is None and self._connected.get(rank) != key:
-                if rank not in self._connected:
-                    self._listen(rank, address)
-                self._connected[rank] = key
+            known = self._connected if member.ended is None else self._doubted
+            if known.get(rank) == key or (member.ended is not None and not is_alive(member.process)):
+                continue
+            if rank not in self._connected and rank not in self._doubted:
+                self._listen(rank, address)
+            known[rank] = key
+            self.store.listen(rank, time.time())
 
     def _listen(self, rank: int | None, address: str) -> None:
         try:
@@ -313,7 +329,8 @@ class Link:
         try:
             # To ask the process table for each of thousands, once a second, would cost more than all the rest.
             heard = self.store.heard(time.time(), HEARD_S) if self._brief else frozenset()
-            self.store.know_liveness(_liveness(self.directory, self._meet(self.directory, self._members, heard)))
+            at = time.time()
+            self.store.know_liveness(_liveness(self.directory, self._meet(self.directory, self._members, heard), at))
         except RunDirError:
             return
 
@@ -520,7 +537,7 @@ def _name_of(uid: int) -> str:
         return str(uid)
 
 
-def _liveness(directory: RunDir, found: census.Census) -> Liveness:
+def _liveness(directory: RunDir, found: census.Census, at: float) -> Liveness:
     return Liveness(
         state=found.state,
         supervised=found.supervised,
@@ -529,4 +546,6 @@ def _liveness(directory: RunDir, found: census.Census) -> Liveness:
         cause=found.cause,
         cause_rank=found.cause_rank,
         frozen_at=None if (since := freezer.frozen(directory)) is None else since.at_ns / 1e9,
+        seen=found.seen,
+        at=at,
     )

@@ -71,7 +71,8 @@ class PlainView:
         if frame.state != "starting" or frame.ranks[0].state != "starting":
             return
         phase = frame.ranks[0].activity
-        if phase != self._starting:
+        # Between the first word and the rank's own there is nothing to tell.
+        if phase != self._starting and (not self._starting or frame.ranks[0].heard_age_s is not None):
             self._starting = phase
             self._say(frame.at, f"starting: {phase}")
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, is_
 
+from ddptop.agent import states
+from ddptop.agent.identity import Row
 from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
 from ddptop.agent.text import clean
@@ -24,6 +26,8 @@ KEPT_S = 1.0
 """A picture is no older than this; its ages are what grows meanwhile."""
 METRICS = 64
 """Names a script may log before further ones are left out."""
+DENIED_NS = 2_000_000_000
+"""So much later than the end of its script a rank must say that it goes on, to be believed."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
 _NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
@@ -48,6 +52,17 @@ class RankModel:
         self.alive: bool | None = None
         """Whether its process runs, None before anybody looked."""
         self.heard_at: float | None = None
+        """When anything came from it last, or was recorded of it."""
+        self.met = False
+        """It was heard itself, and is not only known from a record."""
+        self.listened_at: float | None = None
+        """Since when somebody listens to it."""
+        self._looked_at: float | None = None
+        """When its process was looked at last."""
+        self._row: Row | None = None
+        """How it was then."""
+        self._cpu_percent: float | None = None
+        """What it took of a core, from one look to the next."""
         self.missed = 0
         self.metrics: dict[str, float] = {}
         self.loss: float | None = None
@@ -63,13 +78,15 @@ class RankModel:
         self._latencies: deque[int] = deque(maxlen=512)
         self._means: Means | None = None
         self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
+        self._superseded = False
+        """Another process takes its place: its records tell nothing of that one."""
         self._past_steps = 0
         """Steps of the generations before, which the curve counts on from."""
 
     def successor(self, past_steps: int) -> RankModel:
         """Return the model of the process that has taken this one's place, which counts on from there."""
         model = RankModel(self.rank, self._listener, self._thresholds)
-        model.member, model.alive = self.member, self.alive
+        model.member, model.alive, model.listened_at = self.member, self.alive, self.listened_at
         model._past_steps = past_steps
         model.brief = self.brief
         return model
@@ -77,8 +94,7 @@ class RankModel:
     @property
     def last_step(self) -> int:
         """The last step on the curve."""
-        told = self.told.step if self.told is not None else 0
-        return self._past_steps + max(told, self._recent[-1].step if self._recent else 0)
+        return self._past_steps + self._last_told
 
     def take(self, steps: Iterable[Step]) -> None:
         """Take in records as they come; what follows a gap waits until it is filled."""
@@ -196,29 +212,80 @@ class RankModel:
     @property
     def step(self) -> int | None:
         """Steps completed."""
-        if self.beat is None:
-            return None
-        recorded = self._recent[-1].step if self._recent else 0
-        return max(self.beat.step, recorded, self.told.step if self.told is not None else 0)
+        known = [] if self.beat is None else [self.beat.step]
+        if known and not self._superseded:
+            known.append(self._last_told)
+        if self.member is not None and self.member.ended is not None and self.member.ended.step is not None:
+            known.append(self.member.ended.step)
+        return max(known, default=None)
+
+    @property
+    def _last_told(self) -> int:
+        """The last step that its records and summaries tell of, without those of the generations before."""
+        told = self.told.step if self.told is not None else 0
+        return max(told, self._recent[-1].step if self._recent else 0)
+
+    @property
+    def ran(self) -> bool:
+        """Whether it has completed a step, or was held after one."""
+        if self.beat is not None and self.beat.state in ("running", "paused"):
+            return True
+        return (self.step or 0) > 0 or (not self._superseded and self._last_told > 0)
+
+    def look(self, row: Row | None, at: float | None) -> None:
+        """Take in how its process is at a moment, None where nobody has looked."""
+        before, began = self._row, self._looked_at
+        if row is None:
+            self._row = self._looked_at = self._cpu_percent = None
+            return
+        if before is not None and before.process == row.process and at is not None and began is not None and at > began:
+            self._cpu_percent = 100 * max(0.0, row.cpu_s - before.cpu_s) / (at - began)
+        self._row, self._looked_at = row, at
+
+    @property
+    def measured(self) -> bool:
+        """Whether it is known what its process takes of a core."""
+        return self._cpu_percent is not None
+
+    def expect(self) -> None:
+        """Forget what was known of the process before: another one takes its place, in a new generation."""
+        self._superseded, self.met = True, False
+        self.member = self.beat = self.alive = self.heard_at = self.listened_at = None
+        self.look(None, None)
+
+    def evidence(self, now: float) -> states.Evidence:
+        """Return what is known of its state."""
+        member, beat = self.member, self.beat
+        ended = None if member is None else member.ended
+        heard_at, looked_at = self.heard_at, self._looked_at
+        # How its process was before it was last heard says nothing of now.
+        stale = heard_at is not None and looked_at is not None and looked_at < heard_at
+        if ended is None or beat is None:
+            denies = False
+        else:
+            denies = beat.state != "ended" and beat.at_ns > ended.at_ns + DENIED_NS
+        # By position, because thousands of these are made in a second.
+        return states.Evidence(
+            member is not None,
+            ended,
+            self.alive,
+            "" if self._row is None or stale else self._row.status,
+            None if stale else self._cpu_percent,
+            None if beat is None else beat.state,
+            "" if beat is None else beat.activity,
+            denies,
+            None if heard_at is None else now - heard_at,
+            None if self.listened_at is None else now - self.listened_at,
+            self.ran,
+            self._is_stalled(now),
+        )
 
     def state(self, now: float) -> str:
-        """Return the rank's state, one of `frame.STATES`."""
-        if self.member is not None and self.member.ended is not None:
-            if self.member.ended.exit_code:
-                return "failed"
-            return "finished" if self.member.ended.stopped_by is None else "stopped"
-        if self.alive is False:
-            return "lost"
-        if self.beat is None:
-            return "starting"
-        if self.heard_at is not None and now - self.heard_at > self._thresholds.silent_s:
-            return "silent"
-        if self.beat.state == "running" and self._is_stalled(now):
-            return "stalled"
-        return "finished" if self.beat.state == "ended" else self.beat.state
+        """Return the rank's state; see `states.of_rank`."""
+        return states.of_rank(self.evidence(now), self._thresholds.silent_s)
 
     def _is_stalled(self, now: float) -> bool:
-        if self.beat is None or self.beat.step_at_ns is None:
+        if self.beat is None or self.beat.state != "running" or self.beat.step_at_ns is None:
             return False
         age = now - self.beat.step_at_ns / 1e9
         if age <= self._thresholds.stalled_s:
@@ -247,14 +314,11 @@ class RankModel:
         beat, hello, member, means = self.beat, self.hello, self.member, self.means
         p50, p99 = self._percentiles
         moving = state in ("running", "stalled", "pausing")
-        activity = "" if beat is None else clean(beat.activity, 60)
-        if state == "starting" and beat is None:
-            activity = "waiting for the process"
         device = None if beat is None or beat.device is None else clean(beat.device, 20)
         return RankFrame(
             rank=self.rank,
             state=state,
-            activity=activity,
+            activity=states.describe(self.evidence(now), state),
             pid=member.process.pid if member is not None else None,
             host=None if member is None else clean(member.host, 60),
             step=self.step,

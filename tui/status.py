@@ -19,6 +19,10 @@ from ddptop.tui.units import DASH, duration, loss, size
 
 PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""
+LONGER_S = 5.0
+"""The same at most, for a rank of which there is no other sign: until it is known to be silent."""
+SURE_S = 0.3
+"""From the moment on at which a rank is silent."""
 
 
 def frames(
@@ -33,31 +37,36 @@ def frames(
             # Removed, or damaged, since it was listed.
             continue
     try:
-        return heard(links)
+        return heard(links, thresholds.silent_s)
     finally:
         for link in links:
             link.close()
 
 
-def heard(links: Sequence[Link]) -> list[Frame]:
+def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> list[Frame]:
     """Poll until every live rank has been heard, or has had time enough, and return the frames of then."""
-    deadline = time.monotonic() + PATIENCE_S
+    began = time.monotonic()
     while True:
         for link in links:
             link.poll()
         now = time.time()
         pictures = [link.frame(now) for link in links]
-        complete = all(link.settled and _is_heard(frame) for link, frame in zip(links, pictures, strict=True))
-        if complete or time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if all(_is_complete(link, frame) for link, frame in zip(links, pictures, strict=True)):
+            return pictures
+        doubtful = any(_is_doubtful(link, frame) for link, frame in zip(links, pictures, strict=True))
+        if waited > (max(PATIENCE_S, min(silent_s + SURE_S, LONGER_S)) if doubtful else PATIENCE_S):
             return pictures
         time.sleep(0.01)
 
 
-def _is_heard(frame: Frame) -> bool:
-    if frame.state in ENDED:
-        return True
-    # By its beat: records of a generation before are no sign of this one.
-    return all(rank.step is not None or rank.state in ENDED for rank in frame.ranks if rank.pid is not None)
+def _is_complete(link: Link, frame: Frame) -> bool:
+    return link.settled and (frame.state in ENDED or not link.unmet)
+
+
+def _is_doubtful(link: Link, frame: Frame) -> bool:
+    """Say whether a rank that should be heard is not, and nothing tells yet how it is."""
+    return frame.state not in ENDED and any(frame.ranks[rank].state == "starting" for rank in link.unmet)
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
@@ -151,6 +160,7 @@ def run_json(frame: Frame) -> dict[str, Any]:
     row = {name: getattr(frame, name) for name in names}
     return {
         **row,
+        "restarts": frame.generation,
         "user": frame.user or None,
         "pid": frame.torchrun_pid,
         "started_at": frame.started_at,
@@ -188,6 +198,13 @@ def _remark(frame: Frame) -> str:
     return frame.cause or ""
 
 
+def _rank_remark(rank: RankFrame) -> str:
+    """Return how a rank ended, or what is known of one that cannot say it itself."""
+    if rank.ended:
+        return "" if rank.state == "finished" else rank.ended
+    return rank.activity if rank.state in ("frozen", "silent") else ""
+
+
 def card(frame: Frame) -> list[str]:
     """Return the lines of `status`."""
     place = ", ".join(each for each in (frame.backend, frame.device) if each)
@@ -215,7 +232,6 @@ def card(frame: Frame) -> list[str]:
         lines.append(
             f"{rank.rank:<4}  {rank.pid or DASH:<7}  {rank.state:<8}  "
             f"{DASH if rank.step is None else rank.step:<7}  {loss(rank.loss)}  {step:>7}  {p50:>6}  {p99:>6}  "
-            f"{size(rank.memory_bytes).strip()}"
-            + (f"  {rank.ended}" if rank.ended and rank.state != "finished" else "")
+            f"{size(rank.memory_bytes).strip()}" + (f"  {remark}" if (remark := _rank_remark(rank)) else "")
         )
     return list(dict.fromkeys(lines))

@@ -7,14 +7,16 @@ writers; everything on the screen, in `status --json` and in the plain output co
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ddptop.agent import wire
+from ddptop.agent import states, wire
+from ddptop.agent.identity import Row
 from ddptop.agent.rundir import Member, Run
 from ddptop.agent.text import clean
 from ddptop.tui.collectives import Alignment
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from ddptop.tui.past import Past
 
 EVENTS = 500
+MOST_RESTARTS = 10_000
+"""No group is started anew so often between two looks: whoever says so is not believed."""
 ALL_IN_SIGHT = 8
 """In a larger group not every rank is drawn in every picture."""
 RENEWED_S = 1.0
@@ -51,6 +55,10 @@ class Liveness:
     cause_rank: int | None = None
     frozen_at: float | None = None
     """When its processes were stopped where they stood, in seconds since the epoch; None where they are not."""
+    seen: Mapping[int, Row] = field(default_factory=dict)
+    """By rank, how its process is, for those whose processes were looked at."""
+    at: float | None = None
+    """When that was, in seconds since the epoch."""
 
 
 class Store:
@@ -89,6 +97,8 @@ class Store:
         self._held_since: float | None = None
         self._verdict: Verdict | None = None
         self._generation = 0
+        self._newest = 0
+        """The newest generation that any rank has reported for: its records may come later."""
         self._restarts: tuple[Restart, ...] = ()
         self._countdown = ""
         self.refused = 0
@@ -101,13 +111,18 @@ class Store:
         """Take in one message from a rank or the supervisor."""
         match message:
             case wire.Hello():
-                self._greet(message, now)
+                self._greet(message, now, heard=True)
             case wire.Beat():
+                if message.generation is not None:
+                    self._follow(message.generation, now)
                 model = self._ranks.get(message.rank)
                 if model is None:
                     self.refused += 1
                     return
-                model.beat, model.heard_at = message, now
+                if message.generation is not None and message.generation != self._newest:
+                    # Late, of a process that another one has taken the place of.
+                    return
+                model.beat, model.heard_at, model.met = message, now, True
                 self._judge.beat(message)
                 if self.past is not None:
                     self.past.beat(message)
@@ -135,13 +150,43 @@ class Store:
             case wire.RunState():
                 self._group = message
 
-    def recall(self, recorded: wire.Steps, now: float) -> None:
-        """Take in recorded steps, of which earlier ones may have been left out."""
-        self._follow(recorded.generation, now)
-        if recorded.generation == self._generation:
-            self.fill(recorded.rank, recorded.steps, last=False)
+    def recall(self, recorded: wire.Telemetry, now: float) -> None:
+        """Take in what is recorded: steps, of which earlier ones may have been left out, events, and of each rank who
+        it was and how it was last. What a rank has said itself meanwhile is newer.
+        """
+        match recorded:
+            case wire.Steps():
+                self._follow(recorded.generation, now)
+                if recorded.generation == self._generation:
+                    self.fill(recorded.rank, recorded.steps, last=False)
+            case wire.Hello():
+                model = self._ranks.get(recorded.rank)
+                if model is None or model.hello is None or recorded.generation > self._generation:
+                    self._greet(recorded, now, heard=False)
+            case wire.Beat():
+                self._recall_beat(recorded)
+            case _:
+                self.apply(recorded, now)
 
-    def _greet(self, hello: wire.Hello, now: float) -> None:
+    def _recall_beat(self, beat: wire.Beat) -> None:
+        at = beat.at_ns / 1e9
+        if beat.generation is not None:
+            self._follow(beat.generation, at)
+        model = self._ranks.get(beat.rank)
+        if model is None or model.beat is not None:
+            return
+        if beat.generation is None:
+            # Of an agent that does not tell: it is the present process's if that was there by then.
+            began = None if model.hello is None else model.hello.started_at_ns
+            if beat.at_ns < began if began is not None else self._newest > 0:
+                return
+        elif beat.generation != self._newest:
+            return
+        model.beat, model.heard_at = beat, max(at, model.heard_at or at)
+        if self.past is not None:
+            self.past.beat(beat)
+
+    def _greet(self, hello: wire.Hello, now: float, *, heard: bool) -> None:
         model = self._ranks.get(hello.rank)
         if model is None or hello.run_id != self._run.run_id:
             self.refused += 1
@@ -161,12 +206,19 @@ class Store:
             self._begin_anew()
             if self.past is not None:
                 self.past.history.forget(hello.rank)
-        model.hello, model.heard_at = hello, now
+        model.hello = hello
+        if heard:
+            model.heard_at = now
 
     def _follow(self, generation: int, now: float) -> None:
         """Begin with the ranks of a new generation, where this is one: torchrun has started all of them anew."""
         if generation <= self._generation:
             return
+        if generation > self._newest + MOST_RESTARTS:
+            self.refused += 1
+            return
+        if generation > self._newest:
+            self._expect(generation)
         # Every rank's curve goes on from the same step, however far each had come.
         last = max(model.last_step for model in self._ranks.values())
         self._ranks = {rank: model.successor(last) for rank, model in self._ranks.items()}
@@ -223,7 +275,15 @@ class Store:
         return frozenset(
             rank
             for rank, model in self._ranks.items()
-            if model.heard_at is not None and 0 <= now - model.heard_at < within_s
+            if model.met and model.heard_at is not None and 0 <= now - model.heard_at < within_s
+        )
+
+    def unmet(self) -> frozenset[int]:
+        """Return the live ranks that are only known from records: they have not been heard here."""
+        return frozenset(
+            rank
+            for rank, model in self._ranks.items()
+            if model.member is not None and model.member.ended is None and model.alive is not False and not model.met
         )
 
     def watch(self, ranks: frozenset[int]) -> None:
@@ -239,12 +299,22 @@ class Store:
 
     def know_members(self, members: Mapping[int, Member]) -> None:
         """Take in the ranks' records."""
+        self._expect(max((member.generation for member in members.values()), default=0))
         for rank, member in members.items():
-            if rank in self._ranks:
+            if rank in self._ranks and member.generation == self._newest:
                 self._ranks[rank].member = member
-                if member.generation > self._generation:
-                    # What its predecessor said last tells nothing of it.
-                    self._ranks[rank].beat = None
+
+    def _expect(self, generation: int) -> None:
+        """Await the ranks of a generation, where it is a new one: what those before said last tells nothing of them."""
+        if generation > self._newest:
+            self._newest = generation
+            for model in self._ranks.values():
+                model.expect()
+
+    def listen(self, rank: int, now: float) -> None:
+        """Take note that somebody listens to this rank from now on."""
+        if rank in self._ranks:
+            self._ranks[rank].listened_at = now
 
     def count_down(self, line: str) -> None:
         """Take in who is left of an ending that goes on here, without a supervisor; from any thread."""
@@ -256,6 +326,7 @@ class Store:
         for rank, model in self._ranks.items():
             if model.member is not None:
                 model.alive = rank in liveness.alive
+                model.look(liveness.seen.get(rank), liveness.at)
 
     def gaps(self) -> dict[int, int]:
         """Return, by rank, the number of the first record that is missing."""
@@ -272,17 +343,17 @@ class Store:
         own = {rank: model.state(now) for rank, model in self._ranks.items()}
         state = self._run_state(own)
         _, culprit = self._cause()
-        shown = {each: _in_context(each, state, False) for each in set(own.values())}
-        states = {rank: shown[each] for rank, each in own.items()}
+        shown = {each: states.in_run(each, state, False) for each in set(own.values())}
+        told = {rank: shown[each] for rank, each in own.items()}
         if culprit in own:
-            states[culprit] = _in_context(own[culprit], state, True)
-        self._note_changes(now, state, states)
+            told[culprit] = states.in_run(own[culprit], state, True)
+        self._note_changes(now, state, told)
         hosts = {model.member.host for model in self._ranks.values() if model.member is not None}
 
         def draw(rank: int) -> RankFrame:
             return self._ranks[rank].frame(
                 now,
-                states[rank],
+                told[rank],
                 self._logs.get(rank),
                 # The clocks of two machines are not the same to a millisecond.
                 exchange=self._alignment.means_ms(rank) if len(hosts) < 2 else None,
@@ -290,19 +361,19 @@ class Store:
 
         ranks: Sequence[RankFrame]
         if len(self._ranks) > ALL_IN_SIGHT:
-            ranks = Ranks(len(self._ranks), draw, lambda field: self._tell(field, now, states))
+            ranks = Ranks(len(self._ranks), draw, lambda field: self._tell(field, now, told))
         else:
             ranks = tuple(draw(rank) for rank in self._ranks)
         return self._picture(now, state, ranks)
 
-    def _tell(self, field: str, now: float, states: Mapping[int, str]) -> Sequence[Any] | None:
+    def _tell(self, field: str, now: float, told: Mapping[int, str]) -> Sequence[Any] | None:
         """Return a field of all ranks as their frames would have it; None for one that is not at hand."""
         models = self._ranks.values()
         match field:
             case "rank":
                 return list(self._ranks)
             case "state":
-                return list(states.values())
+                return list(told.values())
             case "step":
                 return [model.step for model in models]
             case "health":
@@ -320,25 +391,16 @@ class Store:
         return self._totals[1]
 
     def _run_state(self, ranks: Mapping[int, str]) -> str:
-        recorded = self._run.state
-        if recorded in ENDED:
-            return recorded
-        if self._group is not None and (self._group.state in ENDED or self._group.state == "killing"):
-            return self._group.state
-        if self._liveness is not None and self._liveness.state in ENDED:
-            return self._liveness.state
-        if self._liveness is not None and self._liveness.frozen_at is not None:
-            return "frozen"
-        live = set(ranks.values()) - ENDED
-        if not live:
-            # All scripts have ended; how the run ended is for torchrun to say.
-            return self._state or "starting"
-        if "paused" in live:
-            return "paused" if len(live) == 1 else "pausing"
-        for state in ("running", "stalled", "silent"):
-            if state in live:
-                return state
-        return "starting"
+        live = self._liveness
+        return states.of_run(
+            set(ranks.values()),
+            ran=any(model.ran for model in self._ranks.values()),
+            record=self._run.state,
+            told=None if self._group is None else self._group.state,
+            found=None if live is None else live.state,
+            killed=self._run.killed_by is not None,
+            frozen=live is not None and live.frozen_at is not None,
+        )
 
     def _note_changes(self, now: float, state: str, ranks: Mapping[int, str]) -> None:
         # Before anybody is heard nothing is known: a run that is met in full swing did not begin now.
@@ -358,7 +420,7 @@ class Store:
         if ranks != self._rank_states:
             for rank, each in ranks.items():
                 before = self._rank_states.get(rank)
-                if before not in (None, each) and each in ("silent", "stalled"):
+                if before not in (None, each) and (each in ("silent", "stalled") or each == "frozen" != state):
                     self._add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
             self._rank_states = dict(ranks)
         self._note_verdict(now)
@@ -443,6 +505,7 @@ class Store:
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
             ending=self._countdown or (clean(self._group.ending, 200) if self._group is not None else ""),
             restarts=self._restarts,
+            generation=self._newest,
             max_restarts=run.max_restarts,
             placed=any(beat.coordinates for beat in beats),
         )
@@ -462,22 +525,6 @@ class Store:
         if self._liveness is not None and self._liveness.cause is not None:
             return clean(self._liveness.cause, 400), self._liveness.cause_rank
         return None, None
-
-
-def _in_context(rank: str, run: str, culprit: bool) -> str:
-    """Return a rank's state as the run's explains it.
-
-    After a kill a vanished rank was killed; after a failure too, by torchrun, unless it was the first to go.
-    """
-    if rank == "lost" and run in ("killed", "killing", "failed"):
-        return "failed" if culprit else "killed"
-    if rank == "finished" and run == "stopped":
-        return run
-    if run == "frozen" and rank not in ENDED:
-        return run
-    if rank in ("starting", "running", "paused", "silent", "stalled") and run in ENDED:
-        return run
-    return rank
 
 
 def _level(state: str) -> str:
@@ -502,6 +549,6 @@ def _typical_step(summary: wire.Summary, number: int) -> wire.Step:
         wait_ns=summary.wait_ns,
         other_ns=summary.other_ns,
         loss=summary.loss,
-        samples=None if summary.samples is None else round(summary.samples),
+        samples=None if summary.samples is None or not math.isfinite(summary.samples) else round(summary.samples),
         starved_ns=summary.starved_ns,
     )

@@ -15,22 +15,32 @@ from rich.style import Style
 from textual.color import Color, Gradient
 from textual.theme import Theme
 
-MARKS: Final[Mapping[str, str]] = {
-    "starting": "◌",
-    "running": "●",
-    "pausing": "◐",
-    "paused": "‖",
-    "frozen": "*",
-    "stalled": "▲",
-    "silent": "?",
-    "killing": "×",
-    "finished": "✓",
-    "stopped": "□",
-    "failed": "✗",
-    "killed": "■",
-    "lost": "◇",
-}
-"""One sign for each of `frame.STATES`."""
+
+class _Marks(dict[str, str]):
+    """Signs of states, and one for those that only a newer agent knows."""
+
+    def __missing__(self, state: str) -> str:
+        return "○"
+
+
+MARKS: Final[Mapping[str, str]] = _Marks(
+    {
+        "starting": "◌",
+        "running": "●",
+        "pausing": "◐",
+        "paused": "‖",
+        "frozen": "*",
+        "stalled": "▲",
+        "silent": "?",
+        "killing": "×",
+        "finished": "✓",
+        "stopped": "□",
+        "failed": "✗",
+        "killed": "■",
+        "lost": "◇",
+    }
+)
+"""One sign for each of `states.STATES`, and one for any other word."""
 
 LETTERS: Final[Mapping[str, str]] = {
     "data": "d",
@@ -183,12 +193,17 @@ class Ink:
         self._styles: dict[str, Style] = {}
 
     def __getitem__(self, name: str) -> Style:
-        """Return the style of a name in the theme's variables; `bold …` makes it bold."""
+        """Return the style of a name in the theme's variables; `bold …` makes it bold.
+
+        A state that is not known here, as a newer agent may say it, looks like a label.
+        """
         found = self._styles.get(name)
         if name == "kept" and found is None:
             found = self._styles[name] = Style(color=self._ground.hex, bgcolor=self.hues["state-paused"], bold=True)
         elif found is None:
             weight, _, hue = name.rpartition(" ")
+            if hue not in self.hues and "state-" in name:
+                return self[f"{'bold ' * name.startswith('bold ')}label"]
             found = self._styles[name] = Style(color=self.hues[hue], bold=weight == "bold")
         return found
 

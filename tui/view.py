@@ -60,7 +60,7 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
     """
     link = Link(directory, who("shell"), settings.thresholds)
     try:
-        frame = status.heard([link])[0]
+        frame = status.heard([link], settings.thresholds.silent_s)[0]
         due = time.monotonic()
         while True:
             if frame.state in ENDED:

@@ -11,15 +11,15 @@ import os
 import signal
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from ddptop.agent import wire
+from ddptop.agent import identity, states, wire
 from ddptop.agent.group import cause, ladder, processes
-from ddptop.agent.identity import ELSEWHERE, boot, is_elsewhere, is_stopped, may_live
+from ddptop.agent.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped, may_live
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.text import clean_line
@@ -49,6 +49,8 @@ class Census:
     """Ranks whose process lives, or may well do so out of sight."""
     dead: tuple[int, ...]
     """Ranks that have reported once and whose process is gone."""
+    seen: Mapping[int, Row] = field(default_factory=dict)
+    """By rank, how its live process is; those that the process table was not asked for are left out."""
     exit_code: int | None = None
     cause: str | None = None
     cause_rank: int | None = None
@@ -76,7 +78,9 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         # It may have ended and written its last word between our two looks.
         run = directory.read()
     known = directory.members() if members is None else members
-    living = {rank for rank, member in known.items() if rank in heard or _may_train(member)}
+    rows = {rank: identity.look(member.process) for rank, member in known.items() if rank not in heard}
+    seen = {rank: row for rank, row in rows.items() if row is not None}
+    living = {rank for rank, member in known.items() if rank in heard or rank in seen or _may_train(member)}
     alive = tuple(rank for rank in known if rank in living)
     dead = tuple(rank for rank in known if rank not in living)
     if not supervised and run.supervisor is not None and run.torchrun is None and run.state not in ENDED_STATES:
@@ -86,7 +90,7 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
     def census(state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None) -> Census:
-        return Census(run, state, supervised, orphaned, known, alive, dead, exit_code, why, rank)
+        return Census(run, state, supervised, orphaned, known, alive, dead, seen, exit_code, why, rank)
 
     if run.state in ENDED_STATES:
         return census(run.state, run.exit_code, run.cause, run.cause_rank)
@@ -94,7 +98,7 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
     if supervised:
         return census(run.state, why=unseen)
     if torchrun or alive:
-        return census("running" if len(known) >= run.world else "starting", why=unseen)
+        return census(states.of_reports(known, run.world), why=unseen)
     nobody = run.torchrun is None and not known
     if nobody and run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_PATIENCE_S * 1e9:
         return census("starting")
@@ -210,8 +214,9 @@ def _write_end(directory: RunDir, why: str) -> None:
 
 
 def _may_train(member: Member) -> bool:
+    """Say whether a rank whose process cannot be seen from here may still train."""
     # What has told of its end needs no look: a process out of sight would seem to live for ever.
-    return is_alive(member.process) or (member.ended is None and is_elsewhere(member.process))
+    return member.ended is None and is_elsewhere(member.process)
 
 
 def _is_elsewhere(run: Run, members: Mapping[int, Member]) -> bool:

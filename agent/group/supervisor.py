@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import zmq
 
-from ddptop.agent import wire
+from ddptop.agent import states, wire
 from ddptop.agent.group import cause, descendants, ladder, processes
 from ddptop.agent.group.broadcast import Broadcast
 from ddptop.agent.group.deaths import Deaths
@@ -156,8 +156,7 @@ class Supervisor:
         for rank, member in self._directory.members().items():
             self._generation = member.generation
             self._enlist(rank, member)
-        if len(self._members) >= self._run.world:
-            self._state = "running"
+        self._state = states.of_reports(self._members, self._run.world)
         self._orders.go_on(self._run)
         return None
 
@@ -195,7 +194,7 @@ class Supervisor:
             if 0 <= rank < self._run.world and (known is None or known.process != member.process):
                 self._enlist(rank, member)
                 self._say(f"rank {rank} is up (pid {member.process.pid})")
-        if self._state == "starting" and len(self._members) == self._run.world:
+        if self._state == "starting" and states.of_reports(self._members, self._run.world) == "running":
             self._state = "running"
             self._write(state="running")
 

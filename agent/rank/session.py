@@ -103,7 +103,7 @@ class Session:
         """Say how the script ended, publish what is left, and take the sockets away."""
         self._ended = True
         stopped_by = self.gate.ended_by if self._stopped and exit_code == 0 else None
-        ended = Ended(time.time_ns(), exit_code, error, traceback, stopped_by)
+        ended = Ended(time.time_ns(), exit_code, error, traceback, stopped_by, self.gate.completed)
         try:
             self.directory.write_member(msgspec.structs.replace(self._member, ended=ended))
         except OSError as problem:
@@ -232,6 +232,7 @@ class Session:
             timeout_s=self.timeout_s,
             checkpoints=self.checkpoints,
             coordinates=self._coordinates,
+            generation=self.hello.generation,
         )
 
 

@@ -1,0 +1,56 @@
+"""A script that starts its other ranks itself, by its own command line, as the trainer of Lightning does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from harness import ddptop, until
+
+from ddptop.agent import rundir
+
+SCRIPT = '''
+"""The first process is rank 0 and starts the others; each draws from data workers that come and go with an epoch."""
+import os, subprocess, sys
+if "LOCAL_RANK" not in os.environ:
+    told = {"MASTER_ADDR": "127.0.0.1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    child = subprocess.Popen([sys.executable, os.path.abspath(sys.argv[0])], env={**os.environ, **told})
+import torch, torch.distributed as dist
+
+if __name__ == "__main__":
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=2)
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    data = torch.utils.data.TensorDataset(torch.randn(80, 4))
+    while True:
+        for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
+            ddp(batch).sum().backward()
+            optimizer.step()
+        dist.barrier()
+'''
+
+
+def test_ps_and_status_agree(tmp_path: Path) -> None:
+    """Both say running, with a step that grows, over epochs whose data workers end; rank 0 is the first process."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    launched = ddptop("launch", "--start", "spawn", "--detach", "--world", "2", str(script), cwd=tmp_path)
+    assert launched.returncode == 0, launched.stderr
+    name = launched.stdout.strip()
+
+    def steps() -> tuple[int, int] | None:
+        status = json.loads(ddptop("status", name, "--json").stdout)
+        row = next(each for each in json.loads(ddptop("ps", "--json").stdout) if each["run"] == name)
+        assert status["state"] == row["state"] or "starting" in (status["state"], row["state"])
+        if status["state"] != "running" or row["state"] != "running" or not status["step"] or not row["step"]:
+            return None
+        assert [rank["state"] for rank in status["ranks"]] == ["running", "running"]
+        assert status["ranks"][0]["pid"] == status["pid"] != status["ranks"][1]["pid"]
+        return status["step"], row["step"]
+
+    # An epoch is 20 steps.
+    until(lambda: (found := steps()) is not None and 60 < found[0] <= found[1], "three epochs are trained")
+    directory = rundir.find(name)
+    assert ddptop("kill", name).returncode == 0
+    until(lambda: directory.read().state == "killed", "the run is over")
