@@ -41,8 +41,8 @@ class Decisions:
             return False
         self._folder.mkdir(mode=0o700, exist_ok=True)
         staging = self._folder / f".{serial}.{secrets.token_hex(4)}"
-        staging.write_bytes(content)
         try:
+            staging.write_bytes(content)
             # Unlike a rename, a link never takes the place of what is there.
             os.link(staging, self._folder / str(serial))
         except FileExistsError:

@@ -58,6 +58,8 @@ class Ended(msgspec.Struct, frozen=True):
     traceback: str | None = None
     stopped_by: str | None = None
     """Who asked for its end at a step boundary, where it ended because of that."""
+    pid: int | None = None
+    """Which process has written this: a child of the rank must not speak for it. None: an agent that does not say."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -76,6 +78,13 @@ class Member(msgspec.Struct, frozen=True):
     log: str | None
     """File with the rank's output, or None where it goes to the terminal that started the run."""
     ended: Ended | None = None
+
+
+def own_word(member: Member) -> Member:
+    """Return the member without an end that another process wrote: a child of the rank does not speak for it."""
+    if member.ended is None or member.ended.pid in (None, member.process.pid):
+        return member
+    return msgspec.structs.replace(member, ended=None)
 
 
 ENGINE: Final = "torch.distributed.run"
@@ -243,7 +252,7 @@ class RunDir:
                 member = msgspec.json.decode(private.read(file), type=Member)
             except (OSError, msgspec.MsgspecError):
                 continue
-            found[member.rank] = member
+            found[member.rank] = own_word(member)
         newest = max((member.generation for member in found.values()), default=0)
         return {rank: member for rank, member in sorted(found.items()) if member.generation == newest}
 
