@@ -41,7 +41,8 @@ class Faults:
 
     def guard(self, hook: Callable[..., None]) -> Callable[..., None]:
         """Return `hook` as one that cannot raise."""
-        name = getattr(hook, "__name__", None) or getattr(getattr(hook, "func", None), "__name__", "a hook")
+        # A partial has no name of its own.
+        name = str(getattr(getattr(hook, "func", hook), "__name__", "a hook"))
 
         def guarded(*args: Any) -> None:
             try:

@@ -88,7 +88,7 @@ class Output:
         raw.name = f"<{name}>"
         unbuffered = isinstance(stream.buffer, io.RawIOBase)
         fresh = io.TextIOWrapper(
-            raw if unbuffered else io.BufferedWriter(raw),  # type: ignore[type-var]
+            raw if unbuffered else io.BufferedWriter(raw),
             encoding=stream.encoding,
             errors=stream.errors,
             newline="\n",
