@@ -1,36 +1,70 @@
 """What a training script may say to ddptop; every call is free and harmless without it.
 
 The agent itself is started by the runner (`python -m ddptop.agent script.py`), so a script
-needs none of this.  Importing it loads neither torch nor textual.
+needs none of this.  Importing it loads neither torch nor textual.  No call raises, whatever it
+is given: it takes what it can, and the rest is counted as a fault of the rank, which the screens
+show.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 __all__ = ["log", "on_checkpoint", "start"]
 
 CheckpointFunction = Callable[[int], "str | os.PathLike[str] | None"]
 
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+_Save = TypeVar("_Save", bound=CheckpointFunction)
+
 
 class Listener(Protocol):
     """The agent of this process, as the public functions see it."""
 
-    def announce(self, total_steps: int | None, note: str | None, coordinates: Mapping[str, int] | None) -> None:
+    def announce(self, total_steps: object, note: object, coordinates: object) -> None:
         """Take in how long the training will be, what it says of itself, and where this rank stands in it."""
 
-    def log(self, metrics: dict[str, float]) -> None:
+    def log(self, metrics: Mapping[str, object]) -> None:
         """Take in values for the step now in work."""
 
-    def register(self, save: CheckpointFunction) -> None:
+    def register(self, save: object) -> None:
         """Take in how to save a checkpoint."""
+
+    def misused(self, call: str, error: Exception) -> None:
+        """Count a call that could not be taken in."""
 
 
 _listener: Listener | None = None
 
 
+def _harmless(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """Return `call` as one that raises no `Exception`, also where it is given arguments that it does not have."""
+
+    @functools.wraps(call)
+    def harmless(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            _count(call.__name__, error)
+            # What decorates a function must leave that function behind.
+            return args[0] if args and call.__name__ == on_checkpoint.__name__ else None  # type: ignore[return-value]
+
+    return harmless
+
+
+def _count(call: str, error: Exception) -> None:
+    if _listener is not None:
+        # At the end of the stack, or of the memory, there is nothing left to count with.
+        with contextlib.suppress(Exception):
+            _listener.misused(call, error)
+
+
+@_harmless
 def start(
     *, total_steps: int | None = None, note: str | None = None, coordinates: Mapping[str, int] | None = None
 ) -> None:
@@ -47,27 +81,30 @@ def start(
         _listener.announce(total_steps, note, coordinates)
 
 
+@_harmless
 def log(**metrics: float) -> None:
     """Attach values to the step now in work: `log(accuracy=0.91, lr=0.1)`.
 
-    Values must be Python numbers: a tensor would have to be waited for, so call `.item()`
+    Values must be numbers of Python's or NumPy's: a tensor would have to be waited for, so call `.item()`
     where the script can afford it. Anything else is left out and counted as a fault.
     """
     if _listener is not None:
         _listener.log(metrics)
 
 
-def on_checkpoint(save: CheckpointFunction) -> CheckpointFunction:
+@_harmless
+def on_checkpoint(save: _Save) -> _Save:
     """Tell how to save a checkpoint, so that `c`, `ddptop checkpoint` and `ddptop stop` can ask for one.
 
     Returns `save` itself, so that it works as a decorator; a later call replaces it.
 
     Args:
-        save: Called as `save(step)` on every rank at the end of the same optimizer step, on the thread that
-            trains, so that it may use collectives. `step` counts the optimizer steps of this process, as the
-            dashboard shows them. It is called inside of `optimizer.step()`, when that has done its work: a
-            counter or schedule that the script moves afterwards is still one behind. It returns where it saved,
-            or None on ranks that save nothing. What it raises is reported with the rank; the training goes on.
+        save: A `CheckpointFunction`, called as `save(step)` on every rank at the end of the same optimizer step,
+            on the thread that trains, so that it may use collectives. `step` counts the optimizer steps of this
+            process, as the dashboard shows them. It is called inside of `optimizer.step()`, when that has done its
+            work: a counter or schedule that the script moves afterwards is still one behind. It returns where it
+            saved, or None on ranks that save nothing; anything else is counted as a fault, and it has saved all the
+            same. What it raises is reported with the rank; the training goes on.
     """
     if _listener is not None:
         _listener.register(save)

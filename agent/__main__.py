@@ -16,12 +16,13 @@ import runpy
 import signal
 import sys
 import threading
-import traceback
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from ddptop.agent import injection
-from ddptop.agent.rank import enrolment, hooks, preemption
+from ddptop.agent.rank import endings, enrolment, hooks, preemption
+from ddptop.agent.rank.faults import describe
+from ddptop.agent.rank.output import Output, flush, say
 from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.rundir import MARKER, RunDirError
 
@@ -37,14 +38,15 @@ def main() -> None:
     if not arguments or arguments[0].startswith("-"):
         _refuse(USAGE)
     program = arguments[0]
-    if not as_module and not Path(program).exists():
-        _refuse(f"ddptop: no script {program} in {os.getcwd()}; give its path, or `-m` and a module")
+    if not as_module and not os.path.exists(program):
+        _refuse(f"ddptop: no script {program} in {_folder()}; give its path, or `-m` and a module")
     try:
-        injection.from_environment(os.environ)
+        if injection.listed(os.environ):
+            injection.from_environment(os.environ)
     except injection.InjectionError as problem:
         _refuse(f"ddptop: {injection.VARIABLE}: {problem}")
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
-    if session is not None:
+    if session is not None and session.heard:
         hooks.install_with_torch(session)
         preemption.install(session, session.directory)
     _run(program, arguments, as_module, session)
@@ -55,6 +57,13 @@ def _refuse(line: str) -> None:
     raise SystemExit(2)
 
 
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "a folder that is gone"
+
+
 def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
     try:
         directory = enrolment.enrolled()
@@ -62,11 +71,12 @@ def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
             enrolment.enrol_and_restart(program, arguments)
             return None
         run = directory.read()
-    except (OSError, RunDirError) as error:
-        print(f"ddptop: no agent in this rank ({error}); the training goes on without", file=sys.stderr)
+        output = enrolment.redirect(directory) if run.launched else Output()
+    except Exception as error:  # the training goes on, whatever it is
+        told = str(error) if isinstance(error, RunDirError) else describe(error)
+        say(f"ddptop: no agent in this rank ({told}); the training goes on without")
         return None
-    log = enrolment.redirect(directory) if run.launched else None
-    return open_session(directory, program, os.environ.get(MARKER, run.run_id), log)
+    return open_session(directory, program, os.environ.get(MARKER, run.run_id), output)
 
 
 def _run(program: str, arguments: list[str], as_module: bool, session: Session | None) -> None:
@@ -76,22 +86,20 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
         sys.argv = arguments
         _execute(program, as_module)
     except SystemExit as request:
-        code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
-        error = None if code == 0 else f"SystemExit: {request.code}"
+        code = endings.status(request.code)
+        error = None if code == 0 else endings.request(request.code)
         raise
     except BaseException as failure:
         # A signal's default way to die is kept, so that the launcher sees what it would have seen.
         code = 130 if isinstance(failure, KeyboardInterrupt) else 1
         own = _without_runner(failure.__traceback__)
-        error = traceback.format_exception_only(type(failure), failure)[-1].strip()
-        trace = "".join(traceback.format_exception(type(failure), failure, own))
+        error, trace = endings.told(failure, own)
         sys.excepthook(type(failure), failure.with_traceback(own), own)
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        flush()
         if session is not None:
             session.close(code, error, trace)
-            if session.stopped and code == 0:
+            if session.stopped and code == 0 and session.owner == os.getpid():
                 _leave()
     if code == 130:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -108,8 +116,7 @@ def _leave() -> None:
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does first
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    flush()
     os._exit(0)
 
 

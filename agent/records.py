@@ -52,6 +52,8 @@ class Ended(msgspec.Struct, frozen=True):
     """Who asked for its end at a step boundary, where it ended because of that."""
     step: _Whole | None = None
     """Steps it had completed."""
+    pid: int | None = None
+    """Which process has written this: a child of the rank must not speak for it. None: an agent that does not say."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -70,6 +72,13 @@ class Member(msgspec.Struct, frozen=True):
     log: str | None
     """File with the rank's output, or None where it goes to the terminal that started the run."""
     ended: Ended | None = None
+
+
+def own_word(member: Member) -> Member:
+    """Return the member without an end that another process wrote: a child of the rank does not speak for it."""
+    if member.ended is None or member.ended.pid in (None, member.process.pid):
+        return member
+    return msgspec.structs.replace(member, ended=None)
 
 
 ENGINE: Final = "torch.distributed.run"

@@ -33,6 +33,7 @@ from ddptop.agent.records import MOST_RANKS as MOST_RANKS
 from ddptop.agent.records import Ended as Ended
 from ddptop.agent.records import Member as Member
 from ddptop.agent.records import Run as Run
+from ddptop.agent.records import own_word as own_word
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"
@@ -189,7 +190,7 @@ class RunDir:
                 continue
             if member.rank < world and file.stem == str(member.rank):
                 found[member.rank] = msgspec.structs.replace(
-                    member,
+                    own_word(member),
                     pub=self.address(member.rank, "pub"),
                     cmd=self.address(member.rank, "cmd"),
                     log=None if member.log is None else str(self.rank_log(member.rank)),

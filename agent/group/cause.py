@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent import private
-from ddptop.agent.rundir import Member
+from ddptop.agent.rundir import Member, own_word
 from ddptop.agent.text import clean_line
 
 _LOST_PEER = re.compile(
@@ -83,6 +83,7 @@ def judge(
         died_at_ns: when each rank was seen dead, where somebody watched.
         leader: what the process that starts the ranks is called.
     """
+    members = {rank: own_word(member) for rank, member in members.items()}
     codes = _summary(torchrun_log, members)
     code = None if exit_code is None else _positive(exit_code)
     whole = len(members) >= world and all(member.ended and member.ended.exit_code == 0 for member in members.values())

@@ -42,12 +42,16 @@ class Boundary:
         tape.leave()
         if not self._inner and not hasattr(stepping, "param_groups"):
             tape.skip()
-        groups = getattr(stepping, "param_groups", None)
-        # A rate in a tensor may live on the device; reading it would wait for the device.
-        if groups and isinstance(rate := groups[0].get("lr"), float | int):
-            tape.rate(float(rate))
-        self._session.cut()
         self._reached = True
+        try:
+            groups = getattr(stepping, "param_groups", None)
+            # A rate in a tensor may live on the device; reading it would wait for the device.
+            if groups and isinstance(rate := groups[0].get("lr"), float | int):
+                tape.rate(float(rate))
+        except Exception as error:
+            # What an optimizer says of itself must not cost the step its number.
+            self._session.faults.note("learning rate", error)
+        self._session.cut()
 
     def abandon(self, stepping: Any) -> None:
         """Note that it has raised: no step."""

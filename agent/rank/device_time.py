@@ -63,6 +63,10 @@ class Captures:
         with self._lock:
             return None if self._open else question()
 
+    def renew(self) -> None:
+        """In a forked child: let nobody wait for a thread that is not there."""
+        self._lock = threading.Lock()
+
     def watch(self, graph: Any) -> None:
         """Follow the captures of `torch.cuda.CUDAGraph`."""
         begin, end = graph.capture_begin, graph.capture_end

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from ddptop.agent import injection, rundir
+from ddptop.agent.rank.output import Output, say
 from ddptop.agent.rundir import Run, RunDir, RunDirError
 
 
@@ -23,16 +24,14 @@ def enrolled() -> RunDir | None:
     return RunDir(Path(given)) if given else None
 
 
-def redirect(directory: RunDir) -> str | None:
-    """Send stdout and stderr of a launched rank to its log, in the order written."""
-    path = directory.rank_log(int(os.environ.get("RANK", "0")))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    return str(path)
+def redirect(directory: RunDir) -> Output:
+    """Send stdout and stderr of a launched rank to its log, in the order written; leave them where that cannot be."""
+    output = Output()
+    rank = os.environ.get("RANK", "0")
+    output.redirect(directory.rank_log(int(rank) if rank.isdecimal() else 0))
+    if output.problem is not None:
+        say(f"ddptop: rank {rank}'s {output.problem}")
+    return output
 
 
 def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:

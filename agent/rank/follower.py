@@ -56,6 +56,7 @@ class Follower:
     def _lapse(self, token: str) -> None:
         try:
             self._decisions.decide(self._seen + 1, wire.encode(wire.Lapse(0, token)))
-        except OSError as error:
+        except Exception as error:
+            # The training thread is among those who come here.
             self._faults.note("letting a hold lapse", error)
-        self.catch_up()
+        self._faults.guard(self.catch_up)()

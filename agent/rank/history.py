@@ -1,19 +1,24 @@
-"""The step records that a rank keeps for those who join late; bounded by bytes."""
+"""The step records that a rank keeps for those who join late; bounded by bytes.
+
+An answer is made piece by piece, each when the one before it has been taken: what nobody reads
+is not made, and the process that trains does not hold it.
+"""
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections import deque
 from collections.abc import Iterator
-from itertools import chain, islice
+from typing import Final
 
 import msgspec
 
 from ddptop.agent.wire import Step, Steps, encode
 
-CHUNK = 1000
-"""Records in one message of an answer; keeps an answer below the socket's high-water mark."""
+PIECE: Final = 64 << 10
+"""Bytes of records in one message of an answer; one record at least."""
+_SLACK: Final = 4096
+"""Records that are gone and still have a place in the list, at least; a deque would be slow in its middle."""
 
 
 class _Joined(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
@@ -32,8 +37,9 @@ class History:
         self._generation = generation
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: deque[tuple[int, bytes]] = deque()
-        """(seq, encoded step)"""
+        self._kept: list[tuple[int, bytes]] = []
+        """(seq, encoded step); those before `_first` are gone."""
+        self._first = 0
 
     def add(self, step: Step) -> None:
         """Keep a record; the oldest ones go when the bound is reached."""
@@ -41,21 +47,67 @@ class History:
         self._kept.append((step.seq, payload))
         self._bytes += len(payload)
         while self._bytes > self._max_bytes:
-            _, oldest = self._kept.popleft()
+            seq, oldest = self._kept[self._first]
+            self._kept[self._first] = (seq, b"")
             self._bytes -= len(oldest)
+            self._first += 1
+        if self._first > _SLACK and self._first > len(self._kept) // 2:
+            del self._kept[: self._first]
+            self._first = 0
 
-    def since(self, first_seq: int, limit: int, earlier: int = 0) -> Iterator[bytes]:
-        """Yield `wire.Steps` payloads of the records from `first_seq` on, oldest first.
+    def since(self, first_seq: int, limit: int, earlier: int = 0) -> Answer:
+        """Return `wire.Steps` payloads of the records from `first_seq` on, oldest first, one at a time.
 
-        All of the newest `limit`, and of those before them `earlier`, evenly spread.
+        All of the newest `limit`, and of those before them `earlier`, evenly spread; of what is kept now.
         """
-        # Halving: to walk through an hour of them kept the training waiting for 4 ms.
-        begin = bisect.bisect_left(self._kept, (first_seq, b""))
+        begin = self._index(first_seq)
         whole = max(begin, len(self._kept) - max(0, limit))
-        spread = range(begin, whole, max(1, math.ceil((whole - begin) / earlier))) if earlier > 0 else ()
-        chosen = chain((self._kept[index] for index in spread), islice(self._kept, whole, None))
-        while chunk := tuple(msgspec.Raw(payload) for _, payload in islice(chosen, CHUNK)):
-            yield msgspec.msgpack.encode(_Joined(self._rank, chunk, self._generation))
+        stride = max(1, math.ceil((whole - begin) / earlier)) if earlier > 0 else 0
+        if not stride:
+            begin = whole
+        return Answer(self, self._seq(begin), self._seq(whole), stride, self._seq(len(self._kept)))
+
+    def piece(self, first_seq: int, whole_seq: int, stride: int, end_seq: int) -> tuple[bytes, int] | None:
+        """Return one message of an answer and the number that the next begins with, None where there is nothing left.
+
+        Up to `whole_seq` only every `stride`-th record; from `end_seq` on none.
+        """
+        index, whole, end = self._index(first_seq), self._index(whole_seq), self._index(end_seq)
+        chosen: list[msgspec.Raw] = []
+        size = 0
+        while index < end and size < PIECE:
+            payload = self._kept[index][1]
+            chosen.append(msgspec.Raw(payload))
+            size += len(payload)
+            index = min(index + stride, whole) if index < whole else index + 1
+        if not chosen:
+            return None
+        return msgspec.msgpack.encode(_Joined(self._rank, tuple(chosen), self._generation)), self._seq(index)
+
+    def _index(self, seq: int) -> int:
+        # Halving: to walk through an hour of them kept the training waiting for 4 ms.
+        return bisect.bisect_left(self._kept, (seq, b""), self._first)
+
+    def _seq(self, index: int) -> int:
+        if index < len(self._kept):
+            return self._kept[index][0]
+        return self._kept[-1][0] + 1 if self._kept else 0
+
+
+class Answer(Iterator[bytes]):
+    """The rest of an answer to `wire.Fill`; each message is made when it is asked for."""
+
+    def __init__(self, history: History, first_seq: int, whole_seq: int, stride: int, end_seq: int) -> None:
+        self._history = history
+        self._next_seq = first_seq
+        self._bounds = (whole_seq, stride, end_seq)
+
+    def __next__(self) -> bytes:
+        made = self._history.piece(self._next_seq, *self._bounds)
+        if made is None:
+            raise StopIteration
+        payload, self._next_seq = made
+        return payload
 
 
 def batch(rank: int, steps: list[Step], generation: int) -> bytes:

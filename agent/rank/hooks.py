@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -31,7 +32,7 @@ _GROUP_HOOKS = (comms._OWN_HOOK, injection._OWN_HOOK)
 
 def install_with_torch(session: Session) -> None:
     """Patch torch right after the script's own `import torch`."""
-    after_import("torch", functools.partial(_install_guarded, session))
+    after_import("torch", session.faults.guard(functools.partial(_install_guarded, session)))
 
 
 def _install_guarded(session: Session, torch: Any) -> None:
@@ -310,10 +311,13 @@ def _groups(session: Session, torch: Any) -> None:
         stamps.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
     stamps.around(c10d, "init_process_group", enter_init, leave_init)
     torch.distributed.init_process_group = c10d.init_process_group
-    atexit.register(session.faults.guard(_unhook), c10d)
+    atexit.register(session.faults.guard(_unhook), session, c10d)
 
 
-def _unhook(c10d: Any) -> None:
+def _unhook(session: Session, c10d: Any) -> None:
+    # A forked child has nobody who would call its groups, and their locks may be held for good there.
+    if os.getpid() != session.owner:
+        return
     # A group that is still there when the interpreter ends would call into what is gone by then.
     for group in tuple(c10d._world.pg_map):
         for hook in _GROUP_HOOKS:

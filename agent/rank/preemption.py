@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent import wire
 from ddptop.agent.caller import LiveGroup
@@ -34,7 +34,11 @@ def install(session: Session, directory: RunDir) -> None:
     """Take SIGTERM, if the run was launched so. A handler that the script sets later goes before ours."""
     if os.environ.get(VARIABLE) == "checkpoint":
         preemption = _Preemption(session, directory)
-        signal.signal(signal.SIGTERM, preemption.begin)
+        try:
+            preemption.before = signal.signal(signal.SIGTERM, preemption.begin)
+        except ValueError as error:
+            session.faults.note("taking SIGTERM", error)
+            return
         os.register_at_fork(after_in_child=preemption.forget)
 
 
@@ -44,6 +48,8 @@ class _Preemption:
         self._directory = directory
         self._begun = False
         self._failed = False
+        self.before: Any = signal.SIG_DFL
+        """What a TERM led to before it was ours."""
 
     def begin(self, number: int, _frame: FrameType | None) -> None:
         """Set about it in a thread: the main thread has to come to the end of its step."""
@@ -52,12 +58,30 @@ class _Preemption:
             os.kill(os.getpid(), number)
         elif not self._begun:
             self._begun = True
-            threading.Thread(target=self._stop, name="ddptop-preemption", daemon=True).start()
+            try:
+                threading.Thread(target=self._try_to_stop, name="ddptop-preemption", daemon=True).start()
+            except Exception as error:
+                # Raised here it would come out of whatever line the script is at.
+                self._session.faults.note("a thread for the stop", error)
+                self._give_up()
 
-    @staticmethod
-    def forget() -> None:
-        """Die of a TERM as ever; data workers are ended by one."""
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def forget(self) -> None:
+        """Die of a TERM as ever; data workers are ended by one. What the script has set since stays."""
+        if signal.getsignal(signal.SIGTERM) == self.begin:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if self.before is None else self.before)
+
+    def _give_up(self) -> None:
+        """Send what came to this process again: now it ends as it would have without us."""
+        self._failed = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _try_to_stop(self) -> None:
+        try:
+            self._stop()
+        except Exception as error:
+            self._session.faults.note(f"stop by {WHO}", error)
+            if self._session.gate.ended_by is None:
+                self._give_up()
 
     def _stop(self) -> None:
         deadline = time.monotonic() + _PATIENCE_S
@@ -68,15 +92,20 @@ class _Preemption:
                 with LiveGroup(self._directory) as group:
                     Controller(group, WHO).stop(progress=lambda saved: self._note(f"stops: {saved}", "warning"))
                 return
-            except (Refused, RunDirError) as problem:
+            except Exception as problem:
+                if not isinstance(problem, Refused | RunDirError):
+                    # No descriptors, no room: the next attempt may find some.
+                    self._session.faults.note(f"stop by {WHO}", problem)
                 if "under way" not in str(problem) and str(problem) != told:
                     told = str(problem)
                     self._note(f"refused: {problem}", "error")
                 time.sleep(_PAUSE_S)
         if self._session.gate.ended_by is None:
-            self._failed = True
-            os.kill(os.getpid(), signal.SIGTERM)
+            self._give_up()
 
     def _note(self, outcome: str, level: str) -> None:
         text = f"stop by {WHO}: {outcome}"
-        journal.note(self._directory, wire.Event(time.time_ns(), text, self._session.rank, level, "stop", WHO))
+        try:
+            journal.note(self._directory, wire.Event(time.time_ns(), text, self._session.rank, level, "stop", WHO))
+        except Exception as error:
+            self._session.faults.note("telling of the stop", error)

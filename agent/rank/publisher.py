@@ -6,11 +6,13 @@ training is paid by wake-ups, not by volume.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import zmq
@@ -18,9 +20,10 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.deadline import lateness
 from ddptop.agent.private import seal
-from ddptop.agent.rank import device_time, history, meter
+from ddptop.agent.rank import answers, device_time, history, meter
 from ddptop.agent.rank.batches import Batches
 from ddptop.agent.rank.digest import Digest
+from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.gate import GateError
 from ddptop.agent.rank.starvation import Starvation
 
@@ -33,28 +36,57 @@ BEAT_S = 1.0
 SUMMARY_S = 1.0
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss to come in before it goes out without."""
+_UNREAD: Final = 300
+"""Messages that wait for a subscriber that does not read, half a minute of them; later ones are left out for it."""
+_DESCRIPTORS: Final = 32
+"""To be free before ZeroMQ is begun: where it gets none in the middle of its start, it ends the process."""
+_THREADS: Final = 3
+"""Likewise: two of ZeroMQ's, and ours."""
+
+
+def check_room() -> None:
+    """Refuse to begin where descriptors or threads are about to run out.
+
+    Raises:
+        OSError: there are too few descriptors.
+        RuntimeError: no more threads can be started.
+    """
+    taken: list[int] = []
+    try:
+        taken.extend(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_DESCRIPTORS))
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+    enough = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(_THREADS):
+            thread = threading.Thread(target=enough.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    finally:
+        enough.set()
+        for thread in started:
+            thread.join()
 
 
 class Publisher:
     """Publishes a rank's records and obeys its commands, on a thread of its own."""
 
     def __init__(self, session: Session, pub: str, cmd: str) -> None:
+        """Bind the sockets.
+
+        Raises:
+            OSError: there is no room for them, or their folder is gone.
+            zmq.ZMQError: they cannot be bound.
+            RuntimeError: there can be no more threads.
+        """
+        check_room()
         self._session = session
         self._history = history.History(session.rank, generation=session.hello.generation)
         self._digest = Digest(session.rank, session.hello.generation)
         self._batches = Batches()
         self._starvation = Starvation()
-        self._context = zmq.Context()
-        # XPUB tells of each new subscriber, who is greeted at once instead of a second later.
-        self._pub = self._context.socket(zmq.XPUB)
-        self._cmd = self._context.socket(zmq.ROUTER)
-        self._addresses = (pub, cmd)
-        for bound, address in zip((self._pub, self._cmd), self._addresses, strict=True):
-            bound.linger = 200
-            bound.setsockopt(zmq.MAXMSGSIZE, wire.MAX_COMMAND_BYTES)
-            bound.bind(address)
-            seal(address)
-        self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ddptop-agent", daemon=True)
         self._owner = os.getpid()
@@ -66,10 +98,38 @@ class Publisher:
         self._summary: bytes | None = None
         """The last one; whoever comes now sees at once what the steps are like."""
         self._summary_due = 0.0
+        self._addresses = (pub, cmd)
+        self._context = zmq.Context()
+        try:
+            # XPUB tells of each new subscriber, who is greeted at once instead of a second later.
+            self._pub = self._context.socket(zmq.XPUB)
+            self._cmd = self._context.socket(zmq.ROUTER)
+            self._pub.setsockopt(zmq.SNDHWM, _UNREAD)
+            self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+            # Who does not read is told apart, instead of being queued for.
+            self._cmd.setsockopt(zmq.SNDHWM, answers.QUEUED)
+            self._cmd.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            for bound, address in zip((self._pub, self._cmd), self._addresses, strict=True):
+                bound.linger = 200
+                bound.setsockopt(zmq.MAXMSGSIZE, wire.MAX_COMMAND_BYTES)
+                bound.bind(address)
+                seal(address)
+        except BaseException:
+            self._take_away()
+            raise
+        self._answers = answers.Answers(self._cmd)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread.
+
+        Raises:
+            RuntimeError: there can be no more threads; the sockets are gone.
+        """
+        try:
+            self._thread.start()
+        except BaseException:
+            self._take_away()
+            raise
 
     def stop(self) -> None:
         """Publish what is left and end the thread; takes a fraction of a second."""
@@ -84,14 +144,18 @@ class Publisher:
         due = time.monotonic()
         while not self._stop.is_set():
             try:
-                ready = dict(poller.poll(max(0, int((due - time.monotonic()) * 1000))))
+                wait_s = due - time.monotonic()
+                if (pause_s := self._answers.pause_s) is not None:
+                    wait_s = min(wait_s, pause_s)
+                ready = dict(poller.poll(max(0, int(wait_s * 1000))))
                 if self._cmd in ready:
                     self._obey()
                 if self._pub in ready:
                     self._greet()
+                self._answers.go_on()
                 if time.monotonic() >= due:
                     if self._session.gate.limit is not None:
-                        self._session.follower.catch_up()
+                        self._try("following what was decided", self._session.follower.catch_up)
                     self._publish()
                     due = time.monotonic() + PERIOD_S
             except Exception as error:
@@ -100,39 +164,60 @@ class Publisher:
         self._say_goodbye()
 
     def _say_goodbye(self) -> None:
-        try:
-            self._waited = PATIENCE_TICKS
-            self._publish()
-            self._send_summary()
-            self._send_beat()
-        except Exception as error:
-            self._session.faults.note("publishing the end", error)
-        self._pub.close()
-        self._cmd.close()
-        # Waits for the last beat to go out, as long as the linger at most.
-        self._context.term()
+        self._waited = PATIENCE_TICKS
+        self._beat_due = 0.0
+        self._summary_due = 0.0
+        self._publish()
+        self._take_away()
+
+    def _take_away(self) -> None:
+        """Close the sockets, once the last beat is out or the linger is over, and remove their files."""
+        with contextlib.suppress(Exception):
+            self._context.destroy(linger=200)
         for address in self._addresses:
-            Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    def _try(self, what: str, part: Callable[[], None]) -> None:
+        """Do one part of the work; what fails in it must not keep the others from being done."""
+        try:
+            part()
+        except Exception as error:
+            self._session.faults.note(what, error)
 
     def _publish(self) -> None:
-        steps = self._starvation.stamp(self._collect())
-        if steps:
-            for step in steps:
-                self._history.add(step)
-                self._digest.add(step)
-            self._seq = steps[-1].seq
-            self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps, self._session.hello.generation))
+        self._try("publishing steps", self._send_steps)
         if time.monotonic() >= self._summary_due:
-            self._send_summary()
+            self._try("publishing a summary", self._send_summary)
+        self._session.look_after()
         if self._situation() != self._told or time.monotonic() >= self._beat_due:
             self._send_beat()
+
+    def _send_steps(self) -> None:
+        steps = [kept for step in self._starvation.stamp(self._collect()) if (kept := self._keep(step)) is not None]
+        if steps:
+            self._seq = steps[-1].seq
+            self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps, self._session.hello.generation))
+
+    def _keep(self, step: wire.Step) -> wire.Step | None:
+        """Keep a record, without what has no encoding; None where it has none at all."""
+        try:
+            self._history.add(step)
+        except Exception as error:
+            self._session.faults.note("keeping a record", error)
+            step = msgspec.structs.replace(step, metrics={}, collectives=())
+            try:
+                self._history.add(step)
+            except Exception:
+                return None
+        self._digest.add(step)
+        return step
 
     def _collect(self) -> list[wire.Step]:
         finished = self._session.tape.finished
         steps = []
         while finished:
-            ready = meter.is_ready(finished[0]) and device_time.is_ready(finished[0])
-            if not ready and self._waited < PATIENCE_TICKS:
+            if not self._is_ready(finished[0]) and self._waited < PATIENCE_TICKS:
                 self._waited += 1
                 break
             self._waited = 0
@@ -141,6 +226,14 @@ class Publisher:
             except Exception as error:
                 self._session.faults.note("measuring a step", error)
         return steps
+
+    def _is_ready(self, take: Take) -> bool:
+        try:
+            return meter.is_ready(take) and device_time.is_ready(take)
+        except Exception as error:
+            # A device that has failed says so to whoever asks: the record goes out without what it would know.
+            self._session.faults.note("waiting for the device", error)
+            return True
 
     def _record(self, take: Take) -> wire.Step:
         self._batches.sort(take)
@@ -161,15 +254,21 @@ class Publisher:
 
     def _send_beat(self) -> None:
         self._told = self._situation()
-        self._send(wire.TOPIC_BEAT, wire.encode(self._session.beat(self._seq, self._refused)))
         self._beat_due = time.monotonic() + BEAT_S
+        try:
+            payload = wire.encode(self._session.beat(self._seq, self._refused))
+        except Exception as error:
+            # Whatever is wrong with what it tells, that the rank lives is told.
+            self._session.faults.note("a sign of life", error)
+            payload = wire.encode(self._session.bare_beat(self._seq, self._refused))
+        self._send(wire.TOPIC_BEAT, payload)
 
     def _send_summary(self) -> None:
         summary = self._digest.close()
         if summary is not None:
+            self._summary_due = time.monotonic() + SUMMARY_S
             self._summary = wire.encode(summary)
             self._send(wire.TOPIC_SUMMARY, self._summary)
-            self._summary_due = time.monotonic() + SUMMARY_S
 
     def _send(self, topic: bytes, payload: bytes) -> None:
         # XPUB never blocks: a subscriber that does not read loses messages, and sees it by their numbers.
@@ -214,7 +313,12 @@ class Publisher:
             reply = self._execute(peer, command)
         except GateError as refusal:
             reply = wire.Reply(command.id, False, str(refusal), self._session.gate.completed)
-        self._cmd.send_multipart([peer, wire.encode(reply)])
+        except Exception as error:
+            self._session.faults.note("a command", error)
+            reply = wire.Reply(command.id, False, f"the agent could not: {describe(error)}")
+        if reply is not None:
+            # What is for somebody who has left, or who reads nothing, is dropped.
+            answers.send(self._cmd, peer, wire.encode(reply))
 
     def _tell_of_late(self, command: wire.Command, late: str) -> None:
         kind = type(command).__name__.lower()
@@ -223,7 +327,8 @@ class Publisher:
             event = wire.Event(time.time_ns(), f"{kind} {late}", self._session.rank, "warning", kind)
             self._send(wire.TOPIC_EVENT, wire.encode(event))
 
-    def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply:
+    def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
+        """Carry out a command; return the reply to it, None where that comes later."""
         session = self._session
         gate, follower = session.gate, session.follower
         match command:
@@ -262,9 +367,10 @@ class Publisher:
                     timeout_s=session.timeout_s,
                 )
             case wire.Fill(id, first_seq, limit, earlier):
-                for payload in self._history.since(first_seq, limit, earlier):
-                    self._cmd.send_multipart([peer, payload])
-                return wire.Reply(id, True, "", gate.completed)
+                found = self._history.since(first_seq, limit, earlier)
+                if self._answers.begin(peer, found, wire.Reply(id, True, "", gate.completed)):
+                    return None
+                return wire.Reply(id, False, "it answers too many others now; ask again", gate.completed)
             case wire.Note(id, event):
                 self._send(wire.TOPIC_EVENT, wire.encode(event))
                 return wire.Reply(id, True, "told", gate.completed)

@@ -11,12 +11,14 @@ import functools
 import inspect
 import os
 import sys
-import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ddptop.agent.rank import endings
+from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.imports import after_import
+from ddptop.agent.rank.output import flush, say
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -45,36 +47,47 @@ class _Rank:
         if directory is None:
             return
         run = directory.read()
-        log = enrolment.redirect(directory)
-        self._session = open_session(directory, run.program, os.environ.get(MARKER, run.run_id), log)
+        output = enrolment.redirect(directory)
+        self._session = open_session(directory, run.program, os.environ.get(MARKER, run.run_id), output)
         if self._session is not None:
-            hooks.install_with_torch(self._session)
+            if self._session.heard:
+                hooks.install_with_torch(self._session)
             atexit.register(lambda: self.ends(getattr(sys, "last_value", None)))
 
     def ends(self, failure: BaseException | None) -> None:
-        """Tell how the process ended, the first time."""
+        """Tell how the process ended, the first time; never raises an `Exception` over the script's own."""
         session, self._session = self._session, None
-        if session is None:
+        # Data workers are forked by ranks, and end where these have not.
+        if session is None or session.owner != os.getpid():
             return
-        code = 0 if failure is None else 1
-        if isinstance(failure, SystemExit):
-            code = failure.code if isinstance(failure.code, int) else 0 if failure.code is None else 1
-            # torch.multiprocessing writes the exception to a file and leaves by way of this one.
-            failure = failure.__context__ if code else None
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        if failure is None:
-            session.close(code, None if code == 0 else f"SystemExit: {code}", None)
-        else:
-            told = traceback.format_exception_only(type(failure), failure)[-1].strip()
-            session.close(code, told, "".join(traceback.format_exception(failure)))
+        try:
+            code = 0 if failure is None else 1
+            if isinstance(failure, SystemExit):
+                code = endings.status(failure.code)
+                # torch.multiprocessing writes the exception to a file and leaves by way of this one.
+                failure = failure.__context__ if code else None
+            flush()
+            if failure is None:
+                session.close(code, None if code == 0 else f"SystemExit: {code}", None)
+            else:
+                session.close(code, *endings.told(failure, failure.__traceback__))
+        except Exception as error:
+            session.faults.note("telling how the process ended", error)
 
 
 def watch() -> None:
     """Prepare for this process to become a rank."""
     rank = _Rank()
-    after_import("torch", functools.partial(_watch_joining, rank))
-    after_import("multiprocessing.process", functools.partial(_watch_ending, rank))
+    for name, act in (("torch", _watch_joining), ("multiprocessing.process", _watch_ending)):
+        after_import(name, functools.partial(_guarded, act, rank))
+
+
+def _guarded(act: Callable[[_Rank, Any], None], rank: _Rank, module: ModuleType) -> None:
+    """Do something with a module that was just imported; that import is the script's, and must not fail."""
+    try:
+        act(rank, module)
+    except Exception as error:
+        _complain(error)
 
 
 def _watch_joining(rank: _Rank, torch: Any) -> None:
@@ -124,4 +137,5 @@ def _number(given: Mapping[str, Any], argument: str, variable: str) -> int | Non
 
 
 def _complain(why: object) -> None:
-    print(f"ddptop: no agent in this rank ({why}); the training goes on without", file=sys.stderr, flush=True)
+    told = describe(why) if isinstance(why, BaseException) else why
+    say(f"ddptop: no agent in this rank ({told}); the training goes on without")

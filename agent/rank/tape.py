@@ -305,6 +305,11 @@ class Tape:
         self.finished.append(take)
         self._take = following
 
+    def abandon(self) -> None:
+        """Keep no more than the newest record: in a forked child nobody takes them."""
+        self._capacity = 1
+        self.finished.clear()
+
     def resume(self) -> None:
         """Begin the record anew, so that time spent held at the gate belongs to no step."""
         take = self._take

@@ -5,14 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.rank.history import CHUNK, History
+from ddptop.agent.rank.history import PIECE, History
 
 STEP = wire.Step(1, 1, 1, 10, 1, 2, 3, 1, 1, 2)
 
 
 def kept(history: History, first: int, limit: int) -> list[int]:
-    messages = [wire.read_answer(payload) for payload in history.since(first, limit)]
-    assert all(len(message.steps) <= CHUNK for message in messages)
+    payloads = list(history.since(first, limit))
+    assert all(len(payload) < PIECE + 1024 for payload in payloads)
+    messages = [wire.read_answer(payload) for payload in payloads]
     return [step.seq for message in messages for step in message.steps]
 
 
