@@ -4,11 +4,14 @@ The agent itself is started by the runner (`python -m ddptop.agent script.py`), 
 needs none of this.  Importing it loads neither torch nor textual.
 """
 
-from __future__ import annotations
+# Before any other import, `__future__` included: with `python -m ddptop.agent` the user's folder is still first.
+from ddptop.agent import importpath
 
-import os
-from collections.abc import Callable, Mapping
-from typing import Protocol
+importpath.leave_current_directory(__name__)
+
+import os  # noqa: E402 - the line above must come first
+from collections.abc import Callable, Mapping  # noqa: E402
+from typing import Protocol  # noqa: E402
 
 __all__ = ["log", "on_checkpoint", "start"]
 

@@ -285,13 +285,15 @@ def target(request: Request) -> str:
 
 
 def _check_module(module: str) -> str:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    path = list(sys.path)
+    sys.path.insert(0, os.getcwd())
     try:
         found = importlib.util.find_spec(module)
     except (ImportError, ValueError) as problem:
         raise RequestError(f"no module {module!r}: {problem}; run it where its package can be imported") from problem
+    finally:
+        # What this process imports later is not to be found there.
+        sys.path[:] = path
     if found is None:
         raise RequestError(f"no module {module!r} here or in this environment; check its name and `cd` to its package")
     return module
