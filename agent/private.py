@@ -115,7 +115,10 @@ def replace(path: Path, content: bytes) -> None:
     # The number of the process keeps two writers from sharing one temporary file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
+        # Made for the owner alone: there may be secrets in it.
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(content)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import private
+from ddptop.agent import masking, private
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
@@ -90,7 +90,7 @@ class Run(msgspec.Struct, frozen=True):
     program: str
     """Catalogue name, script path or `-m module`, as the user gave it."""
     arguments: tuple[str, ...]
-    """The program's own arguments."""
+    """The program's own arguments; like command and environment with a mask for each secret (`masking.whole`)."""
     world: int
     backend: str | None
     device: str | None
@@ -272,7 +272,10 @@ def create(run: Run) -> RunDir:
     try:
         for folder in (staging, staging / "ranks", staging / "logs"):
             folder.mkdir(mode=0o700)
-        RunDir(staging).write(run)
+        if run.launched:
+            # A job started by hand is started again by hand, and needs no secret of ours.
+            masking.keep(staging, run)
+        RunDir(staging).write(masking.masked(run))
         # Renaming onto a directory that is not empty fails: of two that come at once, one wins.
         staging.rename(target.path)
     except OSError as error:

@@ -12,8 +12,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ddptop.agent import starter, startup
-from ddptop.agent.rundir import DIRECTORY_VARIABLE, ENGINE, MARKER, Process, Run, RunDir, identify, is_alive
+from ddptop.agent import masking, starter, startup
+from ddptop.agent.rundir import (
+    DIRECTORY_VARIABLE,
+    ENGINE,
+    MARKER,
+    Process,
+    Run,
+    RunDir,
+    RunDirError,
+    identify,
+    is_alive,
+)
 
 _RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """A store of its own for every generation: torch 2.15 keeps one for all, in which gloo then finds the addresses of
@@ -71,13 +81,18 @@ class Torchrun:
         Raises:
             OSError: it cannot be started.
         """
+        try:
+            run = masking.whole(directory.path, run)
+        except RunDirError as problem:
+            raise OSError(str(problem)) from problem
         environment = {
             **(_RESTARTABLE if run.max_restarts else {}),
+            # The user's own value counts, an empty one too.
+            "PYTHONUNBUFFERED": "1",
             **os.environ,
             **run.environment,
             MARKER: run.run_id,
             DIRECTORY_VARIABLE: str(directory.path),
-            "PYTHONUNBUFFERED": "1",
         }
         with directory.torchrun_log.open("ab") as log:
             child = subprocess.Popen(

@@ -57,8 +57,9 @@ def add(verbs: Verbs) -> None:
         "--env",
         action="append",
         default=[],
-        metavar="KEY=VALUE",
-        help="put this into the environment of the ranks; may be repeated",
+        metavar="KEY[=VALUE]",
+        help="put this into the environment of the ranks, the value that KEY has here where none is given (so that a "
+        "secret stands on no command line); may be repeated",
     )
     _add_watching(launch)
 
