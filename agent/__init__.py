@@ -6,13 +6,16 @@ is given: it takes what it can, and the rest is counted as a fault of the rank, 
 show.
 """
 
-from __future__ import annotations
+# Before any other import, `__future__` included: with `python -m ddptop.agent` the user's folder is still first.
+from ddptop.agent import importpath
 
-import contextlib
-import functools
-import os
-from collections.abc import Callable, Mapping
-from typing import ParamSpec, Protocol, TypeVar
+importpath.leave_current_directory(__name__)
+
+import contextlib  # noqa: E402 - the line above must come first
+import functools  # noqa: E402
+import os  # noqa: E402
+from collections.abc import Callable, Mapping  # noqa: E402
+from typing import ParamSpec, Protocol, TypeVar  # noqa: E402
 
 __all__ = ["log", "on_checkpoint", "start"]
 

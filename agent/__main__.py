@@ -1,5 +1,7 @@
 """The runner: `python -m ddptop.agent [-m] script args…`, one a rank, usually under torchrun.
 
+`ddptop launch` starts this file by its path: then the user's folder is never first on the import path.
+
 Runs the script, unmodified, as the `__main__` that it would be under plain Python, with the
 agent beside it.  Loads neither torch nor textual; where the agent cannot start, the script
 runs without it.
@@ -7,19 +9,24 @@ runs without it.
 
 from __future__ import annotations
 
+import sys
+
+if not __package__ and not getattr(sys.flags, "safe_path", sys.flags.isolated):
+    # Started by its path, whose folder Python has put first: our modules are no top-level ones.
+    sys.path.pop(0)
+
 import atexit
-import importlib.abc
+import builtins
 import importlib.machinery
 import importlib.util
 import os
-import runpy
+import pkgutil
 import signal
-import sys
 import threading
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
-from ddptop.agent import injection
+from ddptop.agent import importpath, injection
 from ddptop.agent.rank import endings, enrolment, hooks, preemption
 from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.output import Output, flush, say
@@ -27,6 +34,8 @@ from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.rundir import MARKER, RunDirError
 
 USAGE = "usage: python -m ddptop.agent [-m] script [args…]   (see `ddptop launch --help` for the easy way)"
+_OURS = "ddptop."
+"""How the names of the catalogue's modules begin, which have nothing to look for in the user's folder."""
 
 
 def main() -> None:
@@ -129,27 +138,37 @@ def _without_runner(trace: TracebackType | None) -> TracebackType | None:
 def _execute(program: str, as_module: bool) -> None:
     """Run the program as `__main__`, and leave it there: what it started may still need its globals."""
     main_module = ModuleType("__main__")
+    # As Python does it: joined, not made simpler.
+    path = os.path.join(os.getcwd(), program)
     if as_module:
+        if not program.startswith(_OURS):
+            importpath.begin_with_current_directory()
         spec, code = _module(program)
         sys.argv[0] = str(spec.origin)
-        main_module.__spec__ = spec
-        main_module.__package__ = spec.parent
-        main_module.__loader__ = spec.loader
-        main_module.__file__ = spec.origin
-    elif Path(program).is_dir() or program.endswith((".zip", ".pyz")):
-        runpy.run_path(program, run_name="__main__")
-        return
+        _describe(main_module, spec)
+    elif pkgutil.get_importer(path) is not None:
+        # A folder or an archive with a `__main__.py`, which Python puts first even where it is told to be safe.
+        sys.path.insert(0, path)
+        spec, code = _contained(program, path)
+        _describe(main_module, spec)
     else:
-        # As Python does it: imports are looked up beside the script.
-        path = os.path.abspath(program)
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
+        importpath.begin_with_script(path)
         code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
         main_module.__package__ = None
         main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
         main_module.__file__ = path
-    main_module.__dict__["__builtins__"] = __builtins__
+        main_module.__dict__["__cached__"] = None
+    main_module.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main_module
     exec(code, main_module.__dict__)
+
+
+def _describe(main_module: ModuleType, spec: importlib.machinery.ModuleSpec) -> None:
+    main_module.__spec__ = spec
+    main_module.__package__ = spec.parent
+    main_module.__loader__ = spec.loader
+    main_module.__file__ = spec.origin
+    main_module.__dict__["__cached__"] = spec.cached
 
 
 def _module(name: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
@@ -157,10 +176,24 @@ def _module(name: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         return _module(f"{name}.__main__")
+    return _with_code(spec, name, f"No module named {name!r} that can be run")
+
+
+def _contained(program: str, path: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
+    """Return spec and code of the `__main__` in a folder or an archive."""
+    spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
+    return _with_code(spec, "__main__", f"can't find '__main__' module in {program!r}")
+
+
+def _with_code(
+    spec: importlib.machinery.ModuleSpec | None, name: str, problem: str
+) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
     loader = None if spec is None else spec.loader
-    code = loader.get_code(name) if isinstance(loader, importlib.abc.InspectLoader) else None
+    # The importer of archives has this method without being registered for it.
+    get_code = getattr(loader, "get_code", None)
+    code = get_code(name) if callable(get_code) else None
     if spec is None or code is None:
-        raise ModuleNotFoundError(f"No module named {name!r} that can be run", name=name)
+        raise ModuleNotFoundError(problem, name=name)
     return spec, code
 
 

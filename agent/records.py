@@ -93,7 +93,7 @@ class Run(msgspec.Struct, frozen=True):
     program: str
     """Catalogue name, script path or `-m module`, as the user gave it."""
     arguments: tuple[str, ...]
-    """The program's own arguments."""
+    """The program's own arguments; like command and environment with a mask for each secret (`masking.whole`)."""
     world: _World
     backend: str | None
     device: str | None

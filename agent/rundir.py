@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import marks, private, records, removal
+from ddptop.agent import marks, masking, private, records, removal
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
@@ -260,7 +260,10 @@ def create(run: Run) -> RunDir:
         marks.write(staging, Mark(marks.RUN, run_id=run.run_id))
         for folder in (staging / "ranks", staging / "logs"):
             folder.mkdir(mode=0o700)
-        RunDir(staging).write(run)
+        if run.launched:
+            # A job started by hand is started again by hand, and needs no secret of ours.
+            masking.keep(staging, run)
+        RunDir(staging).write(masking.masked(run))
         # Renaming onto a directory that is not empty fails: of two that come at once, one wins.
         staging.rename(target.path)
     except OSError as error:

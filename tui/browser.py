@@ -1,24 +1,46 @@
 """The dashboard behind one tab of a browser; `serve` starts one for each.
 
-    python -m ddptop.tui.browser RUN [--control]
+    python …/agent/starter.py ddptop.tui.browser RUN [--control]
 
 Without `--control` the run can only be looked at.
 """
 
 from __future__ import annotations
 
+import resource
 import sys
+from typing import Final
 
 import msgspec
+import psutil
 
 from ddptop.agent import rundir
 from ddptop.tui import settings, view
 from ddptop.tui.app import run_dashboard
 from ddptop.tui.link import Link
 
+ROOM: Final = 1 << 30
+"""Bytes of memory that a tab may get beyond what it has at its start."""
+
+
+def limit_memory(room: int = ROOM) -> None:
+    """Let this process get no more than `room` bytes on top of what it has.
+
+    What it begins with differs from machine to machine: numpy starts a thread for each core.
+    """
+    now = getattr(psutil.Process().memory_info(), "data", None)
+    if now is None:
+        # Only Linux counts, and limits, what is written to.
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = now + room
+    if most == resource.RLIM_INFINITY or limit < most:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+
 
 def main() -> None:
     """Show the run until the tab is closed."""
+    limit_memory()
     name, *mode = sys.argv[1:]
     directory = rundir.find(name)
     found = settings.load()

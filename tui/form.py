@@ -13,6 +13,7 @@ import msgspec
 
 from ddptop.agent import injection, rundir
 from ddptop.agent.group import machine
+from ddptop.agent.masking import MASK, is_secret, masked_words
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch import Request, RequestError, check_on_term, check_restarts, restarts, target, variables
 from ddptop.tui.programs import Option
@@ -37,7 +38,7 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
     inject: str = ""
     """Faults, with spaces between."""
     environment: str = ""
-    """`KEY=VALUE`, as in a shell, with spaces between."""
+    """`KEY=VALUE`, or `KEY` for the value that it has here, as in a shell, with spaces between."""
     arguments: str = ""
     """Of the script, as in a shell."""
     start: str = ""
@@ -51,6 +52,26 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
     def given(self) -> dict[str, str]:
         """Return what was typed for the options of the program."""
         return self.options.get(self.program, {})
+
+
+def without_secrets(draft: Draft) -> Draft:
+    """Return a draft that may be kept: `problems` asks for what its masks stand for."""
+    return msgspec.structs.replace(
+        draft,
+        environment=_masked(draft.environment),
+        arguments=_masked(draft.arguments),
+        options={
+            program: {flag: MASK if value and is_secret(flag, value) else value for flag, value in given.items()}
+            for program, given in draft.options.items()
+        },
+    )
+
+
+def _masked(text: str) -> str:
+    words = _split(text)
+    shown = list(masked_words(words))
+    # As it was typed, where nothing is hidden.
+    return text if shown == words else shlex.join(shown)
 
 
 def offered(options: Sequence[Option]) -> list[Option]:
@@ -77,7 +98,7 @@ def request(draft: Draft, options: Sequence[Option], who: str) -> Request:
 
 
 def command(draft: Draft, options: Sequence[Option]) -> str:
-    """Return the command line that does the same, as a shell takes it."""
+    """Return the command line that does the same, as a shell takes it, with a mask for each secret."""
     words = ["ddptop", "launch"]
     for flag, value in (
         ("--world", draft.world),
@@ -92,9 +113,9 @@ def command(draft: Draft, options: Sequence[Option]) -> str:
     for fault in draft.inject.split():
         words += ["--inject", fault]
     for assignment in _split(draft.environment):
-        words += ["--env", assignment]
+        words += ["--env", *masked_words([assignment])]
     words.append(draft.program or draft.script or "SCRIPT")
-    arguments = _arguments(draft, options)
+    arguments = masked_words(_arguments(draft, options))
     return shlex.join([*words, "--", *arguments] if arguments else words)
 
 
@@ -129,7 +150,7 @@ def problems(draft: Draft, options: Sequence[Option]) -> dict[str, str]:
         "on_term": lambda: check_on_term(draft.on_term, draft.start),
         "max_restarts": lambda: check_restarts(restarts(draft.max_restarts or "0"), draft.start),
         "environment": lambda: variables(_words(draft.environment)),
-        "arguments": lambda: None if draft.program else _words(draft.arguments),
+        "arguments": lambda: None if draft.program else _check_kept(_words(draft.arguments)),
     }
     found = {}
     for field, check in checks.items():
@@ -142,6 +163,8 @@ def problems(draft: Draft, options: Sequence[Option]) -> dict[str, str]:
     for option in offered(options):
         text = draft.given().get(option.flag, "")
         wrong = option.problem(text) if text and not option.switch else None
+        if text == MASK and is_secret(option.flag):
+            wrong = f"{MASK} stands for a secret that was not kept: type it again"
         if wrong is not None:
             found[option.flag] = wrong
     return found
@@ -168,6 +191,11 @@ def _check_script(path: str) -> None:
     if not path:
         raise ValueError("a script: type its path, or choose it from the folders")
     target(Request(path))
+
+
+def _check_kept(arguments: list[str]) -> None:
+    if any(word == MASK or word.endswith(f"={MASK}") for word in arguments):
+        raise ValueError(f"{MASK} stands for a secret that was not kept: type it again")
 
 
 def _words(text: str) -> list[str]:

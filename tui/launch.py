@@ -15,12 +15,12 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent import injection, rundir, wire
+from ddptop.agent import injection, masking, rundir, wire
 from ddptop.agent.group import engine, journal, machine, succession, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
@@ -66,7 +66,7 @@ class Request:
     max_restarts: int = 0
     """How often torchrun starts all ranks anew when one has failed."""
     environment: tuple[str, ...] = ()
-    """What the ranks' environment gets on top, each `KEY=VALUE`."""
+    """What the ranks' environment gets on top, each `KEY=VALUE`, or `KEY` to take the value from ours."""
 
 
 def launch(request: Request) -> RunDir:
@@ -105,7 +105,13 @@ def launch(request: Request) -> RunDir:
         launched=True,
         cwd=os.getcwd(),
         command=_command(request, path, world),
-        environment={**placement.environment, **given, **_injected(request), **_reached(request), **_on_term(request)},
+        environment={
+            **placement.environment,
+            **given,
+            **_injected(request),
+            **_reached(request, given),
+            **_on_term(request),
+        },
         placement=placement.text,
         injected=injection.describe(injections),
         grace_s=request.grace_s,
@@ -148,7 +154,7 @@ def restarts(text: str) -> int:
 
 
 def variables(assignments: Iterable[str]) -> dict[str, str]:
-    """Return what `KEY=VALUE` each says.
+    """Return what `KEY=VALUE` each says, or the value that `KEY` alone has in our own environment.
 
     Raises:
         ValueError: one of them does not say it, one line.
@@ -156,10 +162,18 @@ def variables(assignments: Iterable[str]) -> dict[str, str]:
     found = {}
     for text in assignments:
         key, equals, value = text.partition("=")
-        if not equals or not _VARIABLE.fullmatch(key):
-            raise ValueError(f"environment {text!r}: say KEY=VALUE, with letters, digits and _ in KEY")
+        if not _VARIABLE.fullmatch(key):
+            # What stands there may be the end of a secret, cut at a space.
+            shown = key if len(key) < len(text) else text[:20]
+            raise ValueError(f"environment {shown!r}: say KEY=VALUE or KEY, with letters, digits and _ in KEY")
         if key.startswith(_OURS):
-            raise ValueError(f"environment {text!r}: ddptop itself sets {_OURS}…")
+            raise ValueError(f"environment {key!r}: ddptop itself sets {_OURS}…")
+        if not equals:
+            if key not in os.environ:
+                raise ValueError(f"environment {key!r}: not set here; export it, or say {key}=VALUE")
+            value = os.environ[key]
+        elif value == masking.MASK and masking.is_secret(key):
+            raise ValueError(f"environment {key!r}: {value} stands for a secret that was not kept; say it again")
         found[key] = value
     return found
 
@@ -180,7 +194,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> Ru
     """
     if not succession.meet(ended).ended:
         raise RequestError(f"run {ended.name} has not ended; `ddptop kill {ended.name}` ends it")
-    old = ended.read()
+    old = masking.whole(ended.path, ended.read())
     if not old.launched:
         raise RequestError(f"run {old.run} was started by hand, so that only whoever did can start it again")
     if not os.path.isdir(old.cwd):
@@ -217,7 +231,8 @@ def refuse_to_resume(run: Run) -> str | None:
 
 def _start(run: Run, who: str) -> RunDir:
     directory = rundir.create(run)
-    text = f"launched by {who}: {shlex.join((run.program, *run.arguments))}, world {run.world}"
+    command = shlex.join((run.program, *masking.masked_words(run.arguments)))
+    text = f"launched by {who}: {command}, world {run.world}"
     journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
     try:
         supervisor.start(directory)
@@ -253,8 +268,8 @@ def _command(request: Request, target: str, world: int) -> tuple[str, ...]:
     return engine.spawn_command(target, (*own, *request.arguments))
 
 
-def _reached(request: Request) -> dict[str, str]:
-    return engine.spawn_environment(os.environ) if request.start == "spawn" else {}
+def _reached(request: Request, given: Mapping[str, str]) -> dict[str, str]:
+    return engine.spawn_environment({**os.environ, **given}) if request.start == "spawn" else {}
 
 
 def _on_term(request: Request) -> dict[str, str]:
@@ -287,13 +302,15 @@ def target(request: Request) -> str:
 
 
 def _check_module(module: str) -> str:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    path = list(sys.path)
+    sys.path.insert(0, os.getcwd())
     try:
         found = importlib.util.find_spec(module)
     except (ImportError, ValueError) as problem:
         raise RequestError(f"no module {module!r}: {problem}; run it where its package can be imported") from problem
+    finally:
+        # What this process imports later is not to be found there.
+        sys.path[:] = path
     if found is None:
         raise RequestError(f"no module {module!r} here or in this environment; check its name and `cd` to its package")
     return module

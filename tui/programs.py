@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 from typing import Final
 
 import msgspec
 
 from ddptop.agent.control import Refused
+from ddptop.agent.group import engine
 from ddptop.agent.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.options import DESCRIBE, positive_number, whole_number
@@ -60,7 +60,7 @@ def ask(program: str) -> tuple[Option, ...]:
     Raises:
         Refused: it does not tell them, one line.
     """
-    command = [sys.executable, "-m", CATALOGUE[program].module]
+    command = engine.isolated(CATALOGUE[program].module)
     environment = {**os.environ, DESCRIBE: "1"}
     try:
         done = subprocess.run(

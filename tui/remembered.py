@@ -9,7 +9,7 @@ import msgspec
 
 from ddptop.agent import private
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.form import Draft
+from ddptop.tui.form import Draft, without_secrets
 
 
 def place() -> Path:
@@ -36,11 +36,11 @@ def recall() -> tuple[Draft, str | None]:
 
 
 def remember(draft: Draft) -> str | None:
-    """Keep a draft, but for the name of its run; return what went wrong, if anything."""
+    """Keep a draft, but for its secrets and the name of its run; return what went wrong, if anything."""
     file = place()
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private.replace(file, msgspec.json.encode(msgspec.structs.replace(draft, name="")))
+        private.replace(file, msgspec.json.encode(msgspec.structs.replace(without_secrets(draft), name="")))
     except OSError as problem:
         return f"these settings are not remembered: {file}: {problem.strerror}"
     return None

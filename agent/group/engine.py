@@ -12,12 +12,32 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ddptop.agent import startup
-from ddptop.agent.rundir import DIRECTORY_VARIABLE, ENGINE, MARKER, Process, Run, RunDir, identify, is_alive
+from ddptop.agent import masking, starter, startup
+from ddptop.agent.rundir import (
+    DIRECTORY_VARIABLE,
+    ENGINE,
+    MARKER,
+    Process,
+    Run,
+    RunDir,
+    RunDirError,
+    identify,
+    is_alive,
+)
 
 _RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """A store of its own for every generation: torch 2.15 keeps one for all, in which gloo then finds the addresses of
 ranks that are gone ("connectFullMesh failed … Connection refused")."""
+
+
+RUNNER: Final = os.path.join(os.path.dirname(os.path.abspath(starter.__file__)), "__main__.py")
+"""The file of the agent's runner. By `-m` it would be looked for in the current directory first."""
+_OURS: Final = "ddptop."
+
+
+def isolated(module: str) -> tuple[str, ...]:
+    """Return the beginning of a command line that runs `module`, which finds no file of the current directory."""
+    return sys.executable, os.path.abspath(starter.__file__), module
 
 
 def command(program: str, arguments: Sequence[str], world: int, max_restarts: int = 0) -> tuple[str, ...]:
@@ -30,9 +50,7 @@ def command(program: str, arguments: Sequence[str], world: int, max_restarts: in
         max_restarts: how often all ranks are started anew when one has failed.
     """
     return (
-        sys.executable,
-        "-m",
-        ENGINE,
+        *isolated(ENGINE),
         # A rendezvous of its own on a free port: any number of runs at once.
         "--standalone",
         # Otherwise MASTER_ADDR is the host's name, which need not resolve.
@@ -41,8 +59,7 @@ def command(program: str, arguments: Sequence[str], world: int, max_restarts: in
         f"--max-restarts={max_restarts}",
         # Otherwise an empty torchelastic_* folder stays behind for each run.
         f"--log-dir={os.devnull}",
-        "-m",
-        "ddptop.agent",
+        RUNNER,
         *_target(program),
         *arguments,
     )
@@ -64,13 +81,18 @@ class Torchrun:
         Raises:
             OSError: it cannot be started.
         """
+        try:
+            run = masking.whole(directory.path, run)
+        except RunDirError as problem:
+            raise OSError(str(problem)) from problem
         environment = {
             **(_RESTARTABLE if run.max_restarts else {}),
+            # The user's own value counts, an empty one too.
+            "PYTHONUNBUFFERED": "1",
             **os.environ,
             **run.environment,
             MARKER: run.run_id,
             DIRECTORY_VARIABLE: str(directory.path),
-            "PYTHONUNBUFFERED": "1",
         }
         with directory.torchrun_log.open("ab") as log:
             child = subprocess.Popen(
@@ -99,6 +121,9 @@ class Torchrun:
 
 def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the command line that starts a program once, which then spawns its ranks itself."""
+    flag, _, module = program.partition(" ")
+    if flag == "-m" and module.startswith(_OURS):
+        return (*isolated(module), *arguments)
     return (sys.executable, *_target(program), *arguments)
 
 

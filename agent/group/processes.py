@@ -17,6 +17,7 @@ from typing import Final
 
 from ddptop.agent import identity
 from ddptop.agent.identity import Row, is_alive
+from ddptop.agent.masking import masked_words
 from ddptop.agent.rundir import MARKER, Member, Process, Run
 
 ROLES: Final = ("torchrun", "rank", "helper")
@@ -92,7 +93,8 @@ def _target(row: Row, role: str, ranks: Mapping[int, int], found: Iterable[int],
 def find_torchrun(run: Run) -> Process | None:
     """Return the torchrun of a run whose supervisor was killed before it had written down who that is."""
     for pid, row in identity.table().items():
-        if _is_marked(row, run) and identity.command(pid) == run.command:
+        # The record has a mask for each secret, the process itself has not.
+        if _is_marked(row, run) and masked_words(identity.command(pid)) == masked_words(run.command):
             return row.process
     return None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import psutil
 
 from ddptop.agent.group.processes import Target, find
+from ddptop.agent.masking import masked_words
 from ddptop.agent.rundir import Member, Process, Run, is_alive
 
 _DATA_WORKER = "pt_data_worker"
@@ -50,7 +51,7 @@ def _entry(target: Target, rank_command: str) -> Entry:
     try:
         process = psutil.Process(target.process.pid)
         with process.oneshot():
-            name, command = process.name(), " ".join(process.cmdline())
+            name, command = process.name(), " ".join(masked_words(process.cmdline()))
             age = max(0.0, time.time() - process.create_time())
             times, memory = process.cpu_times(), process.memory_info().rss
     except psutil.Error:
@@ -67,6 +68,6 @@ def _entry(target: Target, rank_command: str) -> Entry:
 
 def _command(process: Process) -> str:
     try:
-        return " ".join(psutil.Process(process.pid).cmdline())
+        return " ".join(masked_words(psutil.Process(process.pid).cmdline()))
     except psutil.Error:
         return ""

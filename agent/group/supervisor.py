@@ -21,7 +21,7 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import states, wire
-from ddptop.agent.group import cause, descendants, ladder, processes
+from ddptop.agent.group import cause, descendants, engine, ladder, processes
 from ddptop.agent.group.broadcast import Broadcast
 from ddptop.agent.group.deaths import Deaths
 from ddptop.agent.group.engine import Torchrun
@@ -46,8 +46,7 @@ def start(directory: RunDir) -> None:
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
     with directory.supervisor_log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ddptop.agent.group.supervisor", str(directory.path)],
-            # `-m` imports from the current directory first, and the user's may hold a `queue.py`.
+            [*engine.isolated("ddptop.agent.group.supervisor"), str(directory.path)],
             cwd=directory.path,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -1,38 +1,52 @@
 """Python imports this at its start, in the ranks of a run and in all their helpers: it must cost nothing.
 
-A `sitecustomize` that was there before is hidden by this one, and so run from here.
+A helper may be another Python, of any age and without ddptop: this file is read by all of them, so
+that its syntax is that of Python 2.7.  A `sitecustomize` that was there before is hidden by this
+one, and so run from here.
 """
-
-from __future__ import annotations
 
 import importlib
 import os
 import sys
 
 
-def _watch() -> None:
+def _watch():
+    # type: () -> None
+    if sys.version_info < (3, 10):  # noqa: UP036 - older ones read this file, too old for ddptop
+        return
     try:
         from ddptop.agent.rank import spawned
 
         spawned.watch()
     except Exception as error:  # whatever it is, the program must start
-        print(f"ddptop: no agent in this process ({error})", file=sys.stderr)
+        if (getattr(error, "name", None) or "").split(".")[0] != "ddptop":
+            _complain(error)
+        # Otherwise this is the Python of another environment: no rank of ours, and nobody's trouble.
 
 
-def _go_on_to_the_next() -> None:
+def _complain(error):
+    # type: (Exception) -> None
+    try:
+        sys.stderr.write("ddptop: no agent in this process (" + str(error) + ")\n")
+    except Exception:  # no stderr, or nobody who reads it
+        return
+
+
+def _go_on_to_the_next():
+    # type: () -> None
     here = os.path.dirname(os.path.abspath(__file__))
-    path = list(sys.path)
+    # For good: what the program sees is the import path that it would have without us.
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     ours = sys.modules.pop("sitecustomize", None)
-    sys.path[:] = [folder for folder in path if os.path.abspath(folder) != here]
     try:
         importlib.import_module("sitecustomize")
     except ImportError as error:
-        if error.name != "sitecustomize":
+        # Python 2 does not tell the name otherwise.
+        name = getattr(error, "name", None) or str(error).split(" ")[-1]
+        if name != "sitecustomize":
             raise
         if ours is not None:
             sys.modules["sitecustomize"] = ours
-    finally:
-        sys.path[:] = path
 
 
 if "DDPTOP_RUN_DIR" in os.environ:

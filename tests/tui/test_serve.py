@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -25,47 +27,242 @@ from harness import DDPTOP, DEADLINE_S, ddptop, started, until
 aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
 pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
 
-from aiohttp import web  # noqa: E402 - after the check
-
-from ddptop.tui import serve  # noqa: E402
+from ddptop.tui import browsertab, serve  # noqa: E402 - after the check
 
 TOKEN = "a-token"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @asynccontextmanager
-async def site(run: str, token: str | None = None) -> AsyncIterator[serve.Site]:
-    """A site for the run, in this process."""
+async def site(run: str, *, control: bool = False, command: str | None = None) -> AsyncIterator[serve.Site]:
+    """A site for the run, in this process; `command` instead of the dashboard behind its tabs."""
     listening = serve.listen(0)
-    made = serve.Site(run, listening.getsockname()[1], token)
-    runner = web.AppRunner(await made.application())
-    await runner.setup()
-    await web.SockSite(runner, listening).start()
-    try:
+    made = serve.Site(run, listening.getsockname()[1], TOKEN, control=control)
+    made.command = command or made.command
+    async with made.opened(listening):
         yield made
-    finally:
-        await runner.cleanup()
 
 
-@pytest.mark.parametrize("token", [None, TOKEN])
-async def test_only_who_may_gets_anything(token: str | None) -> None:
-    """A wrong host, origin or token is refused on the page, its files and the websocket alike."""
-    async with site("nobody", token) as made, aiohttp.ClientSession() as client:
+@asynccontextmanager
+async def browser(made: serve.Site) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """A client that has opened the printed address, and where that has led it."""
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as client, client.get(made.address) as answer:
+        assert answer.status == 200
+        yield client, str(answer.url)
+
+
+def stub(code: str) -> str:
+    """A program that speaks as one of Textual does."""
+    says = (
+        "import json, os, sys\n"
+        "def say(text): sys.stdout.buffer.write(b'D' + len(text).to_bytes(4, 'big') + text); sys.stdout.flush()\n"
+        "print('__GANGLION__', flush=True)\n"
+    )
+    return shlex.join([sys.executable, "-c", says + code])
+
+
+ECHO = "while True: say(os.read(0, 65536) or sys.exit())"
+DEAF = "import signal; [signal.pause() for _ in iter(int, 1)]"
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_only_who_may_gets_anything(control: bool) -> None:
+    """A wrong host, origin or token is refused on the page, its files and the websocket alike, in both modes."""
+    async with site("nobody", control=control) as made, browser(made) as (client, home):
         own = f"{serve.ADDRESS}:{made.port}"
-        cases = [({}, 200), ({"Origin": f"http://{own}"}, 200), ({"Host": f"localhost:{made.port}"}, 200)]
+        cases = [({}, 200), ({"Origin": f"http://{own}"}, 200), ({"Origin": f"http://localhost:{made.port}"}, 200)]
         cases += [({"Host": f"evil.example:{made.port}"}, 403), ({"Origin": "http://evil.example"}, 403)]
         cases += [({"Host": serve.ADDRESS}, 403), ({"Origin": "null"}, 403), ({"Origin": f"https://{own}"}, 403)]
         for headers, expected in cases:
             for path in ("", "static/js/textual.js", "ws"):
-                async with client.get(made.address + path, headers=headers) as answer:
+                async with client.get(home + path, headers=headers) as answer:
                     # A websocket is not opened by a plain request, which is a bad one.
                     wanted = 400 if path == "ws" and expected == 200 else expected
                     assert answer.status == wanted, (headers, path)
                     assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"] or expected == 403
-        if token is not None:
-            for path in ("/", "/ws", "/static/js/textual.js", "/a-toke/", "/a-tokenn/ws", "//", "/%20"):
-                async with client.get(made.public_url + path) as answer:
-                    assert answer.status == 403, path
+        async with aiohttp.ClientSession() as stranger:
+            for url in (home, f"{home}ws", f"{home}static/js/textual.js", f"{made.public_url}/no/such/page"):
+                for cookie in (
+                    {},
+                    {"Cookie": f"ddptop-{made.port}=wr\u00f6ng"},
+                    {"Cookie": f"ddptop-{made.port}={TOKEN}"},
+                ):
+                    async with stranger.get(url, headers=cookie) as answer:
+                        assert answer.status == 403, (url, cookie)
+            for query in ("", "?token=", "?token=a-toke", "?token=a-tokenn", "?token=%ff%00", "?TOKEN=a-token"):
+                async with stranger.get(f"{made.public_url}/{query}") as answer:
+                    assert answer.status == 403, query
+                    assert "token" in await answer.text()
+
+
+async def test_the_token_does_not_stay_in_the_address() -> None:
+    """It is exchanged for a cookie that no script, other site or other server gets; the name of the host is one."""
+    async with site("nobody") as made, site("nobody") as other, aiohttp.ClientSession() as client:
+        assert made.address == f"http://127.0.0.1:{made.port}/?token={TOKEN}"
+        names = set()
+        for each in (made, other):
+            async with client.get(each.address, allow_redirects=False) as answer:
+                assert answer.status == 303
+                assert TOKEN not in answer.headers["Location"]
+                (cookie,) = answer.cookies.values()
+                assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
+                assert cookie["path"] == answer.headers["Location"] != "/"
+                assert TOKEN not in cookie.value
+                names.add(cookie.key)
+        assert len(names) == 2
+        local = made.address.replace("127.0.0.1", "localhost")
+        async with client.get(local, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"], len(answer.cookies)) == (303, made.address, 0)
+
+
+async def test_a_link_on_another_site_leads_in_by_our_own_page() -> None:
+    """Such a browser sends no strict cookie until our page asks for itself; it gets nothing but that page."""
+    async with site("nobody") as made, browser(made) as (_, home), aiohttp.ClientSession() as client:
+        headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        async with client.get(home, headers=headers) as answer:
+            assert answer.status == 200
+            assert 'http-equiv="refresh"' in (page := await answer.text())
+            assert "nobody" not in page
+        async with client.get(home, headers={**headers, "Sec-Fetch-Site": "same-origin"}) as answer:
+            assert answer.status == 403
+
+
+async def told(socket: aiohttp.ClientWebSocketResponse, wanted: str) -> None:
+    """Read what a stub says until this is in it."""
+    said = b""
+    while wanted.encode() not in said:
+        message = await socket.receive(timeout=DEADLINE_S)
+        assert message.type == aiohttp.WSMsgType.BINARY, (message, said)
+        said += message.data
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "expected"),
+    [
+        ("100", "30", (100, 30)), ("100000", "1000000000000", (500, 200)), ("1", "-7", (20, 5)), ("x", "", (80, 24)),
+        ("9" * 5000, "1e9", (80, 24)),
+    ],
+)  # fmt: skip
+async def test_sizes_are_within_limits(width: str, height: str, expected: tuple[int, int]) -> None:
+    """Whatever the address or a message says, a tab has from 20 x 5 to 500 x 200 cells."""
+    code = "say((os.environ['COLUMNS'] + ' x ' + os.environ['ROWS']).encode())\n" + ECHO
+    async with (
+        site("nobody", command=stub(code)) as made,
+        browser(made) as (client, home),
+        client.ws_connect(f"{home}ws?width={width}&height={height}") as socket,
+    ):
+        await told(socket, f"{expected[0]} x {expected[1]}")
+        for given in ((width, height), (float(expected[0]), expected[1])):
+            await socket.send_json(["resize", {"width": given[0], "height": given[1]}])
+            await told(socket, json.dumps({"type": "resize", "width": expected[0], "height": expected[1]}))
+
+
+async def test_what_is_no_message_is_left_out() -> None:
+    """The tab goes on after it."""
+    wrong = ("", "{", "null", "[]", '["stdin"]', '["stdin", 5]', '["resize", {"width": 1}]', "[" * 100_000)
+    async with (
+        site("nobody", command=stub(ECHO)) as made,
+        browser(made) as (client, home),
+        client.ws_connect(f"{home}ws") as socket,
+    ):
+        for text in wrong:
+            await socket.send_str(text)
+        await socket.send_json(["resize", {"width": None, "height": [1]}])
+        await told(socket, '"width": 80, "height": 24')
+        await socket.send_json(["stdin", "a\udc80b"])
+        await told(socket, "a?b")
+
+
+async def test_no_more_tabs_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page says so, and what to do; when one is closed there is room again. Strangers do not count."""
+    monkeypatch.setattr(serve, "_RELOAD_S", 0.0)
+    async with site("nobody", command=stub(ECHO)) as made, browser(made) as (client, home):
+        sockets = []
+        for _ in range(serve.TABS):
+            sockets.append(await client.ws_connect(f"{home}ws"))
+        async with client.get(home) as answer:
+            assert (answer.status, await answer.text()) == (503, f"{serve.TABS} tabs are open already; close one\n")
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            await client.ws_connect(f"{home}ws")
+        await sockets.pop().close()
+        monkeypatch.setattr(serve, "_RELOAD_S", DEADLINE_S)
+        async with client.get(home) as answer:
+            assert answer.status == 200
+        async with client.ws_connect(f"{home}ws"):
+            pass
+        for each in sockets:
+            await each.close()
+
+
+async def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither it nor a browser that reads nothing keeps a place; what it has said comes clean to the terminal."""
+    monkeypatch.setattr(browsertab, "END_S", 0.2)
+    before = children()
+    for code in (DEAF, "while True: say(bytes(65536))"):
+        async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
+            socket = await client.ws_connect(f"{home}ws")
+            await asyncio.to_thread(until, lambda: children() - before, "the tab's process is up")
+            processes = children() - before
+            # Gone without a word: the connection is cut, no close is said.
+            assert socket._response.connection is not None
+            assert socket._response.connection.transport is not None
+            socket._response.connection.transport.abort()
+            await gone(processes)
+            while made._tabs:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_process_that_dies_closes_its_tab(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its last words reach the terminal without escape sequences."""
+    code = "sys.exit('no \\x1b]0;title\\x07\\x1b[2J memory')"
+    async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
+        async with client.ws_connect(f"{home}ws") as socket:
+            message = await socket.receive(timeout=DEADLINE_S)
+            assert message.type == aiohttp.WSMsgType.CLOSE
+        while made._tabs:
+            await asyncio.sleep(0.01)
+    assert "no  memory\n" in capfd.readouterr().err
+
+
+async def test_idle_connections_do_not_lock_the_owner_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that say nothing, or half of something, are closed after a while, and at once where they are too many."""
+    monkeypatch.setattr(serve, "PATIENCE_S", 0.3)
+    async with site("nobody", command=stub(ECHO)) as made, browser(made) as (client, home):
+        async with client.ws_connect(f"{home}ws") as owner:
+            silent = [socket.create_connection((serve.ADDRESS, made.port)) for _ in range(8)]
+            for each in silent[::2]:
+                each.sendall(b"GET / HTTP/1.1\r\nHost: ")
+            for each in silent:
+                each.settimeout(DEADLINE_S)
+                with contextlib.suppress(ConnectionResetError):
+                    assert await asyncio.to_thread(each.recv, 100) == b""
+                each.close()
+            # The owner's own, as idle, is still there.
+            await owner.send_json(["stdin", "hello"])
+            await told(owner, "hello")
+        monkeypatch.setattr(serve, "PATIENCE_S", 1000.0)
+        many = [socket.create_connection((serve.ADDRESS, made.port)) for _ in range(serve.STRANGERS + 5)]
+        many[0].settimeout(DEADLINE_S)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.to_thread(many[0].recv, 100) == b""
+        async with client.get(home) as answer:
+            assert answer.status == 200
+        for each in many:
+            each.close()
+
+
+def test_memory_of_a_tab_is_limited() -> None:
+    """What it has at its start is no part of it; what comes on top is, and ends with an error and not the machine."""
+    code = (
+        "from ddptop.tui.browser import limit_memory\n"
+        "limit_memory(64 << 20)\n"
+        "small = bytearray(16 << 20)\n"
+        "try: bytearray(256 << 20)\n"
+        "except MemoryError: print('refused')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
 
 
 def test_it_listens_on_the_loopback_interface_alone() -> None:
@@ -77,8 +274,8 @@ def test_it_listens_on_the_loopback_interface_alone() -> None:
 class Tab:
     """What a browser does with the page: a websocket with keys in and a terminal's bytes out."""
 
-    def __init__(self, made: serve.Site, client: aiohttp.ClientSession) -> None:
-        self._opening = client.ws_connect(f"{made.address.replace('http', 'ws', 1)}ws?width=100&height=30")
+    def __init__(self, client: aiohttp.ClientSession, home: str) -> None:
+        self._opening = client.ws_connect(f"{home}ws?width=100&height=30")
         self._screen = pyte.Screen(100, 30)
         self._terminal = pyte.ByteStream(self._screen)
         self.seen: set[str] = set()
@@ -127,8 +324,8 @@ async def gone(processes: set[psutil.Process]) -> None:
 async def test_a_tab_shows_the_run_and_cannot_touch_it(quiet_run: str) -> None:
     """Kill and pause do nothing and are not offered; help says nothing of a dialog; closing leaves no process."""
     before = children()
-    async with site(quiet_run) as made, aiohttp.ClientSession() as client:
-        async with Tab(made, client) as tab:
+    async with site(quiet_run) as made, browser(made) as (client, home):
+        async with Tab(client, home) as tab:
             await tab.shows("Leave", "Logs", quiet_run)
             processes = children() - before
             await tab.press("k g")
@@ -137,11 +334,11 @@ async def test_a_tab_shows_the_run_and_cannot_touch_it(quiet_run: str) -> None:
         await gone(processes)
 
 
-async def test_with_the_token_a_tab_can_end_the_run(quiet_run: str) -> None:
+async def test_with_control_a_tab_can_end_the_run(quiet_run: str) -> None:
     """The same key asks, as on a terminal; leaving closes the tab."""
     before = children()
-    async with site(quiet_run, TOKEN) as made, aiohttp.ClientSession() as client:
-        async with Tab(made, client) as tab:
+    async with site(quiet_run, control=True) as made, browser(made) as (client, home):
+        async with Tab(client, home) as tab:
             await tab.shows("Kill")
             processes = children() - before
             await tab.press("k")
@@ -158,8 +355,19 @@ def served(quiet_run: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with started(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith(f"{quiet_run} at http://127.0.0.1:"), line
+        assert re.fullmatch(rf"{re.escape(quiet_run)} at http://127\.0\.0\.1:\d+/\?token=[\w-]{{32,}}\n", line), line
         yield process, line.split()[-1]
+
+
+def test_the_address_is_printed_once(served: tuple[subprocess.Popen[str], str]) -> None:
+    """With its token in the mode to look at, too; ctrl-c ends the site."""
+    process, address = served
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    rest = process.stdout.read()
+    assert process.wait(DEADLINE_S) in (0, 130)
+    assert "read-only" in rest
+    assert address.partition("=")[2] not in rest
 
 
 def test_bad_calls_get_one_line(quiet_run: str) -> None:

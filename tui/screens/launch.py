@@ -121,7 +121,12 @@ class LaunchDialog(Dialog["str | None"]):
                 yield Field(
                     "inject", "faults", "put in on purpose: rank=1,phase=data,ms=30; spaces between", draft.inject
                 )
-                yield Field("environment", "environment", "KEY=VALUE, spaces between, as in a shell", draft.environment)
+                yield Field(
+                    "environment",
+                    "environment",
+                    "KEY=VALUE, or KEY for its value here, spaces between, as in a shell",
+                    draft.environment,
+                )
                 yield Static("", id="options-of")
                 yield Vertical(id="options")
             yield Static("", id="command")

@@ -57,8 +57,9 @@ def add(verbs: Verbs) -> None:
         "--env",
         action="append",
         default=[],
-        metavar="KEY=VALUE",
-        help="put this into the environment of the ranks; may be repeated",
+        metavar="KEY[=VALUE]",
+        help="put this into the environment of the ranks, the value that KEY has here where none is given (so that a "
+        "secret stands on no command line); may be repeated",
     )
     _add_watching(launch)
 
@@ -84,6 +85,7 @@ def _restarts(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from ddptop.agent.group import engine
     from ddptop.trainers import CATALOGUE
     from ddptop.tui import view
     from ddptop.tui.launch import Request, RequestError, launch
@@ -92,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
     if options.program in CATALOGUE and {"-h", "--help"} & set(options.arguments):
         # Its options are its own to tell, and need no group.
-        os.execv(sys.executable, [sys.executable, "-m", CATALOGUE[options.program].module, "--help"])
+        os.execv(sys.executable, [*engine.isolated(CATALOGUE[options.program].module), "--help"])
     # Before anything starts: what the dashboard could not work with is told now.
     settings = configured(options)
     request = Request(

@@ -12,9 +12,7 @@ def add(verbs: Verbs) -> None:
     serve = verbs.add_parser("serve", help="show a run in a browser of this machine, read-only unless asked otherwise")
     add_run(serve)
     serve.add_argument("--port", type=_port, default=8765, metavar="N", help="where to listen (8765); 0: any free port")
-    serve.add_argument(
-        "--control", action="store_true", help="let the browser pause and kill: its address then has a secret token"
-    )
+    serve.add_argument("--control", action="store_true", help="let the browser pause and kill")
     serve.set_defaults(carry=_serve)
 
 
@@ -33,10 +31,11 @@ def _serve(options: argparse.Namespace) -> int:
         listening = serve.listen(options.port)
     except OSError as problem:
         return complain(f"serve: port {options.port}: {problem.strerror}; choose another with --port", 2)
-    token = secrets.token_urlsafe(24) if options.control else None
-    site = serve.Site(directory.name, listening.getsockname()[1], token)
+    token = secrets.token_urlsafe(24)
+    site = serve.Site(directory.name, listening.getsockname()[1], token, control=options.control)
     print(f"{directory.name} at {site.address}", flush=True)
-    print("whoever has this address can kill the run; ctrl+c ends the site" if token else "read-only; ctrl+c ends it")
+    can = "kill the run" if options.control else "look at the run (read-only)"
+    print(f"whoever has this address can {can}; ctrl+c ends the site", flush=True)
     serve.serve(site, listening)
     return 0
 

@@ -19,5 +19,5 @@ from ddptop.agent.group import engine
 def test_program_follows_the_runner(program: str, target: tuple[str, ...]) -> None:
     """What the user named comes right behind the runner, with the arguments as they are."""
     command = engine.command(program, ("--lr", "", "a b", "--"), 3)
-    assert command[command.index("ddptop.agent") + 1 :] == (*target, "--lr", "", "a b", "--")
+    assert command[command.index(engine.RUNNER) + 1 :] == (*target, "--lr", "", "a b", "--")
     assert "--nproc-per-node=3" in command

@@ -1,0 +1,53 @@
+"""The first entry of the import path: the folder that Python looks into before all others.
+
+`python -m` puts the current directory there, and `python FILE` the folder of the file: a `queue.py`
+that lies there would be imported instead of the library's.  Imports nothing that is not loaded
+before (`__future__` neither), because it runs while that folder is still in its place.
+"""
+
+import os
+import sys
+
+
+def is_safe() -> bool:
+    """Say whether Python was told to put no such folder there: by `-P`, `-I` or PYTHONSAFEPATH."""
+    return bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
+
+
+def leave_current_directory(module: str) -> None:
+    """Take the current directory out again, in a process that was started as `python -m module`."""
+    arguments = getattr(sys, "argv", [])
+    # That is how `sys.argv` begins until the module is found, which is while its packages are imported.
+    if arguments[:1] != ["-m"] or is_safe():
+        return
+    # The name may be joined to its option: `-mddptop.agent`, `-um ddptop.agent`.
+    word = sys.orig_argv[-len(arguments)]
+    if word == module or (word.startswith("-") and word.endswith(f"m{module}")):
+        drop(_current_directory())
+
+
+def drop(folder: str | None) -> None:
+    """Take `folder` out, if it is the first entry."""
+    if folder is not None and sys.path[:1] == [folder]:
+        del sys.path[0]
+
+
+def begin_with_script(path: str) -> None:
+    """Put the folder of a script first, as `python path` does."""
+    if not is_safe():
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+
+
+def begin_with_current_directory() -> None:
+    """Put the current directory first, as `python -m` does."""
+    folder = _current_directory()
+    if folder is not None and not is_safe():
+        sys.path.insert(0, folder)
+
+
+def _current_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        # It was removed; Python then puts nothing there.
+        return None
