@@ -549,7 +549,7 @@ class Fuzz:
 
     def keep(self) -> Path:
         """Write down the newest input and what was wrong, and return where."""
-        path = Path(tempfile.gettempdir()) / f"ddptop-fuzz-{self.seed}-{secrets.token_hex(2)}.txt"
+        path = Path("/tmp") / f"ddptop-fuzz-{self.seed}-{secrets.token_hex(2)}.txt"
         sent = self.folder / "sent.txt"
         told = sent.read_text() if sent.exists() else ""
         path.write_text(

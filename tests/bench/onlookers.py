@@ -114,14 +114,11 @@ class Onlooker:
         finally:
             self._reader.join(timeout=5)
         # The exit code of a dashboard is that of its run, where that has ended.
-        expected = (
-            set(range(128))
-            if way == "q" and not CRASH.search(self.output)
-            else {-getattr(signal, way), 128 + getattr(signal, way)}
-        )
-        return (
-            None if code in expected | self._codes() else f"{self} ended by {way} with {code}: {self.output[-800:]!r}"
-        )
+        number = getattr(signal, way, 0)
+        expected = {-number, 128 + number} if number else set(range(128))
+        if code in expected | self._codes() and (number or not CRASH.search(self.output)):
+            return None
+        return f"{self} ended by {way} with {code}: {self.output[-800:]!r}"
 
     def _codes(self) -> set[int]:
         """Return how it may end by itself: lines end with the run, a verb may refuse, a dashboard stays."""
