@@ -172,6 +172,7 @@ class Fuzz:
         self.inputs: collections.deque[str] = collections.deque(maxlen=KEPT)
         self.done: collections.Counter[str] = collections.Counter()
         self.looks = 0
+        self._due: list[Callable[[str], None]] = []
         self.context = zmq.Context()
         self.onlookers: dict[str, tuple[Onlooker, Callable[[], Onlooker]]] = {}
         self.run_ids: set[str] = set()
@@ -336,7 +337,10 @@ class Fuzz:
             self.commands, self.commands, self.frames, self.oversized, self.subscriptions, self.unread_fills,
             self.handshakes, self.connects,
         )  # fmt: skip
-        attack = self.random.choice(attacks)
+        if not self._due:
+            # Each of them comes as often as the others, in an order by chance.
+            self._due = self.random.sample(attacks, len(attacks))
+        attack = self._due.pop()
         kind = "pub" if attack == self.subscriptions else "cmd" if attack in attacks[:6] else None
         address = directory.address(who, kind or self.random.choice(("pub", "cmd")))
         self.done[attack.__name__] += 1

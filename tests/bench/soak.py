@@ -38,11 +38,11 @@ PERIOD_S: Final = 5.0
 STEADY: Final = "steady"
 SUPERVISOR: Final = (Bound(150, 24), Bound(128, 4), Bound(40, 4))
 RANK: Final = (Bound(1500, 24), Bound(200, 4), Bound(100, 4))
-DASHBOARD: Final = (Bound(300, 40), Bound(400, 4), Bound(40, 4))
+DASHBOARD: Final = (Bound(400, 48), Bound(400, 4), Bound(40, 4))
 LINES: Final = (Bound(150, 24), Bound(400, 4), Bound(40, 4))
 ANY_SUPERVISOR: Final = (Bound(150), Bound(128), Bound(40))
 ANY_RANK: Final = (Bound(1500), Bound(200), Bound(100))
-ANY_ONLOOKER: Final = (Bound(300), Bound(400), Bound(40))
+ANY_ONLOOKER: Final = (Bound(400), Bound(400), Bound(40))
 FILES: Final = Bound(3000)
 """Twenty ended runs of a base are kept, with a few dozen files each."""
 FOLDER_MIB: Final = Bound(2000)
