@@ -173,6 +173,7 @@ class Fuzz:
         self.done: collections.Counter[str] = collections.Counter()
         self.looks = 0
         self._due: list[Callable[[str], None]] = []
+        self._files_due: list[tuple[Path, Path]] = []
         self.context = zmq.Context()
         self.onlookers: dict[str, tuple[Onlooker, Callable[[], Onlooker]]] = {}
         self.run_ids: set[str] = set()
@@ -438,22 +439,29 @@ class Fuzz:
 
     # Files.
 
+    def _files(self) -> list[tuple[Path, Path]]:
+        """Return what is read of both runs, each with the folder of the run; settings and draft among the first's."""
+        names = (
+            "run.json", "frozen.json", "run.db", "run.db-wal", "logs/torchrun.log", "logs/supervisor.log",
+            "logs/rank-0.log", "ranks/0.json", "ranks/1.json", "ranks/77.json", "ranks/x.json", "ranks/-1.json",
+            "decisions/1", "decisions/99", "decisions/x",
+        )  # fmt: skip
+        found = [(run.path, run.path / name) for run in (self.real, self.fake) for name in names]
+        own = (self.settings, self.folder / "state" / "ddptop" / "launch.json")
+        return [*found, *((self.real.path, path) for path in own)]
+
     def attack_file(self) -> None:
         """Put something else in the place of one file for a while."""
-        directory = self.random.choice((self.real, self.fake)).path
-        names = (
-            "run.json", "run.json", "frozen.json", "run.db", "run.db-wal", "logs/torchrun.log", "logs/supervisor.log",
-            "logs/rank-0.log", "ranks/0.json", "ranks/1.json",
-            f"ranks/{self.random.choice((77, 'x', '-1'))}.json", f"decisions/{self.random.choice((1, 2, 99, 'x'))}",
-        )  # fmt: skip
-        targets = [directory / name for name in names]
-        targets += [self.settings, self.folder / "state" / "ddptop" / "launch.json"]
-        target = self.random.choice(targets)
+        if not self._files_due:
+            # Each file comes as often as the others, in an order by chance.
+            self._files_due = self._files()
+            self.random.shuffle(self._files_due)
+        directory, target = self._files_due.pop()
         pristine = {path: path.read_bytes() for path in (directory / "run.json",)}
         whole = target.read_bytes()[: 1 << 20] if target.is_file() else b'{"at_ns":1,"who":"x"}'
         with self._replaced(target) as hostile:
             kind = self._damage(hostile, whole, target)
-            self.done[f"{target.name if target.suffix != '.json' or 'run' in target.name else target.parent.name}"] += 1
+            self.done[target.name if target.parent == directory else f"{target.parent.name}/{target.name}"] += 1
             self.note(f"{kind} in place of {target}", hostile.read_bytes() if kind in ("damaged", "cut") else b"")
             with contextlib.suppress(OSError):
                 hostile.rename(target)
