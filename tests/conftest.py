@@ -15,6 +15,15 @@ from ddptop.agent import rundir
 from ddptop.agent.group import ladder
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let `--dist loadfile` hand out the files as they are collected: those with real ranks come first.
+
+    By the number of their tests, its own order, they would come last, and one worker would wait for the other.
+    """
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def _end_everything_in(base: Path) -> None:
     for folder in base.iterdir():
         try:

@@ -82,12 +82,14 @@ class Link:
         *,
         onlooker: bool = False,
         looks_back: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open a run.
 
         An `onlooker` changes nothing about it, not even the record of an end that nobody saw; one that
-        `looks_back` keeps more of the past than a picture of now takes.
+        `looks_back` keeps more of the past than a picture of now takes. The `clock` bounds each `poll`.
         """
+        self._clock = clock
         self._thresholds = thresholds
         self._looks_back = looks_back
         self._who = who
@@ -148,7 +150,7 @@ class Link:
                 past.history.complete = False
                 past.history.only_earlier = self._run.state in ENDED_STATES
         # What is recorded by then reaches up to what the ranks themselves still tell.
-        self._earlier_due = time.monotonic() + 2 * recorder.BATCH_S
+        self._earlier_due = self._clock() + 2 * recorder.BATCH_S
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""
@@ -177,17 +179,17 @@ class Link:
             self._context.destroy(linger=0)
             self._open(self._next)
             self._next = None
-        now = time.monotonic()
+        now = self._clock()
         if now >= self._look_due:
             self._look()
             # Many ranks that start have many records; what it takes to read them leaves time for the screen.
-            self._look_due = now + max(LOOK_S, 10 * (time.monotonic() - now))
+            self._look_due = now + max(LOOK_S, 10 * (self._clock() - now))
         if now >= self._survey_due:
             self._survey()
             self._survey_due = now + SURVEY_S
         if self._brief:
             self._follow_watched()
-        deadline = time.monotonic() + DRAIN_S
+        deadline = self._clock() + DRAIN_S
         if self._replay is None or not self._generation:
             self._drain(self._sub, deadline)
             self._drain(self._near, deadline)
@@ -203,12 +205,12 @@ class Link:
         """Say which ranks' records are looked at; those of a small group come anyway."""
         if ranks != self._wanted:
             self._wanted = ranks
-            self._watch_due = time.monotonic() + REST_S
+            self._watch_due = self._clock() + REST_S
 
     def _follow_watched(self) -> None:
         """Connect to the ranks that are watched now, and to no others."""
         known = sorted(self._wanted & self._listened)[:MOST_WATCHED]
-        if time.monotonic() < self._watch_due or self._watched.keys() == set(known):
+        if self._clock() < self._watch_due or self._watched.keys() == set(known):
             return
         for rank in self._watched.keys() - set(known):
             self._near.disconnect(self._watched.pop(rank))
@@ -219,7 +221,7 @@ class Link:
                 self._near.connect(self._watched[rank])
 
     def _drain(self, socket: zmq.Socket[bytes], deadline: float) -> None:
-        while time.monotonic() < deadline:
+        while self._clock() < deadline:
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -235,7 +237,7 @@ class Link:
             return
         for message in self._replay:
             self.store.recall(message, time.time())
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 return
         self._replay = None
 
@@ -274,13 +276,13 @@ class Link:
         past = self.store.past
         if past is None or self._earlier is None or self._replay is not None or self._fills:
             return
-        if self._run.state not in ENDED_STATES and time.monotonic() < self._earlier_due:
+        if self._run.state not in ENDED_STATES and self._clock() < self._earlier_due:
             return
         # After a restart they are there already.
         for message in self._earlier if not self._generation or past.history.only_earlier else ():
             if isinstance(message, wire.Steps):
                 past.take_earlier(message)
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 return
         self._earlier = None
         past.history.complete_earlier()
@@ -352,15 +354,15 @@ class Link:
             whole, samples = max(LEAST_RECORDS, WHOLE_RECORDS // asked), min(MOST_SAMPLES, SAMPLES // asked)
             socket.send(wire.encode(wire.Fill(1, first, whole, samples)))
             self._tell_whole(whole=self._filled)
-            self._fills[rank] = (socket, 1, time.monotonic() + FILL_S)
+            self._fills[rank] = (socket, 1, self._clock() + FILL_S)
             self._asked.add(rank)
 
     def _take_fills(self) -> None:
-        deadline = time.monotonic() + (FILL_SLICE_S if self._filled else FIRST_FILL_S)
+        deadline = self._clock() + (FILL_SLICE_S if self._filled else FIRST_FILL_S)
         for rank, (socket, number, give_up) in list(self._fills.items()):
-            done = time.monotonic() > give_up
+            done = self._clock() > give_up
             while not done:
-                if time.monotonic() > deadline:
+                if self._clock() > deadline:
                     return
                 try:
                     answer = readable(socket.recv(zmq.NOBLOCK))
@@ -368,7 +370,7 @@ class Link:
                     break
                 if isinstance(answer, wire.Steps):
                     self.store.fill(rank, answer.steps, last=False)
-                    self._fills[rank] = (socket, number, time.monotonic() + FILL_S)
+                    self._fills[rank] = (socket, number, self._clock() + FILL_S)
                 done = isinstance(answer, wire.Reply) and answer.id == number
             if done:
                 self.store.fill(rank, (), last=True)

@@ -26,8 +26,9 @@ MOST_POLLS: Final = 4
 class Runs:
     """The `Fleet` of this user's run directories."""
 
-    def __init__(self, connect: Callable[[RunDir], Link]) -> None:
+    def __init__(self, connect: Callable[[RunDir], Link], clock: Callable[[], float] = time.monotonic) -> None:
         self._connect = connect
+        self._clock = clock
         self._host = Host()
         self._looking = threading.Lock()
         """A socket may change threads only with such a barrier between."""
@@ -42,7 +43,7 @@ class Runs:
     def survey(self, shown: RunLine | None) -> Survey:
         """Look at all runs; see `Fleet.survey`."""
         with self._looking:
-            lines = list(self._lines(shown, time.monotonic() + BUDGET_S))
+            lines = list(self._lines(shown, self._clock() + BUDGET_S))
             return Survey(sorted(lines, key=lambda line: line.over), self._host.look())
 
     def _lines(self, shown: RunLine | None, deadline: float) -> Iterable[RunLine]:
@@ -79,7 +80,7 @@ class Runs:
     def _line(self, run_id: str, link: Link, deadline: float) -> RunLine:
         for _ in range(MOST_POLLS):
             link.poll()
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 break
         line = line_of(link.frame(time.time()))
         if line.over and link.settled:

@@ -53,6 +53,7 @@ class FakeRank:
         self.pub, self.cmd = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
         for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
             socket.linger = 0
+            socket.maxmsgsize = wire.MAX_COMMAND_BYTES
             socket.bind(directory.address(rank, kind))
             seal(directory.address(rank, kind))
         self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
@@ -136,8 +137,12 @@ class FakeRank:
             pass
         try:
             while True:
-                peer, payload = self.cmd.recv_multipart(zmq.NOBLOCK)
-                command = wire.read_command(payload)
+                peer, *frames = self.cmd.recv_multipart(zmq.NOBLOCK)
+                try:
+                    (payload,) = frames
+                    command = wire.read_command(payload)
+                except (ValueError, wire.Unreadable):
+                    continue
                 if isinstance(command, wire.Fill):
                     for answer in self.history.since(command.first_seq, command.limit, command.earlier):
                         self.cmd.send_multipart([peer, answer])

@@ -12,6 +12,7 @@ import pytest
 from harness import ddptop
 
 from ddptop.agent import rundir
+from ddptop.tui.cli import main
 
 
 @pytest.fixture
@@ -47,13 +48,18 @@ def folder(tmp_path):
         (["atach"], "did you mean 'attach'"),
     ],
 )
-def test_bad_input_gives_one_line(folder, runtime, arguments, says):
+def test_bad_input_gives_one_line(folder, runtime, monkeypatch, capsys, arguments, says):
     """What is wrong and what to do, in one line; no run is made."""
     before = {path.name for path in runtime.iterdir()}
-    done = ddptop(*arguments, cwd=folder)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert says in done.stderr
+    # In this process: an interpreter for each of these lines would take most of the time.
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    output, errors = capsys.readouterr()
+    assert (ended.value.code, output) == (2, "")
+    assert len(errors.splitlines()) == 1, errors
+    assert says in errors
     # Runs that ended long ago may be tidied away meanwhile.
     assert {path.name for path in runtime.iterdir()} <= before
 

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from rich.cells import cell_len
 from textual.color import Color
+from textual.pilot import Pilot
 from textual.theme import Theme
 
 import ddptop.tui.theme
@@ -25,7 +26,7 @@ from ddptop.tui.settings import Look, Settings
 from ddptop.tui.theme import LETTERS, MARKS, THEMES, ink
 
 from .frames import EVIL, NOW, StillSource, verdict_frame
-from .test_app import seen
+from .test_app import seen, until
 
 TUI = Path(ddptop.tui.theme.__file__).parent
 DECORATION = {"rank-border", "row-chosen"}
@@ -141,14 +142,21 @@ SCREENS = ((), ("enter",), ("escape", "g"), ("escape", "k"), ("escape", "questio
 """Keys that show one screen after the other."""
 
 
+async def changed(pilot: Pilot[None], keys: tuple[str, ...], before: str) -> str:
+    """Press keys, and return what the screen shows once the run is on it and it is not what it was before."""
+    await pilot.press(*keys)
+    await until(pilot, lambda: seen(pilot.app).strip() and seen(pilot.app) != before, f"another screen after {keys}")
+    await pilot.pause()
+    return seen(pilot.app)
+
+
 async def test_every_screen_in_ascii_has_nothing_else() -> None:
     """Borders, bars, plots, marks, the footer and the palette: ASCII, in the same places."""
     app = DdptopApp(StillSource(verdict_frame()), clock=lambda: NOW, settings=Settings(look=Look(glyphs="ascii")))
     async with app.run_test(size=(120, 40)) as pilot:
+        text = ""
         for keys in SCREENS:
-            await pilot.press(*keys)
-            await pilot.pause(0.1)
-            text = seen(app)
+            text = await changed(pilot, keys, text)
             assert text.isascii(), {char for char in text if not char.isascii()}
             assert len({len(line) for line in text.splitlines()}) == 1
 
@@ -158,15 +166,13 @@ async def test_without_color_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("NO_COLOR", "1")
     app = DdptopApp(StillSource(verdict_frame()), clock=lambda: NOW)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.pause(0.1)
-        text = seen(app)
+        text = await changed(pilot, (), "")
         assert re.search("d+f+b+o+w+", text)
         assert "● RUNNING" in text
         assert "◀ slow" in text
         assert "┏━ 0" in text
         for keys in SCREENS:
-            await pilot.press(*keys)
-            await pilot.pause(0.1)
+            text = await changed(pilot, keys, text if keys else "")
             for segment in itertools.chain.from_iterable(app.screen._compositor.render_strips()):
                 for color in (segment.style and segment.style.color, segment.style and segment.style.bgcolor):
                     assert color is None or color.is_default, (keys, segment)

@@ -30,7 +30,7 @@ async def offered(pilot: Pilot[None], query: str = "") -> list[str]:
         return [str(prompt).splitlines()[0] for prompt in prompts]
 
     await until(pilot, lambda: any(query in text.lower() for text in texts()), "what it offers")
-    await pilot.pause(0.1)
+    await app.workers.wait_for_complete()
     return texts()
 
 

@@ -1,6 +1,6 @@
 """Does every kind of collective on two ranks, and prints what the agent saw of each as JSON.
 
-Run by the runner. With NO_HOOKS set, torch's own hooks are taken away first.
+Run by the runner, with the file at which the ranks meet. With NO_HOOKS set, torch's own hooks are taken away first.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import copy
 import gc
 import json
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -79,7 +80,7 @@ def nap(work: Callable[[], Any]) -> Callable[[], Any]:
     return late
 
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
 x = torch.ones(1000)
 watch("all_reduce", nap(lambda: dist.all_reduce(x)))
 watch("by name", lambda: imported_by_name(x))

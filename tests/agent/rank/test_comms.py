@@ -23,21 +23,31 @@ LATE_NS = 150_000_000
 
 
 @pytest.fixture(scope="module", params=["hooks", "wrapper"])
-def seen(request) -> dict[str, Any]:
+def seen(request, tmp_path_factory) -> dict[str, Any]:
     """What rank 0 saw of each kind of collective, with torch's hooks and without."""
     script = Path(__file__).with_name("collectives_script.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    meeting = tmp_path_factory.mktemp("comms") / "meet"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"NO_HOOKS": "1"} if request.param == "wrapper" else {})
-    done = subprocess.run(
-        [*command, "-m", "ddptop.agent", str(script)],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
-    assert len(reports) == 1, done.stdout + done.stderr
+    # Without torchrun, which takes as long to start as a rank.
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ddptop.agent", str(script), str(meeting)],
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        (out, errors), (_, others) = [rank.communicate() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    reports = [line for line in out.splitlines() if line.startswith("REPORT ")]
+    assert len(reports) == 1, out + errors + others
     return {"by": request.param} | json.loads(reports[0].removeprefix("REPORT "))
 
 
