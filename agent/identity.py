@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import psutil
@@ -31,7 +31,7 @@ _STATUS: Final = {
 class Process(msgspec.Struct, frozen=True):
     """A process that cannot be mistaken for a later one of the same number."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
     started: float
     """Seconds, from the start of the machine on Linux, so that setting the clock changes nothing."""
     boot: str = ""

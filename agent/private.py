@@ -7,12 +7,14 @@ reads the runs of others.  Knows no run, only paths.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
+import threading
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final
+from typing import BinaryIO, ClassVar, Final
 
 LARGEST_RECORD: Final = 1 << 20
 """Bytes of a record at most; what is larger was not written by us."""
@@ -106,20 +108,84 @@ def tail(path: Path, limit: int = 65536) -> bytes:
         return b""
 
 
+def write(path: Path, content: bytes) -> None:
+    """Write a new file that is ours alone, in the place of what one of its name has left there; follow no link.
+
+    Raises:
+        OSError: it is not whole, and the caller removes what there is of it.
+    """
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb", buffering=0) as file:
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) or 0 :]
+
+
 def replace(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; a reader never sees half of it.
 
     Raises:
         OSError: nothing was written.
     """
-    # The number of the process keeps two writers from sharing one temporary file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # The number of the thread keeps two writers from sharing one temporary file.
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
-        temporary.write_bytes(content)
+        write(temporary, content)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+class Hold:
+    """A shared lock on a folder by a process that lives in it: many hold one at a time, and each dies with its process.
+
+    Neither we remove a folder that is held nor do cleaners that go by age (tmpfiles.d(5): a directory with a BSD
+    lock is skipped, with all that is below it).  A forked child does not go on to hold what its parent holds.
+    """
+
+    _all: ClassVar[set[Hold]] = set()
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        status = os.fstat(descriptor)
+        self._folder = status.st_dev, status.st_ino
+        self._all.add(self)
+
+    @classmethod
+    def take(cls, path: Path) -> Hold:
+        """Return a hold on a folder.
+
+        Raises:
+            OSError: it is gone, or somebody is about to remove it.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Let go; a second time does nothing."""
+        self._all.discard(self)
+        descriptor, self._descriptor = self._descriptor, -1
+        with contextlib.suppress(OSError):
+            # A script that closes all descriptors to become a daemon has let go for us, and the number is its own now.
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) == self._folder:
+                os.close(descriptor)
+
+    @classmethod
+    def _forget(cls) -> None:
+        # To close a copy leaves the parent's lock as it is; it goes when the last copy does.
+        for hold in list(cls._all):
+            hold.release()
+
+
+os.register_at_fork(after_in_child=Hold._forget)
 
 
 class Claim:
@@ -132,8 +198,11 @@ class Claim:
         self._lock = lock
 
     @classmethod
-    def take(cls, path: Path) -> Claim | None:
+    def take(cls, path: Path, *, to_remove: bool = False) -> Claim | None:
         """Return the claim on the run in this folder, None while another process holds it.
+
+        Who wants it `to_remove` the folder gets it on a full disk too, where nobody can make the file: to be used
+        with `excludes_all`.
 
         Raises:
             OSError: the folder is gone, or cannot be written.
@@ -152,6 +221,8 @@ class Claim:
                 os.close(lock)
                 lock = -1
         except OSError as problem:
+            if to_remove and problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                return cls(folder, -1)
             for descriptor in (lock, folder):
                 if descriptor >= 0:
                     os.close(descriptor)
@@ -159,11 +230,20 @@ class Claim:
                 return None
             raise
 
+    def excludes_all(self, path: Path) -> bool:
+        """Say whether the folder at `path` is still the claimed one and nobody holds it; from then on nobody can."""
+        try:
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(self._folder), path.lstat())
+        except OSError:
+            return False
+
     def release(self) -> None:
         """Let go. By the folder itself, not by its name, which another run may have taken by now."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._NAME, dir_fd=self._folder)
-        os.close(self._lock)
+        if self._lock >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._NAME, dir_fd=self._folder)
+            os.close(self._lock)
         os.close(self._folder)
 
     def __enter__(self) -> Claim:

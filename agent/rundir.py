@@ -3,7 +3,8 @@
 One folder a run, `<base>/<run>/`, mode 0700, holding `run.json` (the run), `ranks/N.json`
 (one a rank, written by that rank alone), `logs/`, `run.db` (recorded by the supervisor)
 and the sockets.  Files are replaced atomically, so that a reader never sees half of one.
-The base is not `$XDG_RUNTIME_DIR`: logind removes that when the user's last session ends,
+Each folder bears a mark of ours, and nothing without it is listed or removed: the base may be a folder in
+use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind removes that when the user's last session ends,
 which is the very moment a detached run must outlive.  Knows neither torch nor textual.
 """
 
@@ -16,17 +17,24 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from ddptop.agent import private
+from ddptop.agent import marks, private, records
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
+from ddptop.agent.marks import Mark
+from ddptop.agent.private import Claim, Hold
 from ddptop.agent.private import RunDirError as RunDirError
+from ddptop.agent.records import ENGINE as ENGINE
+from ddptop.agent.records import MOST_RANKS as MOST_RANKS
+from ddptop.agent.records import Ended as Ended
+from ddptop.agent.records import Member as Member
+from ddptop.agent.records import Run as Run
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"
@@ -42,93 +50,18 @@ LEAST_ROOM: Final = 1 << 20
 """Bytes that must be free for a run to begin: its records, its sockets, the first of its logs."""
 _DEFAULT: Final = "ddptop-"
 """The folder of a user's runs, with the user's number after it."""
+MOST_ENTRIES: Final = 100_000
+"""Names looked at in one folder; who has put more there is not to hold everybody up."""
+_LETS_GO_S: Final = 1.0
+"""How long a supervisor may still hold a run that it has called over."""
 _SOCKET_PATH_LIMIT: Final = 107
 _LONGEST_SOCKET_NAME: Final = "9999.pub"
+_LONGEST_USER: Final = 10
+"""Digits of a user's number."""
 LONGEST_NAME: Final = 40
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """How one rank ended, by its own account; a rank that was killed leaves none."""
-
-    at_ns: int
-    exit_code: int
-    error: str | None = None
-    """Type and message of the exception that ended the script, one line."""
-    traceback: str | None = None
-    stopped_by: str | None = None
-    """Who asked for its end at a step boundary, where it ended because of that."""
-
-
-class Member(msgspec.Struct, frozen=True):
-    """One rank of a run, written by its own agent."""
-
-    rank: int
-    local_rank: int
-    world: int
-    process: Process
-    host: str
-    generation: int
-    pub: str
-    """Address of the PUB socket, `ipc://…`."""
-    cmd: str
-    """Address of the ROUTER socket."""
-    log: str | None
-    """File with the rank's output, or None where it goes to the terminal that started the run."""
-    ended: Ended | None = None
-
-
-ENGINE: Final = "torch.distributed.run"
-"""The module that torchrun is."""
-
-
-class Run(msgspec.Struct, frozen=True):
-    """A run: what was asked for, who looks after it, how it ended."""
-
-    run: str
-    run_id: str
-    program: str
-    """Catalogue name, script path or `-m module`, as the user gave it."""
-    arguments: tuple[str, ...]
-    """The program's own arguments."""
-    world: int
-    backend: str | None
-    device: str | None
-    created_at_ns: int
-    launched: bool
-    """True for `ddptop launch`, False for a job started by hand under the agent."""
-    cwd: str = ""
-    command: tuple[str, ...] = ()
-    """The torchrun command line that the supervisor starts."""
-    environment: dict[str, str] = {}
-    """What the launch adds to the environment of the ranks."""
-    placement: str = ""
-    """One line on why this device and backend were chosen."""
-    injected: str = ""
-    """Faults put into this run on purpose, one line; empty for an honest run."""
-    grace_s: float = 5.0
-    on_term: str = ""
-    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
-    supervisor: Process | None = None
-    torchrun: Process | None = None
-    state: str = "starting"
-    """Of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; an observer may know better."""
-    exit_code: int | None = None
-    ended_at_ns: int | None = None
-    cause: str | None = None
-    """The first cause of a failure, one line."""
-    cause_rank: int | None = None
-    max_restarts: int = 0
-    """How often torchrun starts the group anew when it fails."""
-    owner: int | None = None
-    """User whose run it is: a process of anybody else is none of it, whatever its environment says."""
-    killed_by: str | None = None
-    """Who asked for its end, so that another supervisor goes on with that."""
-
-    @property
-    def leader(self) -> str:
-        """What the process that starts the ranks is called: torchrun, or the program where it spawns them itself."""
-        return "torchrun" if not self.command or ENGINE in self.command else "the program"
+_LEFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}")
+"""What a run directory is called while it is made or removed."""
 
 
 def base() -> Path:
@@ -138,7 +71,7 @@ def base() -> Path:
         RunDirError: it cannot be made or written, or somebody else could look into it.
     """
     given = os.environ.get(BASE_VARIABLE)
-    path = Path(given).absolute() if given else Path(tempfile.gettempdir()) / f"{_DEFAULT}{os.getuid()}"
+    path = Path(given).absolute() if given else _default_base(os.getuid())
     advice = f"set {BASE_VARIABLE} to a short path of your own that can be written"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -153,6 +86,10 @@ def base() -> Path:
             f"runtime directory {path}: too long for socket paths by {longest - _SOCKET_PATH_LIMIT} "
             f"characters; {advice}"
         )
+    if not os.path.lexists(path / marks.NAME):
+        # On a full disk there is still something to be seen.
+        with contextlib.suppress(OSError):
+            marks.write(path, Mark(marks.BASE))
     return path
 
 
@@ -219,11 +156,12 @@ class RunDir:
         """
         try:
             private.check_folder(self.path, self.owner, "remove it")
-            return msgspec.json.decode(private.read(self.path / "run.json"), type=Run)
+            return records.decode(private.read(self.path / "run.json"), Run)
         except OSError as error:
-            raise RunDirError(f"run {self.name}: no record ({error.strerror}); see `ddptop ps`") from error
-        except msgspec.MsgspecError as error:
-            raise RunDirError(f"run {self.name}: damaged record, {error}; remove {self.path}") from error
+            where = self.path / "run.json"
+            raise RunDirError(f"run {self.name}: no record {where} ({error.strerror}); {self._cure}") from error
+        except ValueError as error:
+            raise RunDirError(f"run {self.name}: damaged record, {error}; {self._cure}") from error
 
     def write(self, run: Run) -> None:
         """Replace the run's record."""
@@ -236,14 +174,28 @@ class RunDir:
         return run
 
     def members(self) -> dict[int, Member]:
-        """Return the ranks that have reported, by rank, of the newest generation. Unreadable ones are left out."""
+        """Return the ranks that have reported, by rank, of the newest generation. Unreadable ones are left out.
+
+        So are those that the run does not have.  Their addresses and logs are those of this directory, whatever
+        the records say: a reader connects to nothing that somebody else names.
+        """
+        try:
+            world = self.read().world
+        except RunDirError:
+            world = MOST_RANKS
         found = {}
         for file in _files(self.path / "ranks", ".json"):
             try:
-                member = msgspec.json.decode(private.read(file), type=Member)
-            except (OSError, msgspec.MsgspecError):
+                member = records.decode(private.read(file), Member)
+            except (OSError, ValueError):
                 continue
-            found[member.rank] = member
+            if member.rank < world and file.stem == str(member.rank):
+                found[member.rank] = msgspec.structs.replace(
+                    member,
+                    pub=self.address(member.rank, "pub"),
+                    cmd=self.address(member.rank, "cmd"),
+                    log=None if member.log is None else str(self.rank_log(member.rank)),
+                )
         newest = max((member.generation for member in found.values()), default=0)
         return {rank: member for rank, member in sorted(found.items()) if member.generation == newest}
 
@@ -253,9 +205,36 @@ class RunDir:
 
     def remove_sockets(self) -> None:
         """Remove the socket files, which an ended run has no use for."""
+        if self.mark() is None:
+            return
         for suffix in (".pub", ".cmd"):
             for file in _files(self.path, suffix):
-                file.unlink(missing_ok=True)
+                if file.stem.isdecimal() or file.stem == "supervisor":
+                    file.unlink(missing_ok=True)
+
+    def mark(self) -> Mark | None:
+        """Return our mark in this directory, None where there is none: then it is somebody else's."""
+        return marks.read(self.path, marks.RUN)
+
+    def read_own(self) -> Run:
+        """Return the run as `read` does, and make sure that the directory is ours and that run's.
+
+        Raises:
+            RunDirError: it does not bear our mark, or has no readable record of the run that is marked.
+        """
+        mark = self.mark()
+        if mark is None:
+            raise RunDirError(f"{self.path}: ddptop did not make this (no mark of its own); it stays as it is")
+        if mark.format > marks.FORMAT:
+            raise RunDirError(f"run {self.name}: made by a newer ddptop (format {mark.format}); use that one")
+        run = self.read()
+        if run.run_id != mark.run_id:
+            raise RunDirError(f"run {self.name}: its record is of another run; {self._cure}")
+        return run
+
+    @property
+    def _cure(self) -> str:
+        return f"if no process of it lives, remove {self.path}"
 
 
 def create(run: Run) -> RunDir:
@@ -265,21 +244,34 @@ def create(run: Run) -> RunDir:
         RunDirError: the name is in use, or nothing can be written.
     """
     target = RunDir(base() / check_name(run.run))
+    if not 1 <= run.world <= MOST_RANKS:
+        raise RunDirError(f"run {run.run}: {run.world:,} ranks; a run has 1 to {MOST_RANKS:,}")
     _check_room(target.path.parent)
-    if target.path.exists():
+    if os.path.lexists(target.path):
         _make_way(target)
     staging = target.path.with_name(f".{run.run}.{secrets.token_hex(4)}")
     try:
-        for folder in (staging, staging / "ranks", staging / "logs"):
+        staging.mkdir(mode=0o700)
+    except OSError as error:
+        raise RunDirError(f"runtime directory {base()}: {error.strerror}; set {BASE_VARIABLE}") from error
+    hold = None
+    try:
+        # Held before it is marked: who meets a marked folder that nobody holds knows that its maker is dead.
+        hold = Hold.take(staging)
+        marks.write(staging, Mark(marks.RUN, run_id=run.run_id))
+        for folder in (staging / "ranks", staging / "logs"):
             folder.mkdir(mode=0o700)
         RunDir(staging).write(run)
         # Renaming onto a directory that is not empty fails: of two that come at once, one wins.
         staging.rename(target.path)
     except OSError as error:
-        shutil.rmtree(staging, ignore_errors=True)
-        if target.path.exists():
+        _empty(staging)
+        if os.path.lexists(target.path):
             raise RunDirError(f"run {run.run}: name already in use; choose another with --name") from error
         raise RunDirError(f"runtime directory {base()}: {error.strerror}; set {BASE_VARIABLE}") from error
+    finally:
+        if hold is not None:
+            hold.release()
     return target
 
 
@@ -294,55 +286,137 @@ def _check_room(folder: Path) -> None:
 
 def _make_way(target: RunDir) -> None:
     try:
-        old = target.read()
-    except RunDirError:
-        old = None
-    if old is not None and old.state not in ENDED_STATES:
-        raise RunDirError(
-            f"run {target.name}: already there ({old.state}); `ddptop attach {target.name}` shows it, "
-            f"or choose another --name"
-        )
-    shutil.rmtree(target.path, ignore_errors=True)
+        _adopt(target)
+        old = target.read_own()
+        if old.state in ENDED_STATES:
+            # It says so a moment before its supervisor lets go of it.
+            _take_away(target, old.run_id, _LETS_GO_S)
+            return
+    except RunDirError as problem:
+        raise RunDirError(f"{problem}; or choose another --name") from problem
+    raise RunDirError(
+        f"run {target.name}: already there ({old.state}); `ddptop attach {target.name}` shows it, "
+        f"or choose another --name"
+    )
+
+
+def remove(directory: RunDir) -> None:
+    """Remove a run that is over, with all its files.
+
+    Raises:
+        RunDirError: it is not ours, not over, somebody still lives in it, or it cannot be removed.
+    """
+    run = directory.read_own()
+    if run.state not in ENDED_STATES:
+        raise RunDirError(f"run {directory.name}: not over ({run.state}); `ddptop kill {directory.name}` ends it")
+    _take_away(directory, run.run_id)
+
+
+def discard(directory: RunDir) -> None:
+    """Take back a run that was just made and that nobody has started.
+
+    Raises:
+        RunDirError: as for `remove`.
+    """
+    _take_away(directory, directory.read_own().run_id)
+
+
+def _take_away(directory: RunDir, run_id: str, patience_s: float = 0.0) -> None:
+    name, path = directory.name, directory.path
+    deadline = time.monotonic() + patience_s
+    gone = path.with_name(f".{name}.{secrets.token_hex(4)}")
+    try:
+        while (claim := Claim.take(path, to_remove=True)) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if claim is None:
+            raise RunDirError(f"run {name}: somebody still looks after it; `ddptop kill {name}` ends it")
+        with claim:
+            while not (alone := claim.excludes_all(path)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            # Agents of older versions hold nothing: their processes are looked for.
+            if not alone or any(is_alive(member.process) for member in directory.members().values()):
+                raise RunDirError(f"run {name}: a process of it still lives; `ddptop kill {name}` ends it")
+            # Nobody else removes it now, so that this is what goes.
+            if directory.read_own().run_id != run_id:
+                raise RunDirError(f"run {name}: another run has taken the name meanwhile")
+            path.rename(gone)
+            _empty(gone)
+    except OSError as error:
+        raise RunDirError(f"run {name}: {path} could not be removed ({error.strerror}); see its permissions") from error
+
+
+def _empty(folder: Path) -> None:
+    """Remove a folder of ours, its mark last: what stays of it after a failure is still known for ours."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != marks.NAME:
+                os.unlink(entry.path)
+        if set(os.listdir(folder)) <= {marks.NAME}:
+            (folder / marks.NAME).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def runs() -> list[RunDir]:
     """Return every run directory of this user, newest first."""
-    return _newest_first(_stamped(base(), os.getuid()))
+    return runs_in(base(), os.getuid())
 
 
-def runs_of_all() -> list[RunDir]:
-    """Return every run directory that this user may look into, newest first: root sees those of all users.
+def runs_in(folder: Path, owner: int) -> list[RunDir]:
+    """Return the run directories in a base of that user's, newest first: what bears our mark and a sound record."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in islice(entries, MOST_ENTRIES):
+            if not _NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                continue
+            run = RunDir(Path(entry.path), owner)
+            try:
+                _adopt(run)
+                found.append((run.read_own().created_at_ns, run))
+            except RunDirError:
+                continue
+    return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
-    Found are runs in the default place and in this user's own; where another user has set
-    `DDPTOP_RUNTIME_DIR` is not known here.
+
+def bases_of_others() -> dict[int, Path]:
+    """Return the bases of other users in the default place, by user.
+
+    Where another user has set `DDPTOP_RUNTIME_DIR` is not known here.
     """
-    found = {own.path: (own, at) for own, at in _stamped(base(), os.getuid())}
-    for folder in Path(tempfile.gettempdir()).glob(f"{_DEFAULT}*"):
-        uid = folder.name.removeprefix(_DEFAULT)
-        if not uid.isdecimal():
-            continue
-        try:
-            private.check_folder(folder, int(uid), "")
-            found.update({other.path: (other, at) for other, at in _stamped(folder, int(uid))})
-        except (OSError, RunDirError):
-            # Not that user's own: whatever stands in it, nobody's run can be trusted to.
-            continue
-    return _newest_first(found.values())
+    found = {}
+    with os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            number = entry.name.removeprefix(_DEFAULT)
+            if number == entry.name or not (number.isascii() and number.isdecimal()) or len(number) > _LONGEST_USER:
+                continue
+            uid = int(number)
+            # Only one folder is a user's own, whatever else is called much like it.
+            if uid == os.getuid() or str(uid) != number:
+                continue
+            with contextlib.suppress(OSError, RunDirError):
+                private.check_folder(Path(entry.path), uid, "")
+                found[uid] = Path(entry.path)
+    return found
 
 
-def _newest_first(stamped: Iterable[tuple[RunDir, int]]) -> list[RunDir]:
-    return [run for run, _ in sorted(stamped, key=lambda pair: pair[1], reverse=True)]
+def _default_base(uid: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"{_DEFAULT}{uid}"
 
 
-def _stamped(folder: Path, owner: int) -> Iterator[tuple[RunDir, int]]:
-    for entry in folder.iterdir():
-        if entry.name.startswith(".") or not entry.is_dir():
-            continue
-        found = RunDir(entry, owner)
-        try:
-            yield found, found.read().created_at_ns
-        except RunDirError:
-            continue
+def _adopt(directory: RunDir) -> None:
+    """Mark a run that an older version has made, which marked none: only in the default base of this user.
+
+    That folder is nobody else's by name, owner and mode, so that a sound record under its run's name tells enough.
+    """
+    if directory.owner != os.getuid() or directory.path.parent != _default_base(directory.owner):
+        return
+    if os.path.lexists(directory.path / marks.NAME):
+        return
+    with contextlib.suppress(OSError, RunDirError):
+        run = directory.read()
+        if run.run == directory.name and run.run_id:
+            marks.write(directory.path, Mark(marks.RUN, run_id=run.run_id))
 
 
 def find(prefix: str) -> RunDir:
@@ -363,14 +437,28 @@ def find(prefix: str) -> RunDir:
 
 
 def prune() -> None:
-    """Remove all but the newest `KEEP_ENDED` ended runs, and what crashed launches left half made."""
-    ended = [run for run in runs() if _is_over(run)]
-    for run in ended[KEEP_ENDED:]:
-        shutil.rmtree(run.path, ignore_errors=True)
-    for entry in base().glob(".*.????????"):
-        with contextlib.suppress(OSError):
-            if time.time() - entry.stat().st_mtime > 60:
-                shutil.rmtree(entry, ignore_errors=True)
+    """Remove all but the newest `KEEP_ENDED` ended runs, and what launches and removals that broke off have left."""
+    for run in [run for run in runs() if _is_over(run)][KEEP_ENDED:]:
+        with contextlib.suppress(RunDirError):
+            remove(run)
+    with os.scandir(base()) as entries:
+        left = [entry for entry in islice(entries, MOST_ENTRIES) if _LEFT.fullmatch(entry.name)]
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            _clear_away(Path(entry.path))
+
+
+def _clear_away(folder: Path) -> None:
+    """Remove a half made or half removed run directory that bears our mark and whose maker is dead."""
+    with contextlib.suppress(OSError, RunDirError):
+        private.check_folder(folder, os.getuid(), "")
+        if (mark := marks.read(folder, marks.RUN)) is None or mark.format > marks.FORMAT:
+            return
+        # Its maker holds it up to the moment that it bears its own name, and so does who removes it.
+        if (claim := Claim.take(folder, to_remove=True)) is not None:
+            with claim:
+                if claim.excludes_all(folder):
+                    _empty(folder)
 
 
 def _is_over(run: RunDir) -> bool:
@@ -383,6 +471,7 @@ def _is_over(run: RunDir) -> bool:
 
 def _files(folder: Path, suffix: str) -> list[Path]:
     try:
-        return [entry for entry in folder.iterdir() if entry.suffix == suffix]
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in islice(entries, MOST_ENTRIES) if entry.name.endswith(suffix)]
     except OSError:
         return []

@@ -6,13 +6,13 @@ looked for but not imported.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import os
 import re
 import secrets
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterable
@@ -222,7 +222,8 @@ def _start(run: Run, who: str) -> RunDir:
     try:
         supervisor.start(directory)
     except OSError as problem:
-        shutil.rmtree(directory.path, ignore_errors=True)
+        with contextlib.suppress(rundir.RunDirError):
+            rundir.discard(directory)
         raise RequestError(f"the supervisor could not be started: {problem}") from problem
     return directory
 

@@ -48,7 +48,7 @@ def _ps(options: argparse.Namespace) -> int:
     from ddptop.tui import status
 
     succession.tidy()
-    pictures = _frames(rundir.runs_of_all() if options.all else rundir.runs())
+    pictures = _frames(rundir.runs())
     if options.all and os.getuid() != 0:
         print("ddptop: only root sees the runs of others: sudo ddptop ps --all", file=sys.stderr)
     if options.json:

@@ -1,0 +1,123 @@
+"""What is written down of a run and of each of its ranks, and the bounds of what is believed when it is read.
+
+Whoever may write into a run directory may write anything: numbers are bounded where they are decoded, so
+that nothing further in has to fear them.  Knows no paths.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from ddptop.agent.identity import Process
+from ddptop.agent.text import clean_line
+
+MOST_RANKS: Final = 65_536
+"""Ranks of a run at most; a record that tells of more is damaged."""
+
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+_World = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+_Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""Nanoseconds since the epoch."""
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 32)]
+_User = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+Record = TypeVar("Record")
+
+
+def decode(content: bytes, kind: type[Record]) -> Record:
+    """Return the record that a file holds.
+
+    Raises:
+        ValueError: it holds none, one line.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise ValueError(clean_line(str(error), 200)) from error
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How one rank ended, by its own account; a rank that was killed leaves none."""
+
+    at_ns: _Moment
+    exit_code: _Code
+    error: str | None = None
+    """Type and message of the exception that ended the script, one line."""
+    traceback: str | None = None
+    stopped_by: str | None = None
+    """Who asked for its end at a step boundary, where it ended because of that."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One rank of a run, written by its own agent."""
+
+    rank: _Rank
+    local_rank: _Rank
+    world: _World
+    process: Process
+    host: str
+    generation: _Count
+    pub: str
+    """Address of the PUB socket, `ipc://…`. Kept for older readers: whoever connects computes it."""
+    cmd: str
+    """Address of the ROUTER socket; the same holds."""
+    log: str | None
+    """File with the rank's output, or None where it goes to the terminal that started the run."""
+    ended: Ended | None = None
+
+
+ENGINE: Final = "torch.distributed.run"
+"""The module that torchrun is."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A run: what was asked for, who looks after it, how it ended."""
+
+    run: str
+    run_id: str
+    program: str
+    """Catalogue name, script path or `-m module`, as the user gave it."""
+    arguments: tuple[str, ...]
+    """The program's own arguments."""
+    world: _World
+    backend: str | None
+    device: str | None
+    created_at_ns: _Moment
+    launched: bool
+    """True for `ddptop launch`, False for a job started by hand under the agent."""
+    cwd: str = ""
+    command: tuple[str, ...] = ()
+    """The torchrun command line that the supervisor starts."""
+    environment: dict[str, str] = {}
+    """What the launch adds to the environment of the ranks."""
+    placement: str = ""
+    """One line on why this device and backend were chosen."""
+    injected: str = ""
+    """Faults put into this run on purpose, one line; empty for an honest run."""
+    grace_s: _Seconds = 5.0
+    on_term: str = ""
+    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
+    supervisor: Process | None = None
+    torchrun: Process | None = None
+    state: str = "starting"
+    """Of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; an observer may know better."""
+    exit_code: _Code | None = None
+    ended_at_ns: _Moment | None = None
+    cause: str | None = None
+    """The first cause of a failure, one line."""
+    cause_rank: _Rank | None = None
+    max_restarts: _Count = 0
+    """How often torchrun starts the group anew when it fails."""
+    owner: _User | None = None
+    """User whose run it is: a process of anybody else is none of it, whatever its environment says."""
+    killed_by: str | None = None
+    """Who asked for its end, so that another supervisor goes on with that."""
+
+    @property
+    def leader(self) -> str:
+        """What the process that starts the ranks is called: torchrun, or the program where it spawns them itself."""
+        return "torchrun" if not self.command or ENGINE in self.command else "the program"
