@@ -82,11 +82,22 @@ def read(descriptor: int, position: int, most: int) -> Piece:
     begin = _seek(descriptor, position, os.SEEK_DATA)
     if begin is None:
         # Nothing but a hole, or nothing at all, up to the end.
-        end = os.fstat(descriptor).st_size
-        return Piece(max(position, end), max(0, end - position), b"")
+        size = os.fstat(descriptor).st_size
+        return Piece(max(position, size), max(0, size - position), b"")
     end = _seek(descriptor, begin, os.SEEK_HOLE)
     length = most if end is None else min(most, max(1, end - begin))
     return Piece(begin, begin - position, os.pread(descriptor, length, begin))
+
+
+def before_hole(descriptor: int, position: int) -> int:
+    """Return where the hole begins that a position lies in, and the position itself where it lies in none."""
+    found = 0
+    while (hole := _seek(descriptor, found, os.SEEK_HOLE)) is not None and hole <= position:
+        data = _seek(descriptor, hole, os.SEEK_DATA)
+        if data is None or data > position:
+            return hole
+        found = data
+    return position
 
 
 def _seek(descriptor: int, position: int, what: int) -> int | None:

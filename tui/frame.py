@@ -238,6 +238,8 @@ class Frame:
     """How often torchrun may start the group anew."""
     placed: bool = False
     """True where ranks have coordinates."""
+    size_bytes: int | None = None
+    """What its directory takes on the disk, logs included; None where nobody has looked."""
 
     def rank(self, number: int) -> RankFrame | None:
         """Return a rank by its number."""

@@ -136,8 +136,8 @@ class Store:
     def recall(self, recorded: wire.Steps, now: float) -> None:
         """Take in recorded steps, of which earlier ones may have been left out."""
         self._follow(recorded.generation, now)
-        if recorded.generation == self._generation:
-            self.fill(recorded.rank, recorded.steps, last=False)
+        if recorded.generation == self._generation and recorded.rank in self._ranks:
+            self._ranks[recorded.rank].recall(recorded.steps)
 
     def _greet(self, hello: wire.Hello, now: float) -> None:
         model = self._ranks.get(hello.rank)

@@ -20,7 +20,7 @@ _MOST_ENTRIES: Final = 200_000
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes that a run directory takes on the disk, logs included; what cannot be looked at counts nothing."""
+    """Return the bytes that a run directory takes on the disk, logs included; what cannot be looked at counts 0."""
     total = 0
     left = _MOST_ENTRIES
     folders = [(path, 0)]
