@@ -24,7 +24,7 @@ from ddptop.agent import wire
 from ddptop.agent.group import recording, room
 from ddptop.agent.group.floods import SUPERVISOR, Flood, Source, sound
 from ddptop.agent.group.logs import Logs
-from ddptop.agent.group.ring import Ring
+from ddptop.agent.group.ring import BATCH_SHARE, Ring
 from ddptop.agent.records import RUN_BYTES
 from ddptop.agent.rundir import Member
 
@@ -41,8 +41,6 @@ FILL_S: Final = 5.0
 
 _MOST_A_BATCH: Final = 20_000
 _MOST_BATCH_BYTES: Final = 8 << 20
-_BATCH_SHARE: Final = 16
-"""Of a run's room a batch is at most one part in so many."""
 _HIGH_WATER: Final = 10_000
 _LARGEST_MESSAGE: Final = 64 << 20
 """A rank keeps 32 MiB of records, and sends no more at once."""
@@ -281,7 +279,7 @@ class Recorder:
         with contextlib.suppress(queue.Empty):
             while True:
                 rows += self._guarded(self._own_rows, self._own.get_nowait())
-        most = min(_MOST_BATCH_BYTES, self._budget // _BATCH_SHARE)
+        most = min(_MOST_BATCH_BYTES, self._budget // BATCH_SHARE)
         taken = 0
         try:
             for _ in range(_MOST_A_BATCH):

@@ -23,6 +23,8 @@ LEAST_BYTES: Final = 256 << 10
 """Room that a recording has in any case: its tables, who the ranks were, and some hundred events."""
 _JOURNAL_SHARE: Final = 8
 """Of so many bytes one is for the journal (`run.db-wal`)."""
+BATCH_SHARE: Final = 16
+"""Of so many bytes one is for what is written before there is room for it again."""
 _LARGEST_JOURNAL: Final = 16 << 20
 _PIECE_BYTES: Final = 4 << 20
 _A_RANK: Final = 8 << 10
@@ -83,7 +85,7 @@ class Ring:
                 self._measure(connection)
                 self._journal_bytes = min(_LARGEST_JOURNAL, max(LEAST_BYTES, budget) // _JOURNAL_SHARE)
                 (page,) = connection.execute("PRAGMA page_size").fetchone()
-                connection.execute(f"PRAGMA wal_autocheckpoint = {max(16, self._journal_bytes // 4 // page)}")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {max(16, self._journal_bytes // 2 // page)}")
                 connection.execute(f"PRAGMA journal_size_limit = {self._journal_bytes}")
             except sqlite3.Error:
                 connection.close()
@@ -122,7 +124,7 @@ class Ring:
         if self._connection is None:
             return True
         room = max(LEAST_BYTES, budget)
-        room -= room // _JOURNAL_SHARE
+        room -= room // _JOURNAL_SHARE + room // BATCH_SHARE
         deadline = time.monotonic() + seconds
         while (used := self.used) > room and any(self._sizes.values()):
             if time.monotonic() > deadline and used < room + room // _JOURNAL_SHARE:
@@ -141,7 +143,7 @@ class Ring:
     def _thin(self, connection: sqlite3.Connection, level: int) -> None:
         """Move what stays of the oldest stretch of a level to the next one."""
         size = self._sizes[level]
-        most = min(size // 4, max(_PIECE_BYTES, self._world * _A_RANK))
+        most = min(size // 8, max(_PIECE_BYTES, self._world * _A_RANK))
         last, taken = 0, 0
         rows: list[Stored] = []
         query = (
