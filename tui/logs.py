@@ -21,14 +21,18 @@ LINE_BYTES = 64 << 10
 def show(directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[str], None]) -> None:
     """Print the log of a rank, or of all ranks with the rank before each line."""
     tails = [Tail(path, label) for path, label in _sources(directory, rank)]
-    while True:
-        over = not follow or census.survey(directory).state in ENDED_STATES
+    try:
+        while True:
+            over = not follow or census.survey(directory).state in ENDED_STATES
+            for tail in tails:
+                for line in tail.lines():
+                    say(line)
+            if over:
+                return
+            time.sleep(POLL_S)
+    finally:
         for tail in tails:
-            for line in tail.lines():
-                say(line)
-        if over:
-            return
-        time.sleep(POLL_S)
+            tail.close()
 
 
 def exists(directory: RunDir) -> bool:
@@ -73,6 +77,12 @@ class Tail:
                 yield self._cleaned(line)
             if len(self._partial) >= LINE_BYTES:
                 yield from self._rest()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _rest(self) -> Iterator[str]:
         """Yield what there is of a line."""

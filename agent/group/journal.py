@@ -29,7 +29,10 @@ def note(directory: RunDir, event: wire.Event) -> None:
         living = [rank for rank, member in directory.members().items() if is_alive(member.process) and not member.ended]
         if living:
             _tell(directory, living[0], event)
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(_open(directory.database)) as connection:
+        with (
+            contextlib.suppress(sqlite3.Error, UnicodeDecodeError),
+            contextlib.closing(_open(directory.database)) as connection,
+        ):
             connection.execute(_SCHEMA)
             with connection:
                 connection.execute("INSERT INTO events VALUES(?, ?)", (event.at_ns, wire.encode(event)))
@@ -39,7 +42,7 @@ def events(database: Path) -> list[wire.Event]:
     """Return what was recorded of a run, oldest first; what cannot be read is left out."""
     found = []
     if database.exists():
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(_open(database)) as connection:
+        with contextlib.suppress(sqlite3.Error, UnicodeDecodeError), contextlib.closing(_open(database)) as connection:
             for (payload,) in connection.execute("SELECT payload FROM events ORDER BY at_ns, rowid"):
                 with contextlib.suppress(wire.Unreadable):
                     message = wire.read_telemetry(payload)

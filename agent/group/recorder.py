@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -356,7 +355,7 @@ class Recorder:
         new, rows = bool(rows), self._owed + rows
         try:
             odd = self._ring.write(rows, self._room)
-        except sqlite3.Error as error:
+        except recording.DAMAGE as error:
             self.failures += new
             self._owe([row for row in rows if not row[0].startswith("INSERT INTO steps")])
             self._say("failure", f"recording fails, history will have gaps: {error}")
@@ -385,7 +384,7 @@ class Recorder:
                 return
             self._said.discard("held up")
             fits = self._ring.keep_within(self._room, THIN_S)
-        except sqlite3.Error as error:
+        except recording.DAMAGE as error:
             self.failures += 1
             # Nothing makes room any more, so that nothing may take it.
             self._held_up = True

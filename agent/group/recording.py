@@ -20,6 +20,8 @@ from ddptop.agent.group.thinning import without_seen
 
 NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""
+DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
+"""Raised for a file that cannot be used; the second where SQLite quotes what it cannot make sense of."""
 _SUPERVISOR: Final = -1
 _PIECE: Final = 500
 """Rows read at a time: a millisecond or two."""
@@ -72,9 +74,9 @@ def read_history(database: Path) -> Iterator[wire.Telemetry]:
 
 def _generations(database: Path) -> list[int]:
     found: set[int] = set()
-    with contextlib.suppress(sqlite3.Error), _reader(database) as connection:
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
         for source in ("latest", *map(table, levels(connection))):
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(*DAMAGE):
                 found.update(number for (number,) in connection.execute(f"SELECT DISTINCT generation FROM {source}"))
     return sorted(number for number in found if isinstance(number, int))
 
@@ -98,13 +100,13 @@ def read_end(database: Path) -> Iterator[wire.Telemetry]:
 def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
     """Give back the newest messages with steps, at most so many, oldest first."""
     rows: list[tuple[Any, ...]] = []
-    with contextlib.suppress(sqlite3.Error), _reader(database) as connection:
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
         # One moment of the file, while its writer moves rows from level to level.
         connection.execute("BEGIN")
         for level in reversed(levels(connection)):
             if len(rows) >= most:
                 break
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(*DAMAGE):
                 query = f"SELECT payload FROM {table(level)} ORDER BY rowid DESC LIMIT ?"
                 rows.extend(connection.execute(query, (most - len(rows),)))
     yield from _messages(rows[::-1])
@@ -133,9 +135,9 @@ def _walk(database: Path, generation: int | None = None) -> Iterator[wire.Teleme
 def _piece(database: Path, generation: int | None, done: dict[int, int]) -> list[tuple[Any, ...]]:
     """Return the next rows, of the highest level where there are any: what has moved up meanwhile comes first."""
     rows: list[tuple[Any, ...]] = []
-    with contextlib.suppress(sqlite3.Error), _reader(database) as connection:
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
         for level in levels(connection):
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(*DAMAGE):
                 for rowid, *values in connection.execute(
                     f"SELECT rowid, rank, generation, first_seq, last_seq, payload FROM {table(level)} "
                     "WHERE rowid > ? AND (? IS NULL OR generation = ?) ORDER BY rowid LIMIT ?",
@@ -162,7 +164,7 @@ def _messages(rows: list[tuple[Any, ...]]) -> Iterator[wire.Telemetry]:
 def _rows(database: Path, query: str, *values: int) -> list[tuple[Any, ...]]:
     """Return the rows of a query; those before the damage of a damaged file, none of an absent one."""
     rows: list[tuple[Any, ...]] = []
-    with contextlib.suppress(sqlite3.Error), _reader(database) as connection:
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
         rows.extend(connection.execute(query, values))
     return rows
 
@@ -209,10 +211,10 @@ def _reader(database: Path) -> Iterator[sqlite3.Connection]:
 def last_kept(database: Path) -> dict[int, tuple[int, int]]:
     """Return generation and number of the newest record in the file, by rank."""
     newest: dict[int, tuple[int, int]] = {}
-    with contextlib.suppress(sqlite3.Error), _reader(database) as connection:
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
         for level in levels(connection):
             query = f"SELECT rank, generation, max(last_seq) FROM {table(level)} GROUP BY rank, generation"
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(*DAMAGE):
                 for rank, generation, seq in connection.execute(query):
                     if isinstance(rank, int) and isinstance(generation, int) and isinstance(seq, int):
                         newest[rank] = max(newest.get(rank, NOTHING), (generation, seq))
@@ -226,7 +228,7 @@ def open_file(database: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(_SCHEMA)
-    except sqlite3.Error:
+    except DAMAGE:
         connection.close()
         raise
     return connection
@@ -235,6 +237,6 @@ def open_file(database: Path) -> sqlite3.Connection:
 def finish(connection: sqlite3.Connection) -> None:
     """Close the file for good."""
     # Leaving WAL mode takes run.db-wal and run.db-shm away; a reader that is still there keeps them.
-    with contextlib.suppress(sqlite3.Error):
+    with contextlib.suppress(*DAMAGE):
         connection.execute("PRAGMA journal_mode = DELETE")
     connection.close()
