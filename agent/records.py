@@ -16,6 +16,11 @@ from ddptop.agent.text import clean_line
 MOST_RANKS: Final = 65_536
 """Ranks of a run at most; a record that tells of more is damaged."""
 
+RUN_BYTES: Final = 512 << 20
+"""Room of a run on the disk, its logs included, where nobody says otherwise."""
+ALL_BYTES: Final = 4 << 30
+"""Room of all runs of a user together, where nobody says otherwise."""
+
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 _World = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -23,6 +28,7 @@ _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 32)]
 _User = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 Record = TypeVar("Record")
@@ -127,6 +133,10 @@ class Run(msgspec.Struct, frozen=True):
     """User whose run it is: a process of anybody else is none of it, whatever its environment says."""
     killed_by: str | None = None
     """Who asked for its end, so that another supervisor goes on with that."""
+    run_bytes: _Bytes = RUN_BYTES
+    """Room that it may take on the disk: its recording is thinned, and its logs are cut, to fit in."""
+    all_bytes: _Bytes = ALL_BYTES
+    """Room of all runs of its owner together: where they take more, the oldest ended ones are removed."""
 
     @property
     def leader(self) -> str:

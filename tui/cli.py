@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Final, NoReturn
 
-from ddptop.tui.verbs import config, control, kill, launch, listing, serving, watching
+from ddptop.tui.verbs import cleaning, config, control, kill, launch, listing, serving, watching
 from ddptop.tui.verbs.options import complain, on_terminal
 
 EPILOG = """\
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(carry=watching.home, plain=False)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser)
-    for family in (launch, watching, listing, control, kill, serving, config):
+    for family in (launch, watching, listing, control, kill, cleaning, serving, config):
         family.add(verbs)
     return parser
 

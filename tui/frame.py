@@ -233,6 +233,8 @@ class Frame:
     """How often it was started anew."""
     placed: bool = False
     """True where ranks have coordinates."""
+    size_bytes: int | None = None
+    """What its directory takes on the disk, logs included; None where nobody has looked."""
 
     def rank(self, number: int) -> RankFrame | None:
         """Return a rank by its number."""

@@ -7,6 +7,7 @@ bounded however long the run. Imports NumPy, so it is loaded only where somebody
 from __future__ import annotations
 
 import math
+import statistics
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -272,7 +273,7 @@ def _row(step: Step, memory: float) -> tuple[float, ...]:
         step.optimizer_ns / 1e6,
         math.nan if step.wait_ns is None else step.wait_ns / 1e6,
         step.other_ns / 1e6,
-        sum(calls) / len(calls) / 1e6 if calls else math.nan,
+        statistics.median(calls) / 1e6 if calls else math.nan,
         math.nan if step.samples is None or not step.wall_ns else step.samples / step.wall_ns * 1e9,
         math.nan if step.lr is None else _number(step.lr),
         memory,

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from ddptop.agent import injection, masking, rundir, wire
-from ddptop.agent.group import engine, journal, machine, succession, supervisor
+from ddptop.agent.group import engine, journal, machine, room, succession, supervisor
 from ddptop.agent.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI
+from ddptop.tui import settings
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
@@ -230,6 +233,7 @@ def refuse_to_resume(run: Run) -> str | None:
 
 
 def _start(run: Run, who: str) -> RunDir:
+    run = _with_room(run)
     directory = rundir.create(run)
     command = shlex.join((run.program, *masking.masked_words(run.arguments)))
     text = f"launched by {who}: {command}, world {run.world}"
@@ -241,6 +245,16 @@ def _start(run: Run, who: str) -> RunDir:
             rundir.discard(directory)
         raise RequestError(f"the supervisor could not be started: {problem}") from problem
     return directory
+
+
+def _with_room(run: Run) -> Run:
+    """Return the run with the room that the settings give it, made where other runs take it."""
+    try:
+        storage = settings.load().storage
+    except settings.SettingsError as problem:
+        raise RequestError(str(problem)) from problem
+    room.make_room(storage.all_mib << 20, lambda text, level: None)
+    return msgspec.structs.replace(run, run_bytes=storage.run_mib << 20, all_bytes=storage.all_mib << 20)
 
 
 def _next_name(name: str) -> str:

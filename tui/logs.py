@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from ddptop.agent import sparse
 from ddptop.agent.group import census
+from ddptop.agent.private import open_plain
 from ddptop.agent.rundir import ENDED_STATES, RunDir
 from ddptop.agent.text import clean
 
@@ -19,14 +21,18 @@ LINE_BYTES = 64 << 10
 def show(directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[str], None]) -> None:
     """Print the log of a rank, or of all ranks with the rank before each line."""
     tails = [Tail(path, label) for path, label in _sources(directory, rank)]
-    while True:
-        over = not follow or census.survey(directory).state in ENDED_STATES
+    try:
+        while True:
+            over = not follow or census.survey(directory).state in ENDED_STATES
+            for tail in tails:
+                for line in tail.lines():
+                    say(line)
+            if over:
+                return
+            time.sleep(POLL_S)
+    finally:
         for tail in tails:
-            for line in tail.lines():
-                say(line)
-        if over:
-            return
-        time.sleep(POLL_S)
+            tail.close()
 
 
 def exists(directory: RunDir) -> bool:
@@ -45,23 +51,44 @@ def _sources(directory: RunDir, rank: int | None) -> Iterator[tuple[Path, str]]:
 
 
 class Tail:
-    """The lines of a growing file, from its beginning."""
+    """The lines of a growing file, from its beginning; one that says so where its middle was cut out."""
 
     def __init__(self, path: Path, label: str) -> None:
         self._path = path
         self._label = label
         self._file: BinaryIO | None = None
+        self._position = 0
         self._partial = b""
 
     def lines(self) -> Iterator[str]:
         """Yield the complete lines that have been added since the last call, cleaned."""
         if self._file is None:
             try:
-                self._file = self._path.open("rb")
+                self._file = open_plain(self._path)
             except OSError:
                 return
-        while piece := self._file.readline(LINE_BYTES):
-            self._partial += piece
-            if self._partial.endswith(b"\n") or len(self._partial) >= LINE_BYTES:
-                line, self._partial = self._partial, b""
-                yield self._label + clean(line.decode(errors="replace").rstrip("\r\n"), LINE_BYTES)
+        while (piece := sparse.read(self._file.fileno(), self._position, LINE_BYTES)).data:
+            self._position = piece.position + len(piece.data)
+            if piece.skipped:
+                yield from self._rest()
+                yield self._label + sparse.told(piece.skipped)
+            *whole, self._partial = (self._partial + piece.data).split(b"\n")
+            for line in whole:
+                yield self._cleaned(line)
+            if len(self._partial) >= LINE_BYTES:
+                yield from self._rest()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _rest(self) -> Iterator[str]:
+        """Yield what there is of a line."""
+        line, self._partial = self._partial, b""
+        if line:
+            yield self._cleaned(line)
+
+    def _cleaned(self, line: bytes) -> str:
+        return self._label + clean(line.decode(errors="replace").rstrip("\r"), 2 * LINE_BYTES)

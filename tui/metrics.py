@@ -61,7 +61,7 @@ CUSTOM: Final = "log."
 _RECORDED_ONLY: Final = {
     metric.name: metric
     for metric in (
-        Metric("all_reduce", "all-reduce latency, mean of a step's calls", "ms"),
+        Metric("all_reduce", "all-reduce latency, median of the calls", "ms"),
         Metric("samples", "samples per second", ""),
         Metric("learning_rate", "learning rate", ""),
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from ddptop.agent import private
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, EventLine, Frame
@@ -19,6 +20,8 @@ from ddptop.tui.units import duration
 POLL_S = 0.05
 TRACE_LINES = 40
 """Lines of a failed rank's log that are shown where it left no traceback."""
+TRACE_BYTES = 1 << 20
+"""Of the end of the log, in which the traceback is looked for."""
 
 
 class PlainView:
@@ -162,10 +165,7 @@ def first_traceback(frame: Frame) -> list[str]:
     rank = frame.ranks[frame.cause_rank]
     if rank.log is None:
         return []
-    try:
-        text = Path(rank.log).read_text(errors="replace").splitlines()
-    except OSError:
-        return []
+    text = private.tail(Path(rank.log), TRACE_BYTES).decode(errors="replace").splitlines()
     opening = "Traceback (most recent call last)"  # torch may put `[rank1]: ` before it
     start = max((number for number, each in enumerate(text) if opening in each), default=0)
     chosen = text[max(start, len(text) - TRACE_LINES) :]

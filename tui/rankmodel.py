@@ -163,6 +163,12 @@ class RankModel:
                     self.missed += step.seq - self._seq - 1 if self._seq else 0
                     self._append(step)
 
+    def recall(self, steps: Iterable[Step]) -> None:
+        """Take in records out of a recording, of which older ones are thinned: what is not there was not missed."""
+        for step in steps:
+            if step.seq > self._seq:
+                self._append(step)
+
     def _take_samples(self, samples: Sequence[Step]) -> None:
         """Hand on records from before those that are whole, which its numbers of now are made of."""
         if samples:

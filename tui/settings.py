@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from ddptop.agent.records import ALL_BYTES, RUN_BYTES
+
 VARIABLE: Final = "DDPTOP_CONFIG"
 """Environment variable that names another file."""
 
@@ -63,12 +65,30 @@ class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.0
 
 
+class Storage(Struct, frozen=True, forbid_unknown_fields=True):
+    """Room that runs take on the disk."""
+
+    run_mib: Annotated[
+        int,
+        Meta(
+            ge=8,
+            le=1 << 24,
+            description="A run started from now on takes so many MiB: older steps are thinned, logs lose their middle.",
+        ),
+    ] = RUN_BYTES >> 20
+    all_mib: Annotated[
+        int,
+        Meta(ge=8, le=1 << 24, description="All runs together take so many MiB: the oldest ended ones are removed."),
+    ] = ALL_BYTES >> 20
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
     look: Look = Look()
     plain: Plain = Plain()
     thresholds: Thresholds = Thresholds()
+    storage: Storage = Storage()
     keys: Mapping[str, str | Mapping[str, str]] = {}
 
     @property
@@ -131,7 +151,7 @@ def as_toml(settings: Settings, keys: Iterable[tuple[str, str, str, str]]) -> It
         keys: id, key now, default key and meaning of every action.
     """
     default = Settings()
-    for section in ("look", "plain", "thresholds"):
+    for section in ("look", "plain", "thresholds", "storage"):
         now, usual = getattr(settings, section), getattr(default, section)
         yield f"[{section}]"
         for name, hint in get_type_hints(type(now), include_extras=True).items():
@@ -161,4 +181,4 @@ def _choices(hint: Any) -> str:
     if allowed:
         return f" One of {', '.join(allowed)}."
     meta = hint.__metadata__[0]
-    return f" From {meta.ge:g} to {meta.le:g}."
+    return f" From {meta.ge:,} to {meta.le:,}."

@@ -6,9 +6,11 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ddptop.agent import rundir, wire
+from ddptop.agent.group import room
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, Frame, RankFrame
@@ -37,7 +39,10 @@ def frames(
             # Removed, or damaged, since it was listed.
             continue
     try:
-        return heard(links, thresholds.silent_s)
+        return [
+            replace(frame, size_bytes=room.size_of(link.directory.path))
+            for link, frame in zip(links, heard(links, thresholds.silent_s), strict=True)
+        ]
     finally:
         for link in links:
             link.close()
@@ -165,12 +170,13 @@ def run_json(frame: Frame) -> dict[str, Any]:
         "pid": frame.torchrun_pid,
         "started_at": frame.started_at,
         "ended_at": frame.ended_at,
+        "size_bytes": frame.size_bytes,
     }
 
 
 def table(pictures: Sequence[Frame], now: float) -> list[str]:
     """Return the lines of `ps`."""
-    rows = [("RUN", "STATE", "RANKS", "STEP", "AGE", "PROGRAM", "")]
+    rows = [("RUN", "STATE", "RANKS", "STEP", "AGE", "SIZE", "PROGRAM", "")]
     for frame in pictures:
         end = now if frame.ended_at is None else frame.ended_at
         rows.append(
@@ -180,11 +186,12 @@ def table(pictures: Sequence[Frame], now: float) -> list[str]:
                 str(frame.world),
                 DASH if frame.step is None else f"{frame.step:,}",
                 DASH if frame.started_at is None else duration(end - frame.started_at),
+                size(frame.size_bytes).strip(),
                 frame.program,
                 _remark(frame),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    widths = [max(len(row[column]) for row in rows) for column in range(7)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)).rstrip() for row in rows
     ]

@@ -157,8 +157,8 @@ class Store:
         match recorded:
             case wire.Steps():
                 self._follow(recorded.generation, now)
-                if recorded.generation == self._generation:
-                    self.fill(recorded.rank, recorded.steps, last=False)
+                if recorded.generation == self._generation and recorded.rank in self._ranks:
+                    self._ranks[recorded.rank].recall(recorded.steps)
             case wire.Hello():
                 model = self._ranks.get(recorded.rank)
                 if model is None or model.hello is None or recorded.generation > self._generation:

@@ -2,14 +2,14 @@
 
 Payloads are stored as they came, one transaction a second and one for what the supervisor
 adds, in a thread of its own: neither a slow nor a failing disk reaches supervision.  What a
-rank published before anybody listened is asked for.
+rank published before anybody listened is asked for.  The thread also keeps the run within its
+room on the disk: steps are thinned (`ring`), logs are cut (`logs`), ended runs go (`room`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -20,18 +20,37 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.group import recording
+from ddptop.agent.group import recording, room
+from ddptop.agent.group.floods import SUPERVISOR, Flood, Source, sound
+from ddptop.agent.group.logs import Logs
+from ddptop.agent.group.ring import BATCH_SHARE, Ring
+from ddptop.agent.records import RUN_BYTES
 from ddptop.agent.rundir import Member
 
 BATCH_S: Final = 1.0
-MOST_BYTES: Final = 512 << 20
-"""Size of the file at which no more steps and events of ranks are taken in."""
+THIN_S: Final = 0.3
+"""Longest time for thinning between two looks at what has come; a piece that was begun is finished."""
+LOGS_S: Final = 5.0
+"""Between two looks at the sizes of the logs."""
+ALL_S: Final = 60.0
+"""Between two looks at the sizes of all runs."""
 
 FILL_S: Final = 5.0
 """A rank that does not send its older records within this has none."""
 
 _MOST_A_BATCH: Final = 20_000
+_MOST_BATCH_BYTES: Final = 8 << 20
 _HIGH_WATER: Final = 10_000
+_LARGEST_MESSAGE: Final = 64 << 20
+"""A rank keeps 32 MiB of records, and sends no more at once."""
+_LARGEST_LATEST: Final = 16 << 10
+"""Of a greeting and of a heartbeat, of which the file has one a rank."""
+_LOGS_SHARE: Final = 2
+"""Of a run's room its logs may take one part in so many."""
+_EVENTS_SHARE: Final = 4
+"""The same for events that ranks tell, of what the recording has; the supervisor's may take twice as much."""
+_MOST_OWED: Final = 10_000
+"""Rows that wait for a disk that takes nothing; steps do not wait."""
 _LARGEST: Final = 2**63 - 1
 """SQLite's largest integer; a hostile number beyond it is not a message of ours."""
 
@@ -49,29 +68,63 @@ class Recorder:
     """Writes what the ranks publish and what the supervisor adds."""
 
     def __init__(
-        self, context: zmq.Context[Any], database: Path, world: int, report: Callable[[str, str], None]
+        self,
+        context: zmq.Context[Any],
+        database: Path,
+        world: int,
+        report: Callable[[str, str], None],
+        *,
+        budget: int = RUN_BYTES,
+        logs: Path | None = None,
+        all_bytes: int | None = None,
     ) -> None:
-        """Prepare a recorder of `world` ranks; `report` takes text and level of what goes wrong, in any thread."""
+        """Prepare a recorder of `world` ranks.
+
+        Args:
+            context: of the sockets.
+            database: the file.
+            world: number of ranks.
+            report: takes text and level of what goes wrong, in any thread.
+            budget: bytes that recording and logs may take together.
+            logs: the folder of the run's logs, None where they are not to be cut.
+            all_bytes: bytes that all runs of this user may take together, None where nobody looks after that.
+        """
         self.failures = 0
         """Batches that the disk did not take."""
         self.refused = 0
-        """Messages that could not be read, or claimed to be from a rank that does not exist."""
+        """Messages that could not be read or stored, or claimed to be from a rank that does not exist."""
+        self.faults = 0
+        """Errors in here that cost a message or a batch, and not the thread."""
+        self.skipped = 0
+        """Messages with steps left out because the file could not take them."""
         self._context = context
         self._database = database
         self._world = world
         self._report = report
+        self._budget = budget
+        self._logs = None if logs is None else Logs(logs, report)
+        self._all_bytes = all_bytes
         self._newcomers: queue.SimpleQueue[Member] = queue.SimpleQueue()
         self._own: queue.SimpleQueue[wire.Event | wire.RunState] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._heard: set[str] = set()
         """Addresses subscribed to; the rank of a new generation takes over that of the old one."""
+        self._generation = 0
+        """The newest one followed; a rank cannot begin another by itself."""
         self._fills: dict[int, _Fill] = {}
-        self._newest: dict[int, tuple[int, int]] = {}
+        self._newest: dict[int, tuple[int, int]] | None = None
         """Generation and number of the last record kept, by rank."""
-        self._full = False
+        self._ring = Ring(database, world)
+        self._flood = Flood()
+        self._owed: list[recording.Row] = []
+        """Rows that the disk did not take and that are wanted all the same."""
+        self._held_up = False
+        self._said: set[str] = set()
+        """Kinds of trouble that were reported."""
+        self._logs_due = self._all_due = 0.0
         # A daemon: a disk that hangs forever must not keep the supervisor from ending.
-        self._thread = threading.Thread(target=self._guarded, name="recorder", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
 
     def start(self) -> None:
         """Begin to record."""
@@ -93,42 +146,76 @@ class Recorder:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _guarded(self) -> None:
+    def _work(self) -> None:
         try:
-            self._work()
+            with self._context.socket(zmq.SUB) as socket:
+                self._listen(socket)
+                ending = False
+                while not ending:
+                    # Ranks appear within moments of each other; who is asked for records answers as quickly.
+                    hurry = self._fills or len(self._heard) < self._world
+                    self._wake.wait(0.1 if hurry else BATCH_S)
+                    self._wake.clear()
+                    ending = self._stop.is_set()
+                    try:
+                        self._turn(socket)
+                    except Exception as error:  # a wall: a fault in one turn costs that turn
+                        self._fault(error)
         except Exception as error:  # a wall: a fault in here must be seen, and must not reach supervision
             self._report(f"recording has stopped: {error!r}", "error")
-
-    def _work(self) -> None:
-        connection: sqlite3.Connection | None = None
-        with self._context.socket(zmq.SUB) as socket:
-            socket.linger = 0
-            socket.rcvhwm = _HIGH_WATER
-            for topic in (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_EVENT):
-                socket.subscribe(topic)
-            ending = False
-            while not ending:
-                # Ranks appear within moments of each other; who is asked for records answers as quickly.
-                hurry = self._fills or len(self._heard) < self._world
-                self._wake.wait(0.1 if hurry else BATCH_S)
-                self._wake.clear()
-                ending = self._stop.is_set()
-                self._welcome(socket)
-                rest = True
-                while rest:
-                    rows, rest = self._take(socket)
-                    rows += self._take_fills()
-                    if rows:
-                        connection = self._write(connection, rows)
         for fill in self._fills.values():
             fill.socket.close(linger=0)
-        if connection is not None:
-            recording.finish(connection)
+        self._ring.close()
+
+    @staticmethod
+    def _listen(socket: zmq.Socket[bytes]) -> None:
+        socket.linger = 0
+        socket.rcvhwm = _HIGH_WATER
+        socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST_MESSAGE)
+        for topic in (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_EVENT):
+            socket.subscribe(topic)
+
+    def _turn(self, socket: zmq.Socket[bytes]) -> None:
+        self._welcome(socket)
+        rest = True
+        while rest:
+            rows, rest = self._take(socket)
+            rows += self._take_fills()
+            rows += self._flood.settle(time.time_ns())
+            if rows or self._owed:
+                self._write(rows)
+        self._look_after_room()
+
+    def _fault(self, error: Exception) -> None:
+        """Count an error of our own, and say so the first time that one of its kind comes."""
+        self.faults += 1
+        self._say(type(error).__name__, f"a message was not recorded: {error!r:.200}")
+
+    def _say(self, kind: str, text: str, level: str = "warning") -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            self._report(text, level)
+
+    def _look_after_room(self) -> None:
+        now = time.monotonic()
+        if self._logs is not None and now >= self._logs_due:
+            self._logs_due = now + LOGS_S
+            self._logs.keep_within(self._budget // _LOGS_SHARE)
+        if self._all_bytes is not None and now >= self._all_due:
+            self._all_due = now + ALL_S
+            room.make_room(self._all_bytes, self._report)
+
+    @property
+    def _room(self) -> int:
+        """Bytes that the recording may take: what the logs leave of the budget."""
+        logs = 0 if self._logs is None else self._logs.bytes
+        return max(self._budget - logs, self._budget // _LOGS_SHARE)
 
     def _welcome(self, socket: zmq.Socket[bytes]) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 member = self._newcomers.get_nowait()
+                self._generation = max(self._generation, member.generation)
                 try:
                     if member.pub not in self._heard:
                         socket.connect(member.pub)
@@ -137,15 +224,20 @@ class Recorder:
                 except zmq.ZMQError as error:
                     self._report(f"recording: {error} ({member.pub})", "warning")
 
+    @property
+    def _kept(self) -> dict[int, tuple[int, int]]:
+        if self._newest is None:
+            self._newest = recording.last_kept(self._database)
+        return self._newest
+
     def _ask(self, member: Member) -> None:
         """Ask a rank for what it has published and is not kept yet."""
         if not member.cmd:
             return
-        if member.rank not in self._newest:
-            self._newest[member.rank] = recording.last_kept(self._database, member.rank)
-        generation, seq = self._newest[member.rank]
+        generation, seq = self._kept.get(member.rank, recording.NOTHING)
         asking = self._context.socket(zmq.DEALER)
         asking.linger = 0
+        asking.setsockopt(zmq.MAXMSGSIZE, _LARGEST_MESSAGE)
         asking.connect(member.cmd)
         asking.send(wire.encode(wire.Fill(1, seq + 1 if generation == member.generation else 0)))
         if (earlier := self._fills.pop(member.rank, None)) is not None:
@@ -159,7 +251,7 @@ class Recorder:
             done = self._stop.is_set() or time.monotonic() > fill.give_up
             with contextlib.suppress(zmq.Again, wire.Unreadable):
                 while not isinstance(answer := wire.read_answer(payload := fill.socket.recv(zmq.NOBLOCK)), wire.Reply):
-                    if answer.rank == rank and self._is_sound(answer) and not self._full:
+                    if answer.rank == rank and self._is_sound(answer):
                         rows += self._fresh(answer, payload)
                 done = True
             if done:
@@ -170,11 +262,14 @@ class Recorder:
         return rows
 
     def _fresh(self, steps: wire.Steps, payload: bytes) -> list[recording.Row]:
-        """Return the row of a batch, nothing where all of it is kept already."""
+        """Return the row of a batch, nothing where all of it is kept already, or where the file takes no more now."""
         newest = max(step.seq for step in steps.steps)
-        if (steps.generation, newest) <= self._newest.get(steps.rank, recording.NOTHING):
+        if (steps.generation, newest) <= self._kept.get(steps.rank, recording.NOTHING):
             return []
-        self._newest[steps.rank] = (steps.generation, newest)
+        self._kept[steps.rank] = (steps.generation, newest)
+        if self._held_up:
+            self.skipped += 1
+            return []
         return [recording.row(steps, payload)]
 
     def _take(self, socket: zmq.Socket[bytes]) -> tuple[list[recording.Row], bool]:
@@ -182,66 +277,118 @@ class Recorder:
         rows: list[recording.Row] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                message = self._own.get_nowait()
-                rows.append(recording.row(message, wire.encode(message)))
+                rows += self._guarded(self._own_rows, self._own.get_nowait())
+        most = min(_MOST_BATCH_BYTES, self._budget // BATCH_SHARE)
+        taken = 0
         try:
             for _ in range(_MOST_A_BATCH):
-                rows += self._read(socket.recv_multipart(zmq.NOBLOCK))
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+                rows += self._guarded(self._read, frames[-1])
+                taken += len(frames[-1])
+                if taken >= most:
+                    break
         except zmq.Again:
             return rows, False
         return rows, not self._stop.is_set()
 
-    def _read(self, frames: list[bytes]) -> list[recording.Row]:
-        payload = frames[-1]
+    def _guarded(self, read: Callable[[Any], list[recording.Row]], message: object) -> list[recording.Row]:
+        """Return the rows of one message; an error that it leads to costs that message."""
+        try:
+            return read(message)
+        except Exception as error:  # a wall: whatever somebody sends, the thread goes on
+            self.refused += 1
+            self._fault(error)
+            return []
+
+    def _own_rows(self, message: wire.Event | wire.RunState) -> list[recording.Row]:
+        # Of somebody else's making too: what is noted with the run comes over the supervisor's socket.
+        if isinstance(message, wire.Event):
+            return self._event_rows(message, SUPERVISOR)
+        return [recording.row(message, wire.encode(message))]
+
+    def _event_rows(self, event: wire.Event, source: Source) -> list[recording.Row]:
+        share = self._room // _EVENTS_SHARE * (2 if source == SUPERVISOR else 1)
+        full = self._ring.event_bytes > share
+        return self._flood.take(sound(event, self._world, time.time_ns()), source, full=full)
+
+    def _read(self, payload: bytes) -> list[recording.Row]:
         try:
             message = wire.read_telemetry(payload)
         except wire.Unreadable:
             self.refused += 1
             return []
-        if not self._is_sound(message):
+        if not self._is_sound(message) or (
+            isinstance(message, wire.Hello | wire.Beat) and len(payload) > _LARGEST_LATEST
+        ):
             self.refused += 1
-            return []
-        if self._full and isinstance(message, wire.Steps | wire.Event):
             return []
         if isinstance(message, wire.Steps):
             if message.rank in self._fills:
                 self._fills[message.rank].waiting.append((message, payload))
                 return []
             return self._fresh(message, payload)
+        if isinstance(message, wire.Event):
+            return self._event_rows(message, message.rank)
         return [recording.row(message, payload)]
 
     def _is_sound(self, message: wire.Telemetry) -> bool:
         match message:
-            case wire.RunState():
-                return False  # the supervisor's alone
+            case wire.RunState() | wire.Summary():
+                return False  # the supervisor's alone; not recorded
             case wire.Event():
                 return 0 <= message.at_ns <= _LARGEST and (message.rank is None or 0 <= message.rank < self._world)
             case wire.Steps():
                 numbers = [step.seq for step in message.steps]
                 return (
                     0 <= message.rank < self._world
-                    and 0 <= message.generation <= _LARGEST
+                    and 0 <= message.generation <= self._generation + 1
                     and bool(numbers)
                     and 0 <= min(numbers) <= max(numbers) <= _LARGEST
                 )
             case wire.Hello():
-                return 0 <= message.rank < self._world and 0 <= message.generation <= _LARGEST
+                # It may be heard a moment before the supervisor has seen that torchrun has started it anew.
+                return 0 <= message.rank < self._world and 0 <= message.generation <= self._generation + 1
             case _:
                 return 0 <= message.rank < self._world
 
-    def _write(self, connection: sqlite3.Connection | None, rows: list[recording.Row]) -> sqlite3.Connection | None:
+    def _write(self, rows: list[recording.Row]) -> None:
+        new, rows = bool(rows), self._owed + rows
         try:
-            connection = connection or recording.open_file(self._database)
-            with connection:
-                for statement, values in rows:
-                    connection.execute(statement, values)
-            pages, size = (connection.execute(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "page_size"))
-        except sqlite3.Error as error:
+            odd = self._ring.write(rows, self._room)
+        except recording.DAMAGE as error:
+            self.failures += new
+            self._owe([row for row in rows if not row[0].startswith("INSERT INTO steps")])
+            self._say("failure", f"recording fails, history will have gaps: {error}")
+            return
+        self._owed = []
+        if odd:
+            self.refused += odd
+            self._say("odd", "a message was not recorded: it holds what no file can store")
+        if "failure" in self._said:
+            self._said.discard("failure")
+            self._report(f"recording goes on after {self.failures:,} failures", "info")
+        self._keep_within()
+
+    def _owe(self, rows: list[recording.Row]) -> None:
+        """Keep rows for the next attempt; where there are too many, the oldest go."""
+        self._owed = rows[-_MOST_OWED:]
+        self.skipped += max(0, len(rows) - _MOST_OWED)
+
+    def _keep_within(self) -> None:
+        try:
+            self._held_up = self._ring.is_held_up()
+            if self._held_up:
+                self._say(
+                    "held up", "somebody has been reading the recording for so long that steps are left out meanwhile"
+                )
+                return
+            self._said.discard("held up")
+            fits = self._ring.keep_within(self._room, THIN_S)
+        except recording.DAMAGE as error:
             self.failures += 1
-            if self.failures == 1:
-                self._report(f"recording fails, history will have gaps: {error}", "warning")
-            return connection
-        if pages * size > MOST_BYTES and not self._full:
-            self._full = True
-            self._report(f"recording has reached {MOST_BYTES >> 20} MiB: no more steps are kept", "warning")
-        return connection
+            # Nothing makes room any more, so that nothing may take it.
+            self._held_up = True
+            self._say("thinning", f"recording: older steps cannot be thinned, and newer ones are left out: {error}")
+            return
+        if not fits:
+            self._wake.set()

@@ -1,28 +1,37 @@
 """The SQLite file of a run: messages in as rows, the history out.
 
-One generation of ranks after the other, so that what was trained before a restart is not
-mixed with what came after.  Knows no socket.
+One generation of ranks after the other, so that what was trained before a restart is not mixed with what came
+after.  The newest steps stand in the table `steps` as they came; older ones, of which only some are left, in
+`steps_1`, `steps_2` and so on, the oldest in the highest (see `ring`).  A file without those is read as well.
+Knows no socket.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent import wire
+from ddptop.agent.group.thinning import without_seen
 
 NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""
+DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
+"""Raised for a file that cannot be used; the second where SQLite quotes what it cannot make sense of."""
 _SUPERVISOR: Final = -1
 _PIECE: Final = 500
 """Rows read at a time: a millisecond or two."""
+_TABLE: Final = re.compile(r"steps(?:_([1-9][0-9]?))?")
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS
-    steps(rank INTEGER, generation INTEGER, first_seq INTEGER, last_seq INTEGER, payload BLOB);
+_STEPS: Final = """CREATE TABLE IF NOT EXISTS
+    {table}(rank INTEGER, generation INTEGER, first_seq INTEGER, last_seq INTEGER, payload BLOB);
+"""
+_SCHEMA: Final = f"""
+{_STEPS.format(table="steps")}
 CREATE TABLE IF NOT EXISTS
     latest(kind TEXT, rank INTEGER, generation INTEGER, payload BLOB, PRIMARY KEY(kind, rank, generation));
 CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB);
@@ -32,36 +41,44 @@ Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
 
 
+def table(level: int) -> str:
+    """Return the table of the steps that were thinned so many times."""
+    return f"steps_{level}" if level else "steps"
+
+
+def make_table(connection: sqlite3.Connection, level: int) -> None:
+    """Make the table of a level, where it is not there yet."""
+    connection.execute(_STEPS.format(table=table(level)))
+
+
+def levels(connection: sqlite3.Connection) -> list[int]:
+    """Return the levels of steps in the file, the oldest steps' first."""
+    names = (str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
+    return sorted((int(found[1] or 0) for name in names if (found := _TABLE.fullmatch(name))), reverse=True)
+
+
 def read_history(database: Path) -> Iterator[wire.Telemetry]:
     """Give back a recording: who the ranks were and their steps, one generation after the other, then the events
     in order and how each rank was at last.
 
-    Damage or absence of the file ends the iteration; what could be read before it is given.
+    Damage or absence of the file ends the iteration; what could be read before it is given.  Of older steps some
+    may be left out on purpose: a gap in their numbers does not say that they were missed.
     """
-    try:
-        with _reader(database) as connection:
-            generations = connection.execute(
-                "SELECT generation FROM latest UNION SELECT generation FROM steps ORDER BY 1"
-            )
-            queries = [
-                (query, generation)
-                for generation in generations.fetchall()
-                for query in (
-                    "SELECT payload FROM latest WHERE kind = 'hello' AND generation = ? ORDER BY rank",
-                    "SELECT payload FROM steps WHERE generation = ? ORDER BY rowid",
-                )
-            ]
-            queries += [
-                ("SELECT payload FROM events ORDER BY at_ns, rowid", ()),
-                ("SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank", ()),
-                ("SELECT payload FROM latest WHERE kind = 'run'", ()),
-            ]
-            for query, values in queries:
-                for (payload,) in connection.execute(query, values):
-                    with contextlib.suppress(wire.Unreadable):
-                        yield wire.read_telemetry(payload)
-    except sqlite3.Error:
-        return
+    for generation in _generations(database):
+        query = "SELECT payload FROM latest WHERE kind = 'hello' AND generation = ? ORDER BY rank"
+        yield from _messages(_rows(database, query, generation))
+        yield from _walk(database, generation)
+    yield from read_events(database)
+    yield from read_end(database)
+
+
+def _generations(database: Path) -> list[int]:
+    found: set[int] = set()
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+        for source in ("latest", *map(table, levels(connection))):
+            with contextlib.suppress(*DAMAGE):
+                found.update(number for (number,) in connection.execute(f"SELECT DISTINCT generation FROM {source}"))
+    return sorted(number for number in found if isinstance(number, int))
 
 
 def read_ranks(database: Path) -> Iterator[wire.Telemetry]:
@@ -82,16 +99,56 @@ def read_end(database: Path) -> Iterator[wire.Telemetry]:
 
 def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
     """Give back the newest messages with steps, at most so many, oldest first."""
-    yield from _messages(_rows(database, "SELECT payload FROM steps ORDER BY rowid DESC LIMIT ?", most)[::-1])
+    rows: list[tuple[Any, ...]] = []
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+        # One moment of the file, while its writer moves rows from level to level.
+        connection.execute("BEGIN")
+        for level in reversed(levels(connection)):
+            if len(rows) >= most:
+                break
+            with contextlib.suppress(*DAMAGE):
+                query = f"SELECT payload FROM {table(level)} ORDER BY rowid DESC LIMIT ?"
+                rows.extend(connection.execute(query, (most - len(rows),)))
+    yield from _messages(rows[::-1])
 
 
 def read_steps(database: Path) -> Iterator[wire.Telemetry]:
-    """Give back all steps, in order; the file is free between pieces, however slowly they are taken."""
-    last = 0
-    query = "SELECT payload, rowid FROM steps WHERE rowid > ? ORDER BY rowid LIMIT ?"
-    while rows := _rows(database, query, last, _PIECE):
-        last = rows[-1][1]
-        yield from _messages(rows)
+    """Give back all steps that are left, in order; the file is free between pieces, however slowly they are taken."""
+    yield from _walk(database)
+
+
+def _walk(database: Path, generation: int | None = None) -> Iterator[wire.Telemetry]:
+    """Give back the steps level by level, each once, though the writer may thin them between two pieces."""
+    done: dict[int, int] = {}
+    """By level, the last row read."""
+    seen: dict[tuple[int, int], int] = {}
+    """By rank and generation, the number of the last record given: a row may have moved to another level since."""
+    while rows := _piece(database, generation, done):
+        for rank, of, first, last, payload in rows:
+            known = seen.get((rank, of), -1)
+            for message in _messages([(payload,)]):
+                if isinstance(message, wire.Steps) and last > known:
+                    seen[rank, of] = last
+                    yield message if first > known else without_seen(message, known)
+
+
+def _piece(database: Path, generation: int | None, done: dict[int, int]) -> list[tuple[Any, ...]]:
+    """Return the next rows, of the highest level where there are any: what has moved up meanwhile comes first."""
+    rows: list[tuple[Any, ...]] = []
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+        for level in levels(connection):
+            with contextlib.suppress(*DAMAGE):
+                for rowid, *values in connection.execute(
+                    f"SELECT rowid, rank, generation, first_seq, last_seq, payload FROM {table(level)} "
+                    "WHERE rowid > ? AND (? IS NULL OR generation = ?) ORDER BY rowid LIMIT ?",
+                    (done.get(level, 0), generation, generation, _PIECE),
+                ):
+                    done[level] = rowid
+                    if all(isinstance(value, int) for value in values[:4]):
+                        rows.append(tuple(values))
+            if rows:
+                break
+    return rows
 
 
 def _read(database: Path, query: str) -> Iterator[wire.Telemetry]:
@@ -107,13 +164,13 @@ def _messages(rows: list[tuple[Any, ...]]) -> Iterator[wire.Telemetry]:
 def _rows(database: Path, query: str, *values: int) -> list[tuple[Any, ...]]:
     """Return the rows of a query; those before the damage of a damaged file, none of an absent one."""
     rows: list[tuple[Any, ...]] = []
-    with contextlib.suppress(sqlite3.Error), _reader(database) as connection:
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
         rows.extend(connection.execute(query, values))
     return rows
 
 
 def row(message: wire.Telemetry, payload: bytes) -> Row:
-    """Return the statement that keeps a message."""
+    """Return the statement that keeps a message; raises `ValueError` for one that is not recorded."""
     match message:
         case wire.Steps():
             seqs = [step.seq for step in message.steps]
@@ -132,23 +189,36 @@ def row(message: wire.Telemetry, payload: bytes) -> Row:
             latest = "beat", message.rank, 0
         case wire.RunState():
             latest = "run", _SUPERVISOR, 0
+        case wire.Summary():
+            raise ValueError("summaries are not recorded")
     return "INSERT OR REPLACE INTO latest VALUES(?, ?, ?, ?)", (*latest, payload)
+
+
+def rewritten(before: bytes, after: bytes) -> Row:
+    """Return the statement that puts another text into the newest event with this payload."""
+    found = "SELECT rowid FROM events WHERE payload = ? ORDER BY rowid DESC LIMIT 1"
+    return f"UPDATE events SET payload = ? WHERE rowid = ({found})", (after, before)
 
 
 @contextlib.contextmanager
 def _reader(database: Path) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        # What a damaged file holds as text need not be any.
+        connection.text_factory = lambda raw: raw.decode(errors="replace")
         yield connection
 
 
-def last_kept(database: Path, rank: int) -> tuple[int, int]:
-    """Return generation and number of the newest record of a rank in the file, `NOTHING` where there is none."""
-    query = "SELECT generation, max(last_seq) FROM steps WHERE rank = ? GROUP BY generation ORDER BY 1 DESC LIMIT 1"
-    try:
-        with _reader(database) as connection:
-            return connection.execute(query, (rank,)).fetchone() or NOTHING
-    except sqlite3.Error:
-        return NOTHING
+def last_kept(database: Path) -> dict[int, tuple[int, int]]:
+    """Return generation and number of the newest record in the file, by rank."""
+    newest: dict[int, tuple[int, int]] = {}
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+        for level in levels(connection):
+            query = f"SELECT rank, generation, max(last_seq) FROM {table(level)} GROUP BY rank, generation"
+            with contextlib.suppress(*DAMAGE):
+                for rank, generation, seq in connection.execute(query):
+                    if isinstance(rank, int) and isinstance(generation, int) and isinstance(seq, int):
+                        newest[rank] = max(newest.get(rank, NOTHING), (generation, seq))
+    return newest
 
 
 def open_file(database: Path) -> sqlite3.Connection:
@@ -158,7 +228,7 @@ def open_file(database: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(_SCHEMA)
-    except sqlite3.Error:
+    except DAMAGE:
         connection.close()
         raise
     return connection
@@ -167,6 +237,6 @@ def open_file(database: Path) -> sqlite3.Connection:
 def finish(connection: sqlite3.Connection) -> None:
     """Close the file for good."""
     # Leaving WAL mode takes run.db-wal and run.db-shm away; a reader that is still there keeps them.
-    with contextlib.suppress(sqlite3.Error):
+    with contextlib.suppress(*DAMAGE):
         connection.execute("PRAGMA journal_mode = DELETE")
     connection.close()

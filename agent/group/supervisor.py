@@ -80,7 +80,15 @@ class Supervisor:
         self._air = Broadcast(context, directory)
         self._say = self._air.say
         self._orders = Orders(context, directory, self._say, self._air.tell)
-        self._recorder = Recorder(context, directory.database, run.world, self._say)
+        self._recorder = Recorder(
+            context,
+            directory.database,
+            run.world,
+            self._say,
+            budget=run.run_bytes,
+            logs=directory.logs,
+            all_bytes=run.all_bytes,
+        )
 
     def leave(self, *_: object) -> None:
         """Stop looking after the run, without touching it."""

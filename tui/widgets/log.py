@@ -10,6 +10,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from ddptop.agent import sparse
 from ddptop.agent.text import clean
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.theme import Ink
@@ -69,18 +70,21 @@ class LogFile:
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(0, "not a regular file")
             if status.st_ino != self._inode or status.st_size < self._position:
-                self._restart(status)
-            chunk = os.pread(descriptor, _CHUNK, self._position)
+                self._restart(descriptor, status)
+            piece = sparse.read(descriptor, self._position, _CHUNK)
         finally:
             os.close(descriptor)
-        self._position += len(chunk)
-        return chunk
+        self._position = piece.position + len(piece.data)
+        if not piece.skipped or not piece.data:
+            return piece.data
+        # The line before it is whole, as far as it is still there.
+        return (b"\n" if self._open_line else b"") + sparse.told(piece.skipped).encode() + b"\n" + piece.data
 
-    def _restart(self, status: os.stat_result) -> None:
+    def _restart(self, descriptor: int, status: os.stat_result) -> None:
         self.dropped += len(self.lines)
         self.lines.clear()
         self._inode = status.st_ino
-        self._position = max(0, status.st_size - self._tail_bytes)
+        self._position = sparse.before_hole(descriptor, max(0, status.st_size - self._tail_bytes))
         self._partial, self._open_line = b"", False
 
     def _add(self, line: bytes) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import signal
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 from harness import DEADLINE_S, until
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ddptop.agent import wire
 from ddptop.agent.group import recorder
+from ddptop.agent.group import recording as recording_file
 from ddptop.agent.group.recorder import Recorder
 from ddptop.agent.group.recording import read_history
 from ddptop.agent.rundir import Member, Process
@@ -116,8 +124,8 @@ def test_garbage_is_counted_and_left_out(context: zmq.Context, runtime: Path) ->
     assert recording.refused == 1005
 
 
-def test_a_full_disk_or_file_is_said_once(context: zmq.Context, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that cannot be written, and one that has grown enough, make one event each and hurt nobody."""
+def test_a_file_that_cannot_be_written_is_said_once(context: zmq.Context, runtime: Path) -> None:
+    """It makes one event, however many batches fail, and hurts nobody."""
     said: list[str] = []
     (runtime / "folder.db").mkdir()
     broken = Recorder(context, runtime / "folder.db", 1, lambda text, level: said.append(text))
@@ -129,22 +137,158 @@ def test_a_full_disk_or_file_is_said_once(context: zmq.Context, runtime: Path, m
     assert broken.close()
     assert said == ["recording fails, history will have gaps: unable to open database file"]
 
-    monkeypatch.setattr(recorder, "MOST_BYTES", 1)
-    said.clear()
-    address = f"ipc://{runtime}/0.pub"
+
+def test_one_odd_message_costs_itself(context: zmq.Context, runtime: Path) -> None:
+    """A note with an impossible time, a summary sent as a heartbeat, a beat of a megabyte: the thread goes on."""
+    said: list[str] = []
+    database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
     rank = Rank(context, address)
-    full = Recorder(context, runtime / "run.db", 1, lambda text, level: said.append(text))
-    full.start()
-    full.follow(member(address))
+    recording = Recorder(context, database, 1, lambda text, level: said.append(text))
+    recording.start()
+    recording.follow(member(address))
     rank.meet()
-    full.add(wire.Event(1, "a"))
-    until(lambda: said, "the word that it is full")
-    rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(1),)))
-    rank.publish(wire.TOPIC_BEAT, beat(1))
-    until(lambda: list(read_history(runtime / "run.db")) == [wire.Event(1, "a"), beat(1)], "the beat without the step")
-    assert full.close()
+    recording.add(wire.Event(2**64 - 1, "far in the future", 10**18, "strange"))
+    recording.add(wire.Event(-5, "before the epoch"))
+    recording.add(wire.Event(6, "a lone \udc80 surrogate"))
+    recording.add(wire.RunState(2**70, "running"))
+    summary = wire.Summary(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, None, 1)
+    rank.publish(wire.TOPIC_BEAT, summary, wire.Beat(0, 1, "running", "x" * 2**20, 1, None, 1))
+    rank.publish(wire.TOPIC_HELLO, msgspec.structs.replace(HELLO, generation=2**60))
+    rank.publish(wire.TOPIC_BEAT, beat(7))
+    until(lambda: beat(7) in list(read_history(database)), "the beat after all that")
+    assert recording.close()
     rank.socket.close()
-    assert len(said) == 1
+    events = {each.text: each for each in read_history(database) if isinstance(each, wire.Event)}
+    assert events.keys() == {"far in the future", "before the epoch", "a lone ? surrogate"}
+    assert all(0 <= each.at_ns < 2**63 and each.rank is None and each.level == "info" for each in events.values())
+    assert not any(isinstance(each, wire.Hello | wire.RunState) for each in read_history(database))
+    assert (recording.refused, recording.faults) == (4, 1)
+    assert len([text for text in said if "was not recorded" in text]) == 1
+
+
+_texts = st.text(st.characters(), max_size=30)
+_numbers_of_any_size = st.integers(-(2**80), 2**80)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.builds(wire.Event, _numbers_of_any_size, _texts, _numbers_of_any_size | st.none(), _texts, _texts, _texts)
+    | st.builds(wire.RunState, _numbers_of_any_size, _texts, _numbers_of_any_size | st.none())
+)
+def test_whatever_is_added_can_be_stored_or_is_refused(tmp_path: Path, message: wire.Event | wire.RunState) -> None:
+    """Valid types with hostile values give rows that SQLite takes, or none; an event always gives one."""
+    with zmq.Context() as context:
+        recording = Recorder(context, tmp_path / "run.db", 2, lambda text, level: None)
+    rows = recording._guarded(recording._own_rows, message)
+    assert len(rows) == 1 or (isinstance(message, wire.RunState) and recording.refused == 1)
+    connection = sqlite3.connect(":memory:")
+    connection.executescript("CREATE TABLE events(at_ns INTEGER, payload BLOB);"
+                             "CREATE TABLE latest(kind, rank, generation, payload);")  # fmt: skip
+    for row in rows:
+        connection.execute(*row)
+    for (payload,) in connection.execute("SELECT payload FROM events"):
+        wire.read_telemetry(payload)
+    connection.close()
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_a_rank_publishes_can_be_stored_or_is_refused(tmp_path: Path, data: st.DataObject) -> None:
+    """Any message of the wire, with numbers of 64 bits, leads to rows that SQLite takes or to a count."""
+    number = st.integers(-(2**63), 2**64 - 1)
+    small = number | st.integers(-1, 2)
+    step = st.builds(
+        wire.Step, small, small, number, number, number, number, number, number, small, number, st.floats()
+    )
+    message = data.draw(
+        st.builds(wire.Steps, small, st.lists(step, max_size=3).map(tuple), small)
+        | st.builds(wire.Event, number, st.text(max_size=9), small | st.none(), st.text(max_size=9))
+        | st.builds(wire.Beat, small, number, st.text(max_size=9), st.text(max_size=9), number, small, number)
+        | st.builds(wire.RunState, number, st.text(max_size=9))
+        | st.builds(wire.Summary, *[small] * 10, small, small)
+        | st.builds(lambda rank, of: msgspec.structs.replace(HELLO, rank=rank, generation=of), small, small)
+    )
+    with zmq.Context() as context:
+        recording = Recorder(context, tmp_path / "run.db", 2, lambda text, level: None)
+    rows = recording._guarded(recording._read, wire.encode(message))
+    assert (len(rows) == 0) == (recording.refused == 1)
+    assert recording.faults == 0
+    connection = sqlite3.connect(":memory:")
+    for table in ("steps(a, b, c, d, e)", "events(a, b)", "latest(a, b, c, d)"):
+        connection.execute(f"CREATE TABLE {table}")
+    for row in rows:
+        connection.execute(*row)
+    connection.close()
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=2000), st.integers(0, 8192), st.booleans())
+def test_a_file_of_noise_is_read_as_far_as_it_goes(tmp_path: Path, noise: bytes, at: int, whole: bool) -> None:
+    """Random bytes instead of a recording, or in the middle of one, end no reader."""
+    database = tmp_path / "noise.db"
+    database.unlink(missing_ok=True)
+    if not whole:
+        connection = recording_file.open_file(database)
+        with connection:
+            for number in range(20):
+                message = wire.Steps(0, (step(number),))
+                connection.execute(*recording_file.row(message, wire.encode(message)))
+        recording_file.finish(connection)
+    with database.open("r+b" if database.exists() else "wb") as file:
+        file.seek(0 if whole else at)
+        file.write(noise)
+    for read in (read_history, recording_file.read_steps, recording_file.read_events, recording_file.read_end):
+        list(read(database))
+    list(recording_file.read_newest_steps(database, 5))
+    recording_file.last_kept(database)
+
+
+def test_a_full_disk_costs_steps_and_no_event(context: zmq.Context, tmp_path: Path) -> None:
+    """On a file system without room the recorder says so once, goes on, and writes the events when there is room."""
+    said: list[str] = []
+    with small_disk(tmp_path, 1 << 20) as disk:
+        ballast = disk / "ballast"
+        recording = Recorder(context, disk / "run.db", 1, lambda text, level: said.append(text))
+        recording.start()
+        recording.add(wire.Event(1, "before"))
+        until(lambda: list(read_history(disk / "run.db")) == [wire.Event(1, "before")], "the first event")
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        number = 1
+        while not recording.failures:
+            number += 1
+            recording.add(wire.Event(number, f"{number} " + "y" * 3000))
+            until(lambda: recording._own.empty() or recording.failures, "the event to be taken")
+        ballast.unlink()
+        until(lambda: len(list(read_history(disk / "run.db"))) >= number, "the events that waited")
+        assert recording.close()
+        assert len([text for text in said if "recording fails" in text]) == 1
+        kept = [each.at_ns for each in read_history(disk / "run.db") if isinstance(each, wire.Event)]
+        assert kept[:number] == list(range(1, number + 1))
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """A file system of so many bytes; where none may be mounted, a limit on the size of any file does the same."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode == 0:
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+        return
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        (folder / "ballast").touch()
+        yield folder
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
 
 
 def test_damage_and_absence_are_an_empty_history(runtime: Path) -> None:
