@@ -15,6 +15,7 @@ from harness import until
 
 from ddptop.agent import rundir, wire
 from ddptop.agent.group import recording
+from ddptop.agent.private import seal
 from ddptop.agent.rundir import ENDED_STATES, Ended, Member, RunDir, identify
 from ddptop.tui import status
 from ddptop.tui.link import Link
@@ -108,6 +109,7 @@ def test_an_end_that_its_rank_denies(new_run: Callable[..., RunDir], python: Cal
     directory.write_member(Member(0, 0, 1, process, "host", 0, pub, cmd, None, ended))
     with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
         socket.bind(pub)
+        seal(pub)
         link = Link(directory, "the test")
         try:
 
