@@ -36,16 +36,6 @@ class Split(NamedTuple):
     last: int
     """The rank that entered it last, or whose backend took it up last."""
 
-    @property
-    def waited_ns(self) -> int:
-        """From the call until the last rank had entered."""
-        return self.begun - self.entered
-
-    @property
-    def transfer_ns(self) -> int:
-        """From then until completion on this rank."""
-        return self.done - self.begun
-
 
 def split(steps: Mapping[int, Step]) -> dict[int, list[Split | None]]:
     """Return, by rank, the split of each collective in its record of one and the same step.

@@ -1,6 +1,7 @@
 """What a table can tell of a rank: columns, each with its title, width, order and drawing.
 
-Pure: knows frames and ink, neither widget nor terminal.  Every cell has its column's width
+Pure: knows frames and ink, and draws bars, figures and marks with the functions that panels draw
+with; knows no terminal and holds no widget.  Every cell has its column's width
 whatever the number, so that nothing moves while numbers change.
 """
 

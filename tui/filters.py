@@ -1,4 +1,4 @@
-"""The last step before the terminal: signs it cannot show, colors it must not get."""
+"""The last step before the terminal: signs that it cannot show are replaced."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What keys are called in the texts of the dashboard: as this user has them, by the id of the action.
 
-No text names a key by itself, because the user may have moved it.
+A text takes them from here, because the user may have moved a key; `enter` in a list is the widget
+library's own, cannot be moved, and is named as it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The only file of the dashboard with sockets: takes telemetry in, carries commands out.
+"""The dashboard's connection to a run: takes telemetry in, carries commands out.
 
-`Link` is the `Source` of the screens, of `status` and of the plain output.  Draining is
-bounded in time and never blocks; what controls a run opens sockets of its own, because it
-runs in a thread and a ZeroMQ socket belongs to one.
+`Link` is the `Source` of the screens, of `status` and of the plain output; what ends a run goes
+through `endings`, which speaks to the supervisor by itself.  Draining is bounded in time and
+never blocks; what controls a run opens sockets of its own, because it runs in a thread and a
+ZeroMQ socket belongs to one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What is kept of a run's past for the views that look back: numbers over time, and whole steps.
 
-Written by the store alone. A frame carries it along without a copy: it grows while a frame is
-shown, and what draws from it says up to which moment or which step it wants to see.
+The store writes what comes live; `Link` adds what it reads of before, and says whether that is
+whole. A frame carries it along without a copy: it grows while a frame is shown, and what draws
+from it says up to which moment or which step it wants to see.
 """
 
 from __future__ import annotations

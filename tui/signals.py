@@ -55,12 +55,15 @@ def parse(text: str) -> int:
     raise ValueError(f"no signal {text!r} on this platform; such as TERM, KILL, INT, STOP, CONT, USR1, or a number")
 
 
-def warning(number: int, world: int, timeout_s: float | None = None) -> str | None:
-    """Return what to know before a signal is sent to a rank of a group, None where there is nothing."""
+def warning(number: int, world: int, timeout_s: float | None = None, pause: str = "`ddptop pause`") -> str | None:
+    """Return what to know before a signal is sent to a rank of a group, None where there is nothing.
+
+    `pause` is how the user pauses a run: by a key, or by the shell.
+    """
     if number not in _STOPPING or world < 2:
         return None
     limit = "30 min with gloo, 10 min with NCCL, where the script set none" if timeout_s is None else f"{timeout_s:g} s"
     return (
         f"A stopped rank comes to no collective: the others wait for it, and fail after the collective timeout "
-        f"({limit}). SIGCONT lets it go on; a pause (space) holds the group without that risk."
+        f"({limit}). SIGCONT lets it go on; a pause ({pause}) holds the group without that risk."
     )

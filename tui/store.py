@@ -1,8 +1,8 @@
 """The dashboard's model of one run: messages in, immutable frames out.
 
-Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours are the only
-writers; everything on the screen, in `status --json` and in the plain output comes from
-`frame`.
+Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours write what is told;
+`frame` writes too: what it finds to have changed since the picture before becomes an event.
+Everything on the screen, in `status --json` and in the plain output comes from `frame`.
 """
 
 from __future__ import annotations
@@ -339,7 +339,10 @@ class Store:
             self._ranks[rank].fill(steps, last=last)
 
     def frame(self, now: float) -> Frame:
-        """Return the picture of this moment."""
+        """Return the picture of this moment.
+
+        This moves the model on: a new state, a rank that fell silent or a new verdict is noted as an event, once.
+        """
         own = {rank: model.state(now) for rank, model in self._ranks.items()}
         state = self._run_state(own)
         _, culprit = self._cause()

@@ -106,11 +106,6 @@ class Torchrun:
             )
         return cls(identify(child.pid) or Process(child.pid, 0.0), child)
 
-    @property
-    def adopted(self) -> bool:
-        """Say whether it was another process's child, so that its exit status is not to be had."""
-        return self._child is None
-
     def is_over(self) -> bool:
         """Look whether it has ended, and take its exit status."""
         if self._child is None:

@@ -68,7 +68,7 @@ class SignalMenu(Dialog["int | None"]):
 
     @on(OptionList.OptionHighlighted)
     def _marked(self, event: OptionList.OptionHighlighted) -> None:
-        text = signals.warning(int(event.option_id or 0), self._world, self._timeout_s)
+        text = signals.warning(int(event.option_id or 0), self._world, self._timeout_s, keys_of(self)["run.pause"])
         self.query_one("#warning", Static).update(Content(text or ""))
 
     @on(OptionList.OptionSelected)
