@@ -366,6 +366,18 @@ def test_what_a_broken_launch_leaves_is_removed_when_its_maker_is_dead(base: Pat
     assert not staging.exists()
 
 
+def test_a_launch_under_way_is_not_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody tidies up at the very moment before a new directory gets its name: the launch succeeds."""
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        rundir.prune()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert rundir.create(a_run("a")).read().run == "a"
+
+
 def test_a_launch_that_is_killed_halfway_leaves_nothing_for_long(base: Path) -> None:
     """Killed at the worst moment, before the directory gets its name, it leaves a folder that the next one removes."""
     code = (
@@ -481,7 +493,9 @@ def full(folder: Path) -> Iterator[Path]:
     small = folder / "small"
     small.mkdir(mode=0o700)
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", small], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=40,mode=700", "tmpfs", small],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode == 0:
         try:
