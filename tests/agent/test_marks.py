@@ -366,6 +366,18 @@ def test_what_a_broken_launch_leaves_is_removed_when_its_maker_is_dead(base: Pat
     assert not staging.exists()
 
 
+def test_a_launch_under_way_is_not_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody tidies up at the very moment before a new directory gets its name: the launch succeeds."""
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        rundir.prune()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert rundir.create(a_run("a")).read().run == "a"
+
+
 def test_a_launch_that_is_killed_halfway_leaves_nothing_for_long(base: Path) -> None:
     """Killed at the worst moment, before the directory gets its name, it leaves a folder that the next one removes."""
     code = (
@@ -481,7 +493,9 @@ def full(folder: Path) -> Iterator[Path]:
     small = folder / "small"
     small.mkdir(mode=0o700)
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", small], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=40,mode=700", "tmpfs", small],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode == 0:
         try:
@@ -499,12 +513,15 @@ def full(folder: Path) -> Iterator[Path]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def fill(folder: Path) -> None:
-    """Use up what room there is."""
+def fill(folder: Path, names: bool = False) -> None:
+    """Use up what room there is: for bytes, or for names, so that not even an empty file can be made."""
     if not os.path.ismount(folder):
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         return
-    with (folder / "flood").open("wb", buffering=0) as flood, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        for number in range(1000 if names else 0):
+            (folder / f"no-{number}").touch()
+    with (folder / ("no-0" if names else "flood")).open("wb", buffering=0) as flood, contextlib.suppress(OSError):
         while True:
             flood.write(bytes(4096))
 
@@ -536,8 +553,9 @@ def test_on_a_full_disk_what_was_there_stays_whole(base: Path, write: str) -> No
         journal.events(directory.database)
 
 
+@pytest.mark.parametrize("names", [False, True])
 def test_on_a_full_disk_nothing_begins_and_ended_runs_can_be_removed(
-    base: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, monkeypatch: pytest.MonkeyPatch, names: bool
 ) -> None:
     """A launch is refused in one line, also where the room runs out under its hands; removing needs no room."""
     monkeypatch.setattr(rundir, "LEAST_ROOM", 0)
@@ -545,7 +563,7 @@ def test_on_a_full_disk_nothing_begins_and_ended_runs_can_be_removed(
         monkeypatch.setenv(rundir.BASE_VARIABLE, str(small))
         rundir.create(a_run("old"))
         before = contents(small / "old")
-        fill(small)
+        fill(small, names)
         with pytest.raises(RunDirError, match="runtime directory"):
             rundir.create(a_run("new", cause="x" * 8192))
         assert contents(small / "old") == before
