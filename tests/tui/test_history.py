@@ -150,6 +150,17 @@ def test_numbers_are_those_of_the_records() -> None:
     assert all(metric_named(name).text(value) for name, value in expected.items())
 
 
+def test_the_all_reduce_latency_is_a_median_wherever_it_comes_from() -> None:
+    """One slow call among many moves neither a record's number nor a summary's, and the title says median."""
+    took = [2 * 10**6] * 8 + [900 * 10**6]
+    history = History(2)
+    calls = tuple(wire.Collective("all_reduce", 0, each, 8, 1) for each in took)
+    history.take(0, step(1, collectives=calls))
+    history.take_summary(wire.Summary(1, 1, 1, 1, 1, 1, 10**7, 0, 0, 0, 0, None, 0, p50_ns=int(np.median(took))))
+    assert history.read(0, "all_reduce").mean[0] == history.read(1, "all_reduce").mean[0] == 2
+    assert "median" in metric_named("all_reduce").title
+
+
 def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
     """Records of the past, read after the live ones and overlapping them, make one series, each step once.
 

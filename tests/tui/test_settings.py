@@ -53,6 +53,7 @@ def test_where_the_file_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("look = 3", "look: expected `object`"),
         ("[thresholds]\nstalled_s = -1", "thresholds.stalled_s: expected `float` >= 0.1"),
         ("[thresholds]\nsilent_s = nan", "thresholds.silent_s"),
+        ("[storage]\nrun_mib = 1", "storage.run_mib: expected `int` >= 8"),
         ("[keys]\nrun.pause = 3", "keys: expected"),
         ("[keys]\nrun.paus = 'p'", "keys.run.paus: .*did you mean run.pause"),
         ("[keys]\n'run.kill' = 'spce'", "keys.run.kill: .*'spce'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -197,3 +198,20 @@ def test_a_record_that_changes_its_number_of_ranks_changes_no_size() -> None:
         store.know_run(msgspec.structs.replace(run, world=world, cause="new"))
         picture = store.frame(2.0)
         assert (picture.world, len(picture.ranks)) == (2, 2)
+
+
+def test_a_thinned_recording_has_no_missed_records_and_no_holes_in_its_curve() -> None:
+    """Two generations of which only every fourth old step is left: nothing counts as missed, every step is drawn."""
+    store = Store(RUN, past=Past(2))
+    kept = [*range(1, 200, 4), *range(200, 230)]
+    for generation in (0, 1):
+        for number in kept:
+            store.recall(wire.Steps(0, (step(number, loss=float(number)),), generation), 1.0)
+    assert store.frame(1.0).ranks[0].missed == 0
+    assert store.past is not None
+    drawn = store.past.history.read(0, "loss")
+    last = kept[-1]
+    assert drawn.count.sum() == 2 * len(kept)
+    assert drawn.steps[0] == 1
+    assert drawn.steps[-1] == 2 * last
+    assert max(b - a for a, b in pairwise(drawn.steps)) <= 8
