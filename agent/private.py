@@ -14,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
 
+from ddptop.agent.text import Complaint
+
 LARGEST_RECORD: Final = 1 << 20
 """Bytes of a record at most; what is larger was not written by us."""
 
 
-class RunDirError(Exception):
+class RunDirError(Complaint):
     """What is wrong with a run directory and what to do about it, in one line for the user."""
 
 

@@ -26,6 +26,7 @@ from ddptop.agent import private
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
+from ddptop.agent.incoming import Label, Line, Lines, Name, Verbatim, cleaned
 from ddptop.agent.private import RunDirError as RunDirError
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
@@ -55,8 +56,8 @@ class Ended(msgspec.Struct, frozen=True):
     exit_code: int
     error: str | None = None
     """Type and message of the exception that ended the script, one line."""
-    traceback: str | None = None
-    stopped_by: str | None = None
+    traceback: Lines | None = None
+    stopped_by: Label | None = None
     """Who asked for its end at a step boundary, where it ended because of that."""
 
 
@@ -67,13 +68,13 @@ class Member(msgspec.Struct, frozen=True):
     local_rank: int
     world: int
     process: Process
-    host: str
+    host: Label
     generation: int
-    pub: str
+    pub: Verbatim
     """Address of the PUB socket, `ipc://…`."""
-    cmd: str
+    cmd: Verbatim
     """Address of the ROUTER socket."""
-    log: str | None
+    log: Verbatim | None
     """File with the rank's output, or None where it goes to the terminal that started the run."""
     ended: Ended | None = None
 
@@ -85,44 +86,44 @@ ENGINE: Final = "torch.distributed.run"
 class Run(msgspec.Struct, frozen=True):
     """A run: what was asked for, who looks after it, how it ended."""
 
-    run: str
-    run_id: str
-    program: str
+    run: Name
+    run_id: Label
+    program: Verbatim
     """Catalogue name, script path or `-m module`, as the user gave it."""
-    arguments: tuple[str, ...]
+    arguments: tuple[Verbatim, ...]
     """The program's own arguments."""
     world: int
-    backend: str | None
-    device: str | None
+    backend: Name | None
+    device: Name | None
     created_at_ns: int
     launched: bool
     """True for `ddptop launch`, False for a job started by hand under the agent."""
-    cwd: str = ""
-    command: tuple[str, ...] = ()
+    cwd: Verbatim = ""
+    command: tuple[Verbatim, ...] = ()
     """The torchrun command line that the supervisor starts."""
-    environment: dict[str, str] = {}
+    environment: dict[Verbatim, Verbatim] = {}
     """What the launch adds to the environment of the ranks."""
-    placement: str = ""
+    placement: Line = ""
     """One line on why this device and backend were chosen."""
-    injected: str = ""
+    injected: Line = ""
     """Faults put into this run on purpose, one line; empty for an honest run."""
     grace_s: float = 5.0
-    on_term: str = ""
+    on_term: Name = ""
     """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     supervisor: Process | None = None
     torchrun: Process | None = None
-    state: str = "starting"
+    state: Name = "starting"
     """Of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; an observer may know better."""
     exit_code: int | None = None
     ended_at_ns: int | None = None
-    cause: str | None = None
+    cause: Line | None = None
     """The first cause of a failure, one line."""
     cause_rank: int | None = None
     max_restarts: int = 0
     """How often torchrun starts the group anew when it fails."""
     owner: int | None = None
     """User whose run it is: a process of anybody else is none of it, whatever its environment says."""
-    killed_by: str | None = None
+    killed_by: Label | None = None
     """Who asked for its end, so that another supervisor goes on with that."""
 
     @property
@@ -219,7 +220,7 @@ class RunDir:
         """
         try:
             private.check_folder(self.path, self.owner, "remove it")
-            return msgspec.json.decode(private.read(self.path / "run.json"), type=Run)
+            return cleaned(msgspec.json.decode(private.read(self.path / "run.json"), type=Run))
         except OSError as error:
             raise RunDirError(f"run {self.name}: no record ({error.strerror}); see `ddptop ps`") from error
         except msgspec.MsgspecError as error:
@@ -240,7 +241,7 @@ class RunDir:
         found = {}
         for file in _files(self.path / "ranks", ".json"):
             try:
-                member = msgspec.json.decode(private.read(file), type=Member)
+                member = cleaned(msgspec.json.decode(private.read(file), type=Member))
             except (OSError, msgspec.MsgspecError):
                 continue
             found[member.rank] = member

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from ddptop.agent import private
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, EventLine, Frame
@@ -17,6 +18,8 @@ from ddptop.tui.source import Source
 from ddptop.tui.units import duration
 
 POLL_S = 0.05
+TRACE_BYTES = 1 << 20
+"""End of a log in which the traceback of a failed rank is looked for."""
 TRACE_LINES = 40
 """Lines of a failed rank's log that are shown where it left no traceback."""
 
@@ -161,9 +164,8 @@ def first_traceback(frame: Frame) -> list[str]:
     rank = frame.ranks[frame.cause_rank]
     if rank.log is None:
         return []
-    try:
-        text = Path(rank.log).read_text(errors="replace").splitlines()
-    except OSError:
+    text = private.tail(Path(rank.log), TRACE_BYTES).decode(errors="replace").splitlines()
+    if not text:
         return []
     opening = "Traceback (most recent call last)"  # torch may put `[rank1]: ` before it
     start = max((number for number, each in enumerate(text) if opening in each), default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -9,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddptop.agent import rundir, wire
-from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.link import Link
@@ -90,9 +90,9 @@ def event_json(event: wire.Event) -> dict[str, Any]:
         "at": event.at_ns / 1e9,
         "level": event.level,
         "rank": event.rank,
-        "action": clean(event.action, 40) or None,
-        "who": clean(event.who, 100) or None,
-        "text": clean(event.text, 400),
+        "action": event.action or None,
+        "who": event.who or None,
+        "text": event.text,
     }
 
 
@@ -101,7 +101,18 @@ def event_line(event: wire.Event) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at_ns / 1e9))
     mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
     named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
-    return f"{at} {mark} {'' if named else f'rank {event.rank}: '}{clean(event.text, 400)}"
+    return f"{at} {mark} {'' if named else f'rank {event.rank}: '}{event.text}"
+
+
+def encoded(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON in which everything that is not to be printed is escaped, whatever text is in it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    lines = text.split("\n")
+    return text if all(map(str.isprintable, lines)) else "\n".join(map(_escaped, lines))
+
+
+def _escaped(line: str) -> str:
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 def _rank_json(rank: RankFrame) -> dict[str, Any]:
@@ -135,7 +146,8 @@ def _verdict_json(frame: Frame) -> dict[str, Any]:
     verdict = frame.verdict
     assert verdict is not None
     names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
-    return {name: getattr(verdict, name) for name in names}
+    told = {name: getattr(verdict, name) for name in names}
+    return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
 
 
 def _number(value: float | None) -> float | None:

@@ -20,6 +20,7 @@ import psutil
 from ddptop.agent.control import Refused
 from ddptop.agent.group import processes
 from ddptop.agent.group.processes import Target
+from ddptop.agent.incoming import Label, cleaned
 from ddptop.agent.rundir import ENDED_STATES, Process, RunDir, is_alive
 
 _STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
@@ -30,7 +31,7 @@ class Frozen(msgspec.Struct, frozen=True):
     """Since when a run is frozen, and what that may cost."""
 
     at_ns: int
-    who: str
+    who: Label
     timeout_s: float | None = None
     """Timeout of collectives in its default process group; None where it is not known."""
 
@@ -76,7 +77,7 @@ def thaw(directory: RunDir) -> str:
 def frozen(directory: RunDir) -> Frozen | None:
     """Return since when the run is frozen, None where it is not, also where somebody else let its ranks go on."""
     try:
-        record = msgspec.json.decode(_record(directory).read_bytes(), type=Frozen)
+        record = cleaned(msgspec.json.decode(_record(directory).read_bytes(), type=Frozen))
     except (OSError, msgspec.MsgspecError):
         return None
     return record if has_stopped(directory) else None
