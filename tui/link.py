@@ -24,7 +24,6 @@ from ddptop.agent.control import Controller
 from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
 from ddptop.agent.private import check_socket
 from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
-from ddptop.agent.text import clean
 from ddptop.tui import launch
 from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame
@@ -302,9 +301,7 @@ class Link:
         try:
             check_socket(address, self.directory.owner)
         except RunDirError as problem:
-            self.store.apply(
-                wire.Event(time.time_ns(), clean(f"not listened to: {problem}", 400), None, "error"), time.time()
-            )
+            self.store.apply(wire.Event(time.time_ns(), f"not listened to: {problem}", None, "error"), time.time())
         else:
             self._sub.connect(address)
             if rank is not None:

@@ -12,7 +12,7 @@ from operator import attrgetter, is_
 from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
-from ddptop.tui.frame import RankFrame
+from ddptop.tui.frame import STATES, RankFrame
 from ddptop.tui.settings import Thresholds
 
 DEFAULT = Thresholds()
@@ -216,7 +216,10 @@ class RankModel:
             return "silent"
         if self.beat.state == "running" and self._is_stalled(now):
             return "stalled"
-        return "finished" if self.beat.state == "ended" else self.beat.state
+        if self.beat.state == "ended":
+            return "finished"
+        # A newer agent may know more states; that it lives is certain.
+        return self.beat.state if self.beat.state in STATES else "running"
 
     def _is_stalled(self, now: float) -> bool:
         if self.beat is None or self.beat.step_at_ns is None:

@@ -26,11 +26,8 @@ def _config(_: argparse.Namespace) -> int:
         for _, action in keymap.actions(DdptopApp, found.keymap)
     }
     print(f"# Settings of ddptop, in {clean(str(file))}")
-    print(
-        "# (which is there)"
-        if file.exists()
-        else f"# (which is not there: all is as below; mkdir -p {clean(str(file.parent))})"
-    )
+    absent = f"which is not there: all is as below; mkdir -p {clean(str(file.parent))}"
+    print(f"# ({'which is there' if file.exists() else absent})")
     print("# What is commented out is as it is without the line.\n")
     for line in settings.as_toml(found, rows.values()):
         print(clean(line))
