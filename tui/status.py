@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddptop.agent import rundir, wire
+from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.link import Link
@@ -105,14 +106,13 @@ def event_line(event: wire.Event) -> str:
 
 
 def encoded(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON in which everything that is not to be printed is escaped, whatever text is in it."""
+    """Return a value as JSON in which all that is not clean is escaped: paths are in it, which stay as they are."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    lines = text.split("\n")
-    return text if all(map(str.isprintable, lines)) else "\n".join(map(_escaped, lines))
+    return "\n".join(line if clean(line, len(line)) == line else _escaped(line) for line in text.split("\n"))
 
 
 def _escaped(line: str) -> str:
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+    return "".join(char if clean(char) == char else json.dumps(char)[1:-1] for char in line)
 
 
 def _rank_json(rank: RankFrame) -> dict[str, Any]:
