@@ -75,7 +75,10 @@ def open_plain(path: Path) -> BinaryIO:
     Raises:
         OSError: it is not there, or is something else.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as problem:
+        raise OSError(None, f"no path ({problem})", str(path)) from problem
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(None, "not a plain file", str(path))
