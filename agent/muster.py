@@ -7,6 +7,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from ddptop.agent import wire
+from ddptop.agent.text import Complaint
 from ddptop.agent.wire import Command, Reply
 
 ANSWER_S: Final = 2.0
@@ -15,7 +16,7 @@ ANSWER_S: Final = 2.0
 _ids = count(1)
 
 
-class Refused(Exception):
+class Refused(Complaint):
     """An action that was not done; the text is the reason, one line for the user."""
 
 

@@ -16,11 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, ClassVar, Final
 
+from ddptop.agent.text import Complaint
+
 LARGEST_RECORD: Final = 1 << 20
 """Bytes of a record at most; what is larger was not written by us."""
 
 
-class RunDirError(Exception):
+class RunDirError(Complaint):
     """What is wrong with a run directory and what to do about it, in one line for the user."""
 
 
@@ -86,7 +88,10 @@ def open_plain(path: Path) -> BinaryIO:
     Raises:
         OSError: it is not there, or is something else.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as problem:
+        raise OSError(None, f"no path ({problem})", str(path)) from problem
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(None, "not a plain file", str(path))

@@ -11,10 +11,9 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from ddptop.agent.identity import Process
+from ddptop.agent.incoming import Label, Line, Lines, Name, Verbatim, cleaned
 from ddptop.agent.text import clean_line
-
-MOST_RANKS: Final = 65_536
-"""Ranks of a run at most; a record that tells of more is damaged."""
+from ddptop.agent.wire import MOST_RANKS as MOST_RANKS
 
 RUN_BYTES: Final = 512 << 20
 """Room of a run on the disk, its logs included, where nobody says otherwise."""
@@ -35,13 +34,13 @@ Record = TypeVar("Record")
 
 
 def decode(content: bytes, kind: type[Record]) -> Record:
-    """Return the record that a file holds.
+    """Return the record that a file holds, its text clean.
 
     Raises:
         ValueError: it holds none, one line.
     """
     try:
-        return msgspec.json.decode(content, type=kind)
+        return cleaned(msgspec.json.decode(content, type=kind))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ValueError(clean_line(str(error), 200)) from error
 
@@ -53,8 +52,8 @@ class Ended(msgspec.Struct, frozen=True):
     exit_code: _Code
     error: str | None = None
     """Type and message of the exception that ended the script, one line."""
-    traceback: str | None = None
-    stopped_by: str | None = None
+    traceback: Lines | None = None
+    stopped_by: Label | None = None
     """Who asked for its end at a step boundary, where it ended because of that."""
     step: _Whole | None = None
     """Steps it had completed."""
@@ -69,13 +68,13 @@ class Member(msgspec.Struct, frozen=True):
     local_rank: _Rank
     world: _World
     process: Process
-    host: str
+    host: Label
     generation: _Count
-    pub: str
+    pub: Verbatim
     """Address of the PUB socket, `ipc://…`. Kept for older readers: whoever connects computes it."""
-    cmd: str
+    cmd: Verbatim
     """Address of the ROUTER socket; the same holds."""
-    log: str | None
+    log: Verbatim | None
     """File with the rank's output, or None where it goes to the terminal that started the run."""
     ended: Ended | None = None
 
@@ -94,44 +93,44 @@ ENGINE: Final = "torch.distributed.run"
 class Run(msgspec.Struct, frozen=True):
     """A run: what was asked for, who looks after it, how it ended."""
 
-    run: str
-    run_id: str
-    program: str
+    run: Name
+    run_id: Label
+    program: Verbatim
     """Catalogue name, script path or `-m module`, as the user gave it."""
-    arguments: tuple[str, ...]
+    arguments: tuple[Verbatim, ...]
     """The program's own arguments; like command and environment with a mask for each secret (`masking.whole`)."""
     world: _World
-    backend: str | None
-    device: str | None
+    backend: Name | None
+    device: Name | None
     created_at_ns: _Whole
     launched: bool
     """True for `ddptop launch`, False for a job started by hand under the agent."""
-    cwd: str = ""
-    command: tuple[str, ...] = ()
+    cwd: Verbatim = ""
+    command: tuple[Verbatim, ...] = ()
     """The torchrun command line that the supervisor starts."""
-    environment: dict[str, str] = {}
+    environment: dict[Verbatim, Verbatim] = {}
     """What the launch adds to the environment of the ranks."""
-    placement: str = ""
+    placement: Line = ""
     """One line on why this device and backend were chosen."""
-    injected: str = ""
+    injected: Line = ""
     """Faults put into this run on purpose, one line; empty for an honest run."""
     grace_s: _Seconds = 5.0
-    on_term: str = ""
+    on_term: Name = ""
     """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     supervisor: Process | None = None
     torchrun: Process | None = None
-    state: str = "starting"
+    state: Name = "starting"
     """Of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; an observer may know better."""
     exit_code: _Code | None = None
     ended_at_ns: _Whole | None = None
-    cause: str | None = None
+    cause: Line | None = None
     """The first cause of a failure, one line."""
     cause_rank: _Rank | None = None
     max_restarts: _Count = 0
     """How often torchrun starts the group anew when it fails."""
     owner: _User | None = None
     """User whose run it is: a process of anybody else is none of it, whatever its environment says."""
-    killed_by: str | None = None
+    killed_by: Label | None = None
     """Who asked for its end, so that another supervisor goes on with that."""
     run_bytes: _Bytes = RUN_BYTES
     """Room that it may take on the disk: its recording is thinned, and its logs are cut, to fit in."""

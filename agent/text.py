@@ -23,6 +23,7 @@ def clean(text: str, limit: int = 2000) -> str:
     """Return `text` as one line without escape sequences, control, format or combining characters.
 
     Its own spaces are kept, a tab becomes four; what is longer than `limit` characters is cut off.
+    Each character that is left takes one cell or two on every terminal, whatever stands beside it.
     """
     text = text[: limit * 4]
     if "\x1b" in text or not text.isascii():
@@ -31,8 +32,7 @@ def clean(text: str, limit: int = 2000) -> str:
     if not text.isprintable():
         text = "".join(_visible(char) for char in text)
     if not text.isascii():
-        # Terminals disagree on where a combining mark goes; without them every cell is certain.
-        text = "".join(char for char in unicodedata.normalize("NFC", text) if not unicodedata.combining(char))
+        text = unicodedata.normalize("NFC", text).translate(_CELLS)
     return text[:limit]
 
 
@@ -54,6 +54,39 @@ def shorten(text: str, limit: int) -> str:
     head = max(0, (limit - len(mark.encode()) - 16) // 2)
     tail = raw[len(raw) - head :] if head else b""
     return (raw[:head].decode(errors="ignore") + mark + tail.decode(errors="ignore"))[:limit]
+
+
+class _Cells(dict[int, "int | str | None"]):
+    """What stands for a character in a grid of cells, worked out when it is first met; None for nothing."""
+
+    def __missing__(self, code: int) -> int | str | None:
+        char = chr(code)
+        found: int | str | None = code
+        # Terminals disagree on where a mark goes, and whether a part of a syllable joins the one before.
+        if unicodedata.category(char)[0] == "M" or any(first <= code <= last for first, last in _JOINING):
+            found = None
+        elif any(first <= code <= last for first, last in _WIDENED):
+            found = "?"
+        if len(self) < _MOST_KNOWN:
+            self[code] = found
+        return found
+
+
+_JOINING: Final = (
+    # Parts and fillers of Korean syllables; skin tones; letters of which two make a flag.
+    (0x115F, 0x11FF), (0x3164, 0x3164), (0xD7B0, 0xD7FF), (0xFFA0, 0xFFA0), (0x1F1E6, 0x1F1FF), (0x1F3FB, 0x1F3FF),
+)  # fmt: skip
+_WIDENED: Final = ((0x2630, 0x2637), (0x268A, 0x268F), (0x4DC0, 0x4DFF), (0x1D300, 0x1D376))
+"""Symbols of one cell before Unicode 16 and of two since."""
+_MOST_KNOWN: Final = 65_536
+_CELLS: Final = _Cells()
+
+
+class Complaint(Exception):
+    """What is wrong and what to do about it, in one line for the user: clean, whatever it repeats."""
+
+    def __init__(self, text: object = "") -> None:
+        super().__init__(clean(str(text)))
 
 
 def _visible(char: str) -> str:

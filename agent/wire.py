@@ -1,6 +1,7 @@
 """Every message that crosses a ddptop socket, on one page.
 
-Imports msgspec and nothing else, so that both ends, and any third one, can speak it.
+Imports msgspec and how text is cleaned, nothing else, so that both ends, and any third one, can speak it.
+What is read here is clean and bounded, whoever sent it: text by `incoming`, numbers by their types.
 Telemetry goes out on PUB sockets as two frames, `[topic, payload]`; commands travel
 DEALER -> ROUTER as one payload and are answered by one `Reply` (and, for `Fill`, by any
 number of `Steps` before it).  Times are wall-clock nanoseconds (`time.time_ns`) where
@@ -11,9 +12,11 @@ a default; anything else raises `PROTOCOL`.
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
+
+from ddptop.agent.incoming import Label, Line, Name, clean_name, cleaned, is_plain
 
 PROTOCOL: Final = 1
 
@@ -29,6 +32,25 @@ TOPIC_EVENT: Final = b"event"
 TOPIC_RUN: Final = b"run"
 
 
+# A number beyond its range is no message of ours.
+
+MOST_RANKS: Final = 65_536
+"""Ranks of a run at most; a record or a message that tells of more is damaged."""
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+Pid = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""Wall-clock nanoseconds, to the year 2262."""
+Span = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
+"""A duration in nanoseconds, up to 104 days; below zero where a clock was set back."""
+Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A number that the script gives."""
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+"""Finite."""
+Called = Annotated[str, msgspec.Meta(max_length=100, extra={"limit": 100})]
+"""A name that is in every step: the agent keeps it short."""
+
+
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
     """Base of all messages: a tagged msgpack array, about 130 bytes for a step."""
 
@@ -36,7 +58,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True)
 class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One collective as this rank saw it."""
 
-    op: str
+    op: Called
     """Name in lower case, as torch.distributed spells it: `all_reduce`, `broadcast`."""
     entered_ns: int
     """When this rank called it, counted from the start of the step."""
@@ -46,7 +68,7 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Size of this rank's input."""
     in_flight: int
     """Collectives under way on this rank when this one was called, itself included."""
-    group: str = ""
+    group: Called = ""
     """Process group, the same name on all its ranks; `0` is the default group."""
     blocking: bool = False
     """True where the rank's main thread stood in it from the call to completion."""
@@ -94,151 +116,151 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Hello(_Message, frozen=True, tag="hello"):
     """Who a rank is. Sent at the start and again to everybody when somebody new subscribes."""
 
-    protocol: int
-    run: str
-    run_id: str
-    rank: int
-    local_rank: int
-    world: int
-    pid: int
-    started_at_ns: int
-    host: str
-    program: str
-    agent_version: str
-    python_version: str
-    generation: int = 0
+    protocol: Count
+    run: Name
+    run_id: Label
+    rank: Rank
+    local_rank: Rank
+    world: Count
+    pid: Pid
+    started_at_ns: Moment
+    host: Label
+    program: Line
+    agent_version: Name
+    python_version: Name
+    generation: Count = 0
     """Restart count of the group, from torchrun."""
 
 
 class Beat(_Message, frozen=True, tag="beat"):
     """Sign of life, once a second and at every change of state. Life, not progress."""
 
-    rank: int
-    at_ns: int
-    state: str
+    rank: Rank
+    at_ns: Moment
+    state: Name
     """`starting`, `running`, `paused` or `ended`."""
-    activity: str
+    activity: Label
     """What the main thread does now: a start phase ("imports", "rendezvous") or a step phase."""
-    step: int
+    step: Count
     """Optimizer steps completed."""
-    step_at_ns: int | None
+    step_at_ns: Moment | None
     """When the last step was completed."""
-    seq: int
+    seq: Count
     """Number of the newest `Step` record, so that a subscriber sees what it missed."""
-    memory_bytes: int | None = None
+    memory_bytes: Count | None = None
     """Device memory of this process on an accelerator, resident memory on the CPU."""
-    memory_total_bytes: int | None = None
-    cpu_percent: float | None = None
+    memory_total_bytes: Count | None = None
+    cpu_percent: Amount | None = None
     """CPU of this process and its children (data workers); 100 is one core."""
-    device_percent: float | None = None
-    device: str | None = None
+    device_percent: Amount | None = None
+    device: Name | None = None
     """As torch spells it: `cpu`, `cuda:0`."""
-    backend: str | None = None
-    torch_version: str | None = None
-    total_steps: int | None = None
+    backend: Name | None = None
+    torch_version: Name | None = None
+    total_steps: Whole | None = None
     """Steps that the script announced with `ddptop.agent.start`."""
-    note: str | None = None
+    note: Line | None = None
     """One line by the script about itself, for example that its data is synthetic."""
-    mechanism: str | None = None
+    mechanism: Label | None = None
     """How collectives are seen: `process-group hooks`, or None where they are not."""
-    outstanding: int = 0
+    outstanding: Count = 0
     """Collectives entered and not finished."""
-    dropped: int = 0
+    dropped: Count = 0
     """Records lost to overflow, oldest first."""
-    refused: int = 0
+    refused: Count = 0
     """Messages that this agent could not read."""
-    faults: int = 0
+    faults: Count = 0
     """Errors inside the agent; the training goes on without what failed."""
-    fault: str | None = None
+    fault: Line | None = None
     """The last of them, one line."""
-    health: str | None = None
+    health: Line | None = None
     """What is wrong with this rank's numbers: `loss is nan since step 123`."""
-    timed_every: int = 1
+    timed_every: Count = 1
     """One step of so many has its collectives timed; more than 1 where they are too dense to time them all."""
-    held_at_ns: int | None = None
+    held_at_ns: Moment | None = None
     """Since when the rank is held at the end of `step`. None: it is not."""
-    timeout_s: float | None = None
+    timeout_s: Amount | None = None
     """Timeout of collectives in the default process group. None: there is no group yet."""
     checkpoints: bool = False
     """True once the script has registered a function with `ddptop.agent.on_checkpoint`."""
-    coordinates: dict[str, int] | None = None
+    coordinates: dict[Name, Whole] | None = None
     """Where the rank stands, as its script says: `{"data": 0, "tensor": 1}` on a device mesh."""
-    generation: int | None = None
+    generation: Count | None = None
     """Restart count of the group when this process began. None: an agent that does not tell."""
 
 
 class Steps(_Message, frozen=True, tag="steps"):
     """Step records of one rank, oldest first."""
 
-    rank: int
+    rank: Rank
     steps: tuple[Step, ...]
-    generation: int = 0
+    generation: Count = 0
     """Of the rank's process; the numbers of the records begin anew with each."""
 
 
 class Summary(_Message, frozen=True, tag="summary"):
     """What a rank's newest steps were like, once a second: all that a view of many ranks needs of most of them."""
 
-    rank: int
-    number: int
+    rank: Rank
+    number: Count
     """Consecutive number of the summary, so that a gap is seen."""
-    end_at_ns: int
+    end_at_ns: Moment
     """End of the last of these steps."""
-    step: int
+    step: Count
     """Number of that step."""
-    seq: int
+    seq: Count
     """Number of its record."""
-    steps: int
+    steps: Count
     """Steps since the summary before."""
-    wall_ns: int
+    wall_ns: Span
     """Of one step, as all times here: a mean over these steps."""
-    data_ns: int
-    forward_ns: int
-    backward_ns: int
-    optimizer_ns: int
-    wait_ns: int | None
-    other_ns: int
+    data_ns: Span
+    forward_ns: Span
+    backward_ns: Span
+    optimizer_ns: Span
+    wait_ns: Span | None
+    other_ns: Span
     loss: float | None = None
     """The last one known."""
-    samples: float | None = None
+    samples: Amount | None = None
     """A step, where they are known."""
-    starved_ns: int | None = None
-    p50_ns: int | None = None
+    starved_ns: Span | None = None
+    p50_ns: Span | None = None
     """All-reduce latency over the recent calls, median."""
-    p99_ns: int | None = None
+    p99_ns: Span | None = None
     metrics: dict[str, float] = {}
     """Newest value of everything given to `ddptop.agent.log` so far."""
-    generation: int = 0
+    generation: Count = 0
     """Restart count of the group when they were done."""
 
 
 class Event(_Message, frozen=True, tag="event"):
     """Something worth a line in the run's event list."""
 
-    at_ns: int
-    text: str
-    rank: int | None = None
-    level: str = "info"
+    at_ns: Moment
+    text: Line
+    rank: Rank | None = None
+    level: Name = "info"
     """`info`, `warning` or `error`."""
-    action: str = ""
+    action: Name = ""
     """What somebody did: `pause`, `step`, `kill`. Empty for what happened by itself."""
-    who: str = ""
+    who: Label = ""
     """Who did it: `dashboard of ada on pts/3`."""
 
 
 class RunState(_Message, frozen=True, tag="run"):
     """The supervisor's word on the run as a whole, once a second and at every change."""
 
-    at_ns: int
-    state: str
+    at_ns: Moment
+    state: Name
     """`starting`, `running`, `killing`, `finished`, `stopped`, `failed` or `killed`."""
-    torchrun_pid: int | None = None
-    exit_code: int | None = None
-    cause: str | None = None
+    torchrun_pid: Pid | None = None
+    exit_code: Whole | None = None
+    cause: Line | None = None
     """Why it failed: the first cause, one line."""
-    refused: int = 0
+    refused: Count = 0
     """Messages that the supervisor could not read."""
-    ending: str = ""
+    ending: Line = ""
     """While something is being ended: who is left, and when the next rung of the ladder comes."""
 
 
@@ -252,10 +274,10 @@ class Hold(_Message, frozen=True, tag="hold"):
     """
 
     id: int
-    token: str
-    lease_ms: int = 4000
-    asked_ns: int | None = None
-    until_ns: int | None = None
+    token: Label
+    lease_ms: Count = 4000
+    asked_ns: Count | None = None
+    until_ns: Count | None = None
 
 
 class Commit(_Message, frozen=True, tag="commit"):
@@ -266,20 +288,20 @@ class Commit(_Message, frozen=True, tag="commit"):
     """
 
     id: int
-    token: str
-    step: int
-    lease_ms: int = 0
-    asked_ns: int | None = None
-    until_ns: int | None = None
+    token: Label
+    step: Count
+    lease_ms: Count = 0
+    asked_ns: Count | None = None
+    until_ns: Count | None = None
 
 
 class Resume(_Message, frozen=True, tag="resume"):
     """Let go, whoever committed the pause."""
 
     id: int
-    serial: int = 0
-    asked_ns: int | None = None
-    until_ns: int | None = None
+    serial: Count = 0
+    asked_ns: Count | None = None
+    until_ns: Count | None = None
 
 
 class Fill(_Message, frozen=True, tag="fill"):
@@ -307,32 +329,32 @@ class Keep(_Message, frozen=True, tag="keep"):
     """Decision: the hold under this lease lasts until `Resume`."""
 
     id: int
-    token: str
-    step: int
-    serial: int = 0
+    token: Label
+    step: Count
+    serial: Count = 0
 
 
 class Advance(_Message, frozen=True, tag="advance"):
     """Decision: from a kept hold go on to the end of `step`, and stay there."""
 
     id: int
-    step: int
-    serial: int = 0
+    step: Count
+    serial: Count = 0
 
 
 class End(_Message, frozen=True, tag="end"):
     """Decision: the script of every rank ends where it is held, in good order and with exit code 0."""
 
     id: int
-    who: str
-    serial: int = 0
+    who: Label
+    serial: Count = 0
 
 
 class Lapse(_Message, frozen=True, tag="lapse"):
     """Decision, made by the first rank whose lease runs out: the hold under this lease is over."""
 
     id: int
-    token: str
+    token: Label
 
 
 class Save(_Message, frozen=True, tag="save"):
@@ -342,9 +364,9 @@ class Save(_Message, frozen=True, tag="save"):
     """
 
     id: int
-    token: str
-    asked_ns: int | None = None
-    until_ns: int | None = None
+    token: Label
+    asked_ns: Count | None = None
+    until_ns: Count | None = None
 
 
 class Note(_Message, frozen=True, tag="note"):
@@ -352,8 +374,8 @@ class Note(_Message, frozen=True, tag="note"):
 
     id: int
     event: Event
-    asked_ns: int | None = None
-    until_ns: int | None = None
+    asked_ns: Count | None = None
+    until_ns: Count | None = None
 
 
 class Kill(_Message, frozen=True, tag="kill"):
@@ -361,17 +383,17 @@ class Kill(_Message, frozen=True, tag="kill"):
 
     id: int
     grace_s: float
-    rank: int | None = None
-    who: str = ""
+    rank: Rank | None = None
+    who: Label = ""
     """Who asks, for the event list: `dashboard of ada on pts/3`."""
-    pid: int | None = None
+    pid: Pid | None = None
     """One process instead, refused where it is none of the run's."""
     started: float | None = None
     """When that process began, in the terms of `agent.identity`, so that no other of its number is meant."""
-    signal: int | None = None
+    signal: Pid | None = None
     """This signal and no other, instead of TERM, a grace period and KILL."""
-    asked_ns: int | None = None
-    until_ns: int | None = None
+    asked_ns: Count | None = None
+    until_ns: Count | None = None
 
 
 Expiring = Hold | Commit | Resume | Save | Note | Kill
@@ -390,16 +412,16 @@ class Reply(_Message, frozen=True, tag="reply"):
     done: bool
     text: str = ""
     """What was done, or the reason for the refusal."""
-    step: int | None = None
+    step: Count | None = None
     pending: bool = False
     """`Save`: under way; ask again."""
-    took_ns: int | None = None
+    took_ns: Moment | None = None
     """`Save`: how long the script's function took."""
     kept: bool = False
     """`Query`: held until `Resume`, under nobody's lease."""
     checkpoints: bool = False
     """`Query`: the script has registered a checkpoint function."""
-    timeout_s: float | None = None
+    timeout_s: Amount | None = None
     """`Query`: timeout of collectives in the default process group."""
 
 
@@ -434,15 +456,77 @@ def _typed(decoder: msgspec.msgpack.Decoder[_T], payload: bytes) -> _T:
 
 
 def read_telemetry(payload: bytes) -> Telemetry:
-    """Decode what a PUB socket sent; raises `Unreadable`."""
-    return _typed(_telemetry, payload)
+    """Decode what a PUB socket sent, its text clean; raises `Unreadable`."""
+    message = _typed(_telemetry, payload)
+    # Steps are most of what comes.
+    if message.__class__ is Steps:
+        return _cleaned_steps(message)  # type: ignore[arg-type]  # mypy does not narrow by the class
+    return _cleaned_summary(message) if isinstance(message, Summary) else cleaned(message)
 
 
 def read_command(payload: bytes) -> Command:
-    """Decode what a controller sent; raises `Unreadable`."""
-    return _typed(_command, payload)
+    """Decode what a controller sent, its text clean; raises `Unreadable`."""
+    return cleaned(_typed(_command, payload))
 
 
 def read_answer(payload: bytes) -> Answer:
-    """Decode what a ROUTER socket answered; raises `Unreadable`."""
-    return _typed(_answer, payload)
+    """Decode what a ROUTER socket answered, its text clean; raises `Unreadable`."""
+    answer = _typed(_answer, payload)
+    return _cleaned_steps(answer) if isinstance(answer, Steps) else cleaned(answer)
+
+
+# Steps are most of what comes, ten a second of every rank: the names in them are seen to together.
+_plain_calls: Final[set[str]] = set()
+"""Names of the calls of a step, one after the other, with nothing to clean: the same from step to step."""
+_plain_metrics: Final[set[tuple[str, ...]]] = set()
+_MOST_PLAIN: Final = 4096
+_MOST_NAMES: Final = 100
+
+
+def _cleaned_steps(message: Steps) -> Steps:
+    named = [step for step in message.steps if step.collectives or step.metrics]
+    if not named or _have_plain_names(named):
+        return message
+    return msgspec.structs.replace(message, steps=tuple(map(_cleaned_step, message.steps)))
+
+
+def _have_plain_names(steps: list[Step]) -> bool:
+    calls = [call for step in steps for call in step.collectives]
+    # How long each may be, the decoder has seen to.
+    if not _are_plain("".join([call.op for call in calls])) or not _are_plain("".join([call.group for call in calls])):
+        return False
+    names = {tuple(step.metrics) for step in steps}
+    return names <= _plain_metrics or all(map(_are_plain_metrics, names))
+
+
+def _cleaned_step(step: Step) -> Step:
+    calls = tuple(map(cleaned, step.collectives))
+    return msgspec.structs.replace(step, collectives=calls, metrics=_cleaned_metrics(step.metrics))
+
+
+def _cleaned_summary(summary: Summary) -> Summary:
+    if not summary.metrics or _are_plain_metrics(tuple(summary.metrics)):
+        return summary
+    return msgspec.structs.replace(summary, metrics=_cleaned_metrics(summary.metrics))
+
+
+def _cleaned_metrics(metrics: dict[str, float]) -> dict[str, float]:
+    return {clean_name(name): value for name, value in metrics.items()}
+
+
+def _are_plain(names: str) -> bool:
+    if names in _plain_calls:
+        return True
+    found = is_plain(names)
+    if found and len(names) < _MOST_PLAIN and len(_plain_calls) < _MOST_PLAIN:
+        _plain_calls.add(names)
+    return found
+
+
+def _are_plain_metrics(names: tuple[str, ...]) -> bool:
+    if names in _plain_metrics:
+        return True
+    found = all(clean_name(name) == name for name in names)
+    if found and len(names) < _MOST_NAMES and len(_plain_metrics) < _MOST_PLAIN:
+        _plain_metrics.add(names)
+    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 
+from ddptop.agent.text import clean_line
+
 
 def who(place: str) -> str:
     """Say who acts, for the run's event list: from the `dashboard` or the `shell`, which user, on which terminal."""
@@ -16,4 +18,4 @@ def who(place: str) -> str:
         terminal = os.ttyname(0).removeprefix("/dev/")
     except OSError:
         terminal = "no terminal"
-    return f"{place} of {user} on {terminal}"
+    return clean_line(f"{place} of {user} on {terminal}", 100)

@@ -32,6 +32,7 @@ from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
+from ddptop.agent.text import clean_line
 from ddptop.tui import keymap
 from ddptop.tui.actor import who
 from ddptop.tui.filters import AsciiFilter
@@ -509,7 +510,7 @@ def run_dashboard(
 
 def report(error: Exception) -> str:
     """Write the traceback of an error to a file; return what failed and the file's name, in one line."""
-    what = " ".join(traceback.format_exception_only(error)[-1].split())
+    what = clean_line(traceback.format_exception_only(error)[-1], 400)
     try:
         descriptor, path = tempfile.mkstemp(prefix="ddptop-", suffix=".traceback")
         with os.fdopen(descriptor, "w", errors="backslashreplace") as file:

@@ -9,6 +9,7 @@ import re
 import sys
 from typing import Final, NoReturn
 
+from ddptop.agent.text import clean
 from ddptop.tui.verbs import cleaning, config, control, kill, launch, listing, serving, watching
 from ddptop.tui.verbs.options import complain, on_terminal
 
@@ -62,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
         elif unknown := _UNKNOWN_VERB.match(message):
             near = difflib.get_close_matches(unknown[1], re.findall(r"\w+", unknown[2]), n=1)
             message = f"no verb {unknown[1]!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
-        print(f"{self.prog}: {message}; `{self.prog} --help` tells more", file=sys.stderr)
+        print(f"{self.prog}: {clean(message)}; `{self.prog} --help` tells more", file=sys.stderr)
         raise SystemExit(2)
 
 

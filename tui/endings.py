@@ -5,6 +5,7 @@ Key and shell verb both end here.  Knows no screen.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections import Counter
@@ -196,9 +197,11 @@ class Endings:
                 while time.monotonic() < give_up:
                     ready = dict(poller.poll(_POLL_MS))
                     if events in ready:
-                        message = wire.read_telemetry(events.recv_multipart()[-1])
-                        if isinstance(message, wire.Event):
-                            progress(message.text)
+                        payload = events.recv_multipart()[-1]
+                        with contextlib.suppress(wire.Unreadable):
+                            message = wire.read_telemetry(payload)
+                            if isinstance(message, wire.Event):
+                                progress(message.text)
                     if asking in ready:
                         answer = readable(asking.recv())
                         if isinstance(answer, wire.Reply) and answer.id == _ASKED:

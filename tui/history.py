@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ddptop.agent.text import clean
 from ddptop.agent.wire import Step, Summary
 from ddptop.tui.metrics import CUSTOM, RECORDED
 from ddptop.tui.series import Course, Series, joined
@@ -103,8 +102,6 @@ class History:
         """Steps of the generations before, which live records and those of before the dashboard count on from."""
         self.complete = True
         """False while what was before is being read."""
-        self._cleaned: dict[str, str] = {}
-        """Names as they are kept, by the names as they were given."""
         self._capacity = capacity_for(world)
         self._memory = [math.nan] * world
         self._parts: dict[tuple[str, str], _Kept] = {}
@@ -142,9 +139,8 @@ class History:
 
     def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], part: str) -> None:
         for name, value in values.items():
-            known = self._cleaned.get(name) or self._known(name)
-            if known:
-                self._kept(known, part).add(rank, step, at_ns, (_number(value),))
+            if self._is_kept(name):
+                self._kept(name, part).add(rank, step, at_ns, (_number(value),))
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
@@ -178,15 +174,14 @@ class History:
             kept = self._parts[name, part] = _Kept(len(self._memory), 1 if name else len(RECORDED), self._capacity)
         return kept
 
-    def _known(self, given: str) -> str | None:
-        name = clean(given, 40).strip() or "?"
-        if name not in self.names:
-            if len(self.names) >= MOST_NAMES:
-                self.refused += 1
-                return None
-            self.names.append(name)
-            self._cleaned[given] = name
-        return name
+    def _is_kept(self, name: str) -> bool:
+        if name in self.names:
+            return True
+        if len(self.names) >= MOST_NAMES:
+            self.refused += 1
+            return False
+        self.names.append(name)
+        return True
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step kept of a rank, None where there is none."""

@@ -25,6 +25,7 @@ import msgspec
 from ddptop.agent import injection, masking, rundir, wire
 from ddptop.agent.group import engine, journal, machine, room, succession, supervisor
 from ddptop.agent.rundir import Run, RunDir
+from ddptop.agent.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI
 from ddptop.tui import settings
@@ -42,7 +43,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "DDPTOP_"
 
 
-class RequestError(Exception):
+class RequestError(Complaint):
     """What is wrong with a request and what to do, in one line."""
 
 

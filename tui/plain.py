@@ -18,10 +18,10 @@ from ddptop.tui.source import Source
 from ddptop.tui.units import duration
 
 POLL_S = 0.05
+TRACE_BYTES = 1 << 20
+"""End of a log in which the traceback of a failed rank is looked for."""
 TRACE_LINES = 40
 """Lines of a failed rank's log that are shown where it left no traceback."""
-TRACE_BYTES = 1 << 20
-"""Of the end of the log, in which the traceback is looked for."""
 
 
 class PlainView:

@@ -14,6 +14,7 @@ import msgspec
 
 from ddptop.agent.control import Refused
 from ddptop.agent.group import engine
+from ddptop.agent.incoming import cleaned
 from ddptop.agent.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.options import DESCRIBE, positive_number, whole_number
@@ -66,7 +67,7 @@ def ask(program: str) -> tuple[Option, ...]:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
         )
-        return msgspec.json.decode(done.stdout, type=tuple[Option, ...])
+        return tuple(map(cleaned, msgspec.json.decode(done.stdout, type=tuple[Option, ...])))
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise Refused(f"{program} does not tell its options: {clean(str(problem), 200)}") from problem
     except msgspec.MsgspecError as problem:

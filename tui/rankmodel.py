@@ -6,13 +6,13 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter, is_
 
 from ddptop.agent import states
 from ddptop.agent.identity import Row
 from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
-from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.settings import Thresholds
@@ -28,6 +28,8 @@ METRICS = 64
 """Names a script may log before further ones are left out."""
 DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
+AXES = 8
+"""Names of coordinates that are shown."""
 PENDING = 20_000
 """Live records kept while an earlier gap is being filled."""
 _NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
@@ -192,9 +194,8 @@ class RankModel:
 
     def _note_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            known = name if name in self.metrics else clean(name, 40)
-            if known in self.metrics or len(self.metrics) < METRICS:
-                self.metrics[known] = value
+            if name in self.metrics or len(self.metrics) < METRICS:
+                self.metrics[name] = value
 
     @property
     def means(self) -> Means:
@@ -320,13 +321,13 @@ class RankModel:
         beat, hello, member, means = self.beat, self.hello, self.member, self.means
         p50, p99 = self._percentiles
         moving = state in ("running", "stalled", "pausing")
-        device = None if beat is None or beat.device is None else clean(beat.device, 20)
+        device = None if beat is None else beat.device
         return RankFrame(
             rank=self.rank,
             state=state,
             activity=states.describe(self.evidence(now), state),
             pid=member.process.pid if member is not None else None,
-            host=None if member is None else clean(member.host, 60),
+            host=None if member is None else member.host,
             step=self.step,
             step_age_s=self.age(now),
             heard_age_s=self.heard_age(now),
@@ -346,7 +347,7 @@ class RankModel:
             cpu_percent=None if beat is None else beat.cpu_percent,
             device_percent=None if beat is None else beat.device_percent,
             device=device,
-            mechanism=None if beat is None or beat.mechanism is None else clean(beat.mechanism, 60),
+            mechanism=None if beat is None else beat.mechanism,
             outstanding=0 if beat is None else beat.outstanding,
             log=log if member is None else member.log,
             metrics=dict(self.metrics),
@@ -354,13 +355,15 @@ class RankModel:
             dropped=0 if beat is None else beat.dropped,
             refused=0 if beat is None else beat.refused,
             faults=0 if beat is None else beat.faults,
-            fault=None if beat is None or beat.fault is None else clean(beat.fault, 200),
-            health=None if beat is None or beat.health is None else clean(beat.health, 120),
+            fault=None if beat is None else beat.fault,
+            health=None if beat is None else beat.health,
             device_ms=means.device_ms,
             ended=self._ended(),
-            coordinates=None if beat is None or beat.coordinates is None else _cleaned(beat.coordinates),
-            torch_version=None if beat is None or beat.torch_version is None else clean(beat.torch_version, 40),
-            python_version=None if hello is None else clean(hello.python_version, 40),
+            coordinates=None
+            if beat is None or beat.coordinates is None
+            else dict(islice(beat.coordinates.items(), AXES)),
+            torch_version=None if beat is None else beat.torch_version,
+            python_version=None if hello is None else hello.python_version,
         )
 
     def heard_age(self, now: float) -> float | None:
@@ -380,11 +383,7 @@ class RankModel:
         if self.member is None or self.member.ended is None:
             return "its process is gone" if self.alive is False else None
         ended = self.member.ended
-        return f"exit code {ended.exit_code}" + (f": {clean(ended.error, 300)}" if ended.error else "")
-
-
-def _cleaned(coordinates: Mapping[str, int]) -> dict[str, int]:
-    return {clean(name, 20): where for name, where in list(coordinates.items())[:8]}
+        return f"exit code {ended.exit_code}" + (f": {ended.error[:300]}" if ended.error else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ddptop.agent import private
+from ddptop.agent.incoming import cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.form import Draft, without_secrets
 
@@ -23,7 +24,7 @@ def recall() -> tuple[Draft, str | None]:
     """Return the last draft, a fresh one where there is none, and what was wrong with the file, if anything."""
     file = place()
     try:
-        draft = msgspec.json.decode(private.read(file), type=Draft)
+        draft = cleaned(msgspec.json.decode(private.read(file), type=Draft))
     except FileNotFoundError:
         return Draft(), None
     except OSError as problem:

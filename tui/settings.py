@@ -15,12 +15,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ddptop.agent.records import ALL_BYTES, RUN_BYTES
+from ddptop.agent.text import Complaint
 
 VARIABLE: Final = "DDPTOP_CONFIG"
 """Environment variable that names another file."""
 
 
-class SettingsError(Exception):
+class SettingsError(Complaint):
     """Settings that cannot be used; the text is one line with the file, the place in it and what to do."""
 
 

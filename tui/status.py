@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -106,9 +107,9 @@ def event_json(event: wire.Event) -> dict[str, Any]:
         "at": event.at_ns / 1e9,
         "level": event.level,
         "rank": event.rank,
-        "action": clean(event.action, 40) or None,
-        "who": clean(event.who, 100) or None,
-        "text": clean(event.text, 400),
+        "action": event.action or None,
+        "who": event.who or None,
+        "text": event.text,
     }
 
 
@@ -117,7 +118,17 @@ def event_line(event: wire.Event) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at_ns / 1e9))
     mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
     named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
-    return f"{at} {mark} {'' if named else f'rank {event.rank}: '}{clean(event.text, 400)}"
+    return f"{at} {mark} {'' if named else f'rank {event.rank}: '}{event.text}"
+
+
+def encoded(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON in which all that is not clean is escaped: paths are in it, which stay as they are."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "\n".join(line if clean(line, len(line)) == line else _escaped(line) for line in text.split("\n"))
+
+
+def _escaped(line: str) -> str:
+    return "".join(char if clean(char) == char else json.dumps(char)[1:-1] for char in line)
 
 
 def _rank_json(rank: RankFrame) -> dict[str, Any]:
@@ -151,7 +162,8 @@ def _verdict_json(frame: Frame) -> dict[str, Any]:
     verdict = frame.verdict
     assert verdict is not None
     names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
-    return {name: getattr(verdict, name) for name in names}
+    told = {name: getattr(verdict, name) for name in names}
+    return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
 
 
 def _number(value: float | None) -> float | None:

@@ -104,7 +104,7 @@ class Store:
         self.refused = 0
         """Messages that could not be read here."""
         if run.injected:
-            text = f"faults are put into this run on purpose: {clean(run.injected, 300)}"
+            text = f"faults are put into this run on purpose: {run.injected}"
             self._add(EventLine(run.created_at_ns / 1e9, text, None, "warning"))
 
     def apply(self, message: wire.Telemetry, now: float) -> None:
@@ -146,7 +146,7 @@ class Store:
                         self._take_round(message)
                     model.heard_at = now
             case wire.Event(at_ns, text, rank, level):
-                self._add(EventLine(at_ns / 1e9, clean(text, 400), rank, level))
+                self._add(EventLine(at_ns / 1e9, text, rank, level))
             case wire.RunState():
                 self._group = message
 
@@ -472,8 +472,8 @@ class Store:
             at=now,
             backend=run.backend or totals.backend,
             device=run.device or totals.device,
-            placement=clean(run.placement, 200),
-            injected=clean(run.injected, 300) or None,
+            placement=run.placement,
+            injected=run.injected or None,
             note=totals.note,
             started_at=run.created_at_ns / 1e9,
             ended_at=None if run.ended_at_ns is None else run.ended_at_ns / 1e9,
@@ -506,7 +506,7 @@ class Store:
             ),
             checkpoints=any(beat.checkpoints for beat in beats),
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
-            ending=self._countdown or (clean(self._group.ending, 200) if self._group is not None else ""),
+            ending=self._countdown or (self._group.ending if self._group is not None else ""),
             restarts=self._restarts,
             generation=self._newest,
             max_restarts=run.max_restarts,
@@ -524,9 +524,9 @@ class Store:
 
     def _cause(self) -> tuple[str | None, int | None]:
         if self._run.cause is not None:
-            return clean(self._run.cause, 400), self._run.cause_rank
+            return self._run.cause, self._run.cause_rank
         if self._liveness is not None and self._liveness.cause is not None:
-            return clean(self._liveness.cause, 400), self._liveness.cause_rank
+            return self._liveness.cause, self._liveness.cause_rank
         return None, None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.mesh import replica_of
 from ddptop.tui.rankmodel import RankModel
@@ -42,7 +41,6 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     known_steps = [step for step in steps if step is not None]
     times, rates = _measured(models)
     losses = [model.loss for model in models if model.loss is not None]
-    notes = (beat.note for beat in beats if beat.note)
     return Totals(
         step=min(known_steps) if known_steps and len(known_steps) == len(steps) else None,
         total_steps=max((beat.total_steps for beat in beats if beat.total_steps is not None), default=None),
@@ -53,7 +51,7 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         slowest=_slowest(times, slowest_factor),
         backend=next((beat.backend for beat in beats if beat.backend), None),
         device=next((beat.device for beat in beats if beat.device), None),
-        note=next((clean(note, 200) for note in notes), None),
+        note=next((beat.note for beat in beats if beat.note), None),
         refused=sum(beat.refused for beat in beats),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ from types import FrameType
 from typing import cast
 
 from ddptop.agent.rundir import RunDir
+from ddptop.agent.text import clean
 from ddptop.tui import plain, status
 from ddptop.tui.actor import who as who
 from ddptop.tui.frame import ENDED, Frame
@@ -19,6 +19,7 @@ from ddptop.tui.home import Home
 from ddptop.tui.link import Link
 from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused, Source
+from ddptop.tui.verbs.options import complain
 
 
 def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool = False) -> int:
@@ -66,7 +67,7 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
             if frame.state in ENDED:
                 frame = plain.drained(link)
             if time.monotonic() >= due or frame.state in ENDED:
-                print(json.dumps(status.as_json(frame), ensure_ascii=False), flush=True)
+                print(status.encoded(status.as_json(frame)), flush=True)
                 due += settings.plain.interval_s
                 count = None if count is None else count - 1
             if frame.state in ENDED:
@@ -89,14 +90,12 @@ def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings
     try:
         file.write_text(picture.take(link, size, settings), encoding="utf-8")
     except OSError as problem:
-        print(f"ddptop: {file}: {problem.strerror}", file=sys.stderr)
-        return 2
+        return complain(f"{file}: {problem.strerror}", 2)
     except Refused as problem:
-        print(f"ddptop: no picture: {problem}", file=sys.stderr)
-        return FAILED
+        return complain(f"no picture: {problem}", FAILED)
     finally:
         link.close()
-    print(file)
+    print(clean(str(file)))
     return 0
 
 
@@ -175,7 +174,7 @@ def _stop(link: Link) -> None:
     try:
         link.stop(checkpoint=True)
     except Refused as refusal:
-        print(f"ddptop: {refusal}", file=sys.stderr)
+        complain(refusal, 1)
 
 
 def _ask(name: str) -> str:
@@ -194,4 +193,4 @@ def _end(link: Link, grace_s: float) -> None:
         link.kill(grace_s, None, lambda _: None)
     except Refused as refusal:
         # It may have ended by itself meanwhile; the summary tells.
-        print(f"ddptop: {refusal}", file=sys.stderr)
+        complain(refusal, 1)

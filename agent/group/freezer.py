@@ -22,8 +22,8 @@ from ddptop.agent import private, records
 from ddptop.agent.control import Refused
 from ddptop.agent.group import processes
 from ddptop.agent.group.processes import Target
+from ddptop.agent.incoming import Label
 from ddptop.agent.rundir import ENDED_STATES, Process, RunDir, is_alive
-from ddptop.agent.text import clean_line
 
 _STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 _SETTLE_S: Final = 2.0
@@ -33,7 +33,7 @@ class Frozen(msgspec.Struct, frozen=True):
     """Since when a run is frozen, and what that may cost."""
 
     at_ns: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-    who: str
+    who: Label
     timeout_s: float | None = None
     """Timeout of collectives in its default process group; None where it is not known."""
 
@@ -45,7 +45,7 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
         Refused: there is nothing to stop, or it is stopped already.
     """
     if (since := frozen(directory)) is not None:
-        raise Refused(f"already frozen by {clean_line(since.who, 100)}")
+        raise Refused(f"already frozen by {since.who}")
     if directory.read().state in ENDED_STATES or not (targets := _targets(directory)):
         raise Refused("no process of the run is alive")
     # Written first: whoever sees a stopped rank must find the reason.

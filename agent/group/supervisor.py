@@ -30,7 +30,7 @@ from ddptop.agent.group.recorder import Recorder
 from ddptop.agent.presence import Presence
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
-from ddptop.agent.text import clean_line
+from ddptop.agent.text import clean, clean_line
 
 _log = logging.getLogger("ddptop.supervisor")
 
@@ -328,9 +328,19 @@ class Supervisor:
         )
 
 
+class CleanFormatter(logging.Formatter):
+    """Lets nothing into the log that a terminal would act on when somebody looks at it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as clean lines."""
+        return "\n".join(map(clean, super().format(record).splitlines()))
+
+
 def main() -> int:
     """Look after the run whose directory is the only argument."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(CleanFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     directory = RunDir(Path(sys.argv[1]))
     try:
         claim = Claim.take(directory.path)

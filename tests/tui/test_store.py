@@ -126,7 +126,7 @@ def test_life_and_progress_are_told_apart():
 def test_how_a_rank_ended():
     """Its own record tells finished from failed; without one it is lost, or killed where a kill was asked for."""
     store = Store(RUN)
-    store.know_members({0: member(0, Ended(5, 1, "ValueError: x\x1b[31m")), 1: member(1)})
+    store.know_members({0: member(0, Ended(5, 1, "ValueError: x")), 1: member(1)})
     store.know_liveness(Liveness("running", True, False, frozenset()))
     assert [rank.state for rank in store.frame(2.0).ranks] == ["failed", "lost"]
     assert store.frame(2.0).ranks[0].ended == "exit code 1: ValueError: x"

@@ -9,6 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from ddptop.agent.text import clean
 from ddptop.tui import units
 from ddptop.tui.frame import Frame
 from ddptop.tui.keynames import keys_of
@@ -77,7 +78,7 @@ class LogScreen(LiveScreen):
         rows = [spread(left, right, width)]
         if view.file is not None:
             lines = view.file.dropped + len(view.file.lines)
-            text = f" {units.count(lines)} lines of {view.file.path}"
+            text = f" {units.count(lines)} lines of {clean(view.file.path)}"
             rows.append([Segment(units.shorten(text, width), ink["label"])])
         else:
             rows.append([Segment(units.shorten(" not kept in a file", width), ink["label"])])

@@ -14,6 +14,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _config(_: argparse.Namespace) -> int:
+    from ddptop.agent.text import clean
     from ddptop.tui import keymap, settings
     from ddptop.tui.app import DdptopApp
 
@@ -24,8 +25,10 @@ def _config(_: argparse.Namespace) -> int:
         action.id: (action.id, action.written, action.written_default, action.meaning)
         for _, action in keymap.actions(DdptopApp, found.keymap)
     }
-    print(f"# Settings of ddptop, in {file}")
-    print("# (which is there)" if file.exists() else f"# (which is not there: all is as below; mkdir -p {file.parent})")
+    print(f"# Settings of ddptop, in {clean(str(file))}")
+    absent = f"which is not there: all is as below; mkdir -p {clean(str(file.parent))}"
+    print(f"# ({'which is there' if file.exists() else absent})")
     print("# What is commented out is as it is without the line.\n")
-    print("\n".join(settings.as_toml(found, rows.values())))
+    for line in settings.as_toml(found, rows.values()):
+        print(clean(line))
     return 0

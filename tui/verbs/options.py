@@ -45,7 +45,9 @@ def seconds(text: str) -> float:
 
 def complain(problem: object, code: int) -> int:
     """Print a problem in one line and return the exit code."""
-    print(f"ddptop: {problem}", file=sys.stderr)
+    from ddptop.agent.text import clean
+
+    print(f"ddptop: {clean(str(problem))}", file=sys.stderr)
     return code
 
 
@@ -123,6 +125,6 @@ def chosen(name: str | None, *, ended: bool = False) -> RunDir:
 
 def print_json(value: object) -> None:
     """Print a value as JSON, indented."""
-    import msgspec
+    from ddptop.tui import status
 
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    print(status.encoded(value, indent=2))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rich.segment import Segment
 
+from ddptop.agent.text import clean
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink
@@ -167,4 +168,4 @@ def _telemetry(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     fault = rank.fault
     errors = f"{rank.faults:,} errors, the last: {fault}" if rank.faults > 1 else fault
     yield _fact("agent", errors or "no fault", width, ink, "level-error" if fault else "value")
-    yield _fact("log", rank.log or "to the terminal that started it", width, ink)
+    yield _fact("log", clean(rank.log or "") or "to the terminal that started it", width, ink)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections import deque
+from pathlib import Path
 from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.agent import sparse
+from ddptop.agent.private import open_plain
 from ddptop.agent.text import clean
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.theme import Ink
@@ -63,17 +64,12 @@ class LogFile:
         return True
 
     def _take(self) -> bytes:
-        # O_NONBLOCK: the path could have become a pipe, and opening one waits for a writer.
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with open_plain(Path(self.path)) as file:
+            descriptor = file.fileno()
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(0, "not a regular file")
             if status.st_ino != self._inode or status.st_size < self._position:
                 self._restart(descriptor, status)
             piece = sparse.read(descriptor, self._position, _CHUNK)
-        finally:
-            os.close(descriptor)
         self._position = piece.position + len(piece.data)
         if not piece.skipped or not piece.data:
             return piece.data

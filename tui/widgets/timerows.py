@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 
-from ddptop.agent.text import clean
 from ddptop.tui import units
 from ddptop.tui.theme import LETTERS, Ink
 from ddptop.tui.timeline import Bar, Lane, Timeline
@@ -170,7 +169,7 @@ def _detail(line: Timeline, lane: Lane, bar: Bar, width: int, ink: Ink) -> Row:
     moved = (bar.done - bar.begun) / 1e6 if bar.begun is not None and bar.done is not None else None
     mark = "~" if bar.estimated else " "
     row: Row = [
-        Segment(units.fit(f" {bar.index:>3} {clean(bar.call.op, 40)}", _name_width(width)), ink["value"]),
+        Segment(units.fit(f" {bar.index:>3} {bar.call.op}", _name_width(width)), ink["value"]),
         Segment(f"{units.size(bar.call.bytes):>8} ", ink["value"]),
         Segment(f"{units.milliseconds((bar.entered - lane.begin) / 1e6)} ms ", ink["value"]),
     ]

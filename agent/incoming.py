@@ -1,0 +1,163 @@
+"""Structs from outside, with all text in them clean: the one step between a decoder and everybody else.
+
+A message of a socket, a record of a directory and a remembered form come from somebody who may mean ill.
+How long a text may be stands with its field, as a type of this module; text that carries no
+such type has at most `LONGEST` characters.  Knows no message and no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import attrgetter
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, inspect
+
+from ddptop.agent.text import clean
+
+LONGEST: Final = 2000
+
+Name = Annotated[str, Meta(extra={"limit": 40})]
+"""One word or two: a state, a device, a metric."""
+Label = Annotated[str, Meta(extra={"limit": 100})]
+"""What somebody or something is called: a user on a terminal, a host."""
+Line = Annotated[str, Meta(extra={"limit": 400})]
+"""A sentence for a person."""
+Lines = Annotated[str, Meta(extra={"limit": 1 << 16, "lines": True})]
+"""Several lines, each of them clean."""
+Verbatim = Annotated[str, Meta(extra={"limit": None})]
+"""Text that something is done with, such as a path: kept as it is, and cleaned by whoever shows it."""
+
+_T = TypeVar("_T")
+_Cleaning = Callable[[Any], Any]
+"""Gives back the same object where nothing in it had to be cleaned."""
+
+
+def cleaned(struct: _T) -> _T:
+    """Return a struct with all of its text clean and bounded, itself where it is so already."""
+    kind = type(struct)
+    cleaning = _cleanings.get(kind)
+    if cleaning is None:
+        cleaning = _cleanings[kind] = _of(inspect.type_info(kind), LONGEST) or _same
+    result: _T = cleaning(struct)
+    return result
+
+
+def is_plain(text: str) -> bool:
+    """Say at once, of most text, that there is nothing to clean."""
+    return text.isascii() and text.isprintable()
+
+
+@lru_cache(4096)
+def clean_name(text: str) -> str:
+    """Return the name of a value as the script gave it, clean and never empty."""
+    return clean(text, 40).strip() or "?"
+
+
+_MOST_PLAIN: Final = 256
+_cleanings: Final[dict[type, _Cleaning]] = {}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _of(kind: inspect.Type, limit: int | None, lines: bool = False) -> _Cleaning | None:
+    """Return how values of a type are cleaned, None where there is no text in them."""
+    match kind:
+        case inspect.Metadata(inner, extra=extra):
+            told = extra or {}
+            return _of(inner, told.get("limit", limit), told.get("lines", lines))
+        case inspect.StrType():
+            return None if limit is None else _text(limit, lines)
+        case inspect.StructType():
+            return _struct(kind, limit)
+        case inspect.UnionType(types):
+            return _union(types, limit, lines)
+        case inspect.DictType(key, value):
+            return _mapping(_of(key, limit), _of(value, limit))
+        case inspect.VarTupleType(item):
+            each = _of(item, limit)
+            return None if each is None else _sequence(each)
+    return None
+
+
+def _text(limit: int, lines: bool) -> _Cleaning:
+    def cleaning(text: str) -> str:
+        if len(text) <= limit and is_plain(text):
+            return text
+        if lines:
+            return "\n".join(clean(line, limit) for line in text[: limit * 4].splitlines())[:limit]
+        return clean(text, limit)
+
+    return cleaning
+
+
+def _struct(kind: inspect.StructType, limit: int | None) -> _Cleaning | None:
+    found = {field.name: _of(field.type, limit) for field in kind.fields}
+    parts = {name: cleaning for name, cleaning in found.items() if cleaning is not None}
+    if not parts:
+        return None
+    # Text that is the same from one to the next is looked at once; what is in a collection, each time.
+    texts = [field.name for field in kind.fields if field.name in parts and _is_text(field.type)]
+    rest = [name for name in parts if name not in texts]
+    read = attrgetter(*texts, *rest, "__class__")  # with one name alone it gives no tuple
+    plain: set[tuple[Any, ...]] = set()
+    names, middle = (*texts, *rest), len(texts)
+
+    def cleaning(struct: Any) -> Any:
+        values = read(struct)
+        known = values[:middle]
+        if known in plain and not any(values[middle:-1]):
+            return struct
+        changes = {}
+        for name, value in zip(names, values, strict=False):
+            if value and (new := parts[name](value)) is not value:
+                changes[name] = new
+        if changes:
+            return msgspec.structs.replace(struct, **changes)
+        if len(plain) < _MOST_PLAIN and sum(map(len, filter(None, known))) < LONGEST:
+            plain.add(known)
+        return struct
+
+    return cleaning
+
+
+def _is_text(kind: inspect.Type) -> bool:
+    match kind:
+        case inspect.Metadata(inner):
+            return _is_text(inner)
+        case inspect.UnionType(types):
+            return any(map(_is_text, types))
+    return isinstance(kind, inspect.StrType)
+
+
+def _union(types: tuple[inspect.Type, ...], limit: int | None, lines: bool) -> _Cleaning | None:
+    found = [each for each in (_of(kind, limit, lines) for kind in types) if each is not None]
+    if not found:
+        return None
+    # A field is a text or something else than a text, or a struct or nothing: never two that are cleaned.
+    (cleaning,) = found
+    return lambda value: value if value is None else cleaning(value)
+
+
+def _mapping(key: _Cleaning | None, value: _Cleaning | None) -> _Cleaning | None:
+    if key is None and value is None:
+        return None
+    of_key, of_value = key or _same, value or _same
+
+    def cleaning(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        new = {of_key(name): of_value(each) for name, each in mapping.items()}
+        return mapping if new == mapping else new
+
+    return cleaning
+
+
+def _sequence(each: _Cleaning) -> _Cleaning:
+    def cleaning(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        new = tuple([each(value) for value in values])
+        return values if new == values else new
+
+    return cleaning

@@ -1,0 +1,149 @@
+"""The two command sockets: nothing that is sent to one ends it, and a good command is answered afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import zmq
+from harness import DEADLINE_S, until
+from hostile import marks, texts_in, value_of
+from msgspec import inspect
+
+from ddptop.agent import wire
+from ddptop.agent.group import ladder
+from ddptop.agent.group.orders import Orders
+from ddptop.agent.rank.session import Session
+from ddptop.agent.rundir import Run, RunDir
+
+RUN = Run("r", "of-the-router-tests", "p", (), 1, None, None, 1, True)
+KINDS = (
+    wire.Hold, wire.Commit, wire.Resume, wire.Fill, wire.Query, wire.Kill, wire.Keep, wire.Advance, wire.End,
+    wire.Lapse, wire.Save, wire.Note,
+)  # fmt: skip
+ROUNDS = 300
+
+
+def frames_of(rng: Random) -> list[bytes]:
+    """Return what a stranger might send: noise, no frame of ours, a damaged command, a valid one of extremes."""
+    command = wire.encode(value_of(inspect.type_info(rng.choice(KINDS)), rng))
+    match rng.randrange(8):
+        case 0:
+            return [rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(1, 5))]
+        case 1:
+            return [b"", command]
+        case 2:
+            damaged = bytearray(command)
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+            return [bytes(damaged)]
+        case 3:
+            return [b"\x91" * rng.randrange(1, 4000)]
+    return [command]
+
+
+@contextlib.contextmanager
+def stranger(context: zmq.Context[Any], address: str) -> Iterator[zmq.Socket[bytes]]:
+    """Connect somebody who asks and hardly reads."""
+    with context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(address)
+        yield socket
+
+
+def asked(context: zmq.Context[Any], address: str, command: wire.Command) -> wire.Reply:
+    """Return the answer to a good command of a newcomer."""
+    with stranger(context, address) as socket:
+        socket.send(wire.encode(command))
+        assert socket.poll(1000 * DEADLINE_S), "no answer to a good command"
+        answer = wire.read_answer(socket.recv())
+    assert isinstance(answer, wire.Reply)
+    return answer
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDir:
+    """Return the directory of a run."""
+    tmp_path.chmod(0o700)
+    found = RunDir(tmp_path)
+    for name in ("ranks", "logs"):
+        (tmp_path / name).mkdir()
+    found.write(RUN)
+    return found
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    """Return a context of the stranger's own."""
+    with zmq.Context() as found:
+        yield found
+        found.destroy(linger=0)
+
+
+def test_the_supervisor_answers_after_anything(
+    directory: RunDir, context: zmq.Context[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise and commands of extremes: what is told on is clean, and a note is taken afterwards."""
+    monkeypatch.setattr(ladder, "find", lambda *_: [])
+    told: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
+    orders = Orders(context, directory, lambda *_: None, told.put)
+    address = directory.address("supervisor", "cmd")
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = Random(seed)
+    with stranger(context, address) as socket:
+        for number in range(ROUNDS):
+            socket.send_multipart(frames_of(rng))
+            if number % 20 == 19:
+                orders.turn(RUN)
+        last = wire.Note(7, wire.Event(1, "the last\x1b[31m word\u202e"))
+        socket.send(wire.encode(last))
+        heard: list[wire.Event] = []
+
+        def is_told() -> bool:
+            orders.turn(RUN)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    heard.append(told.get_nowait())
+            return any(event.text == "the last word" for event in heard)
+
+        until(is_told, "the last note")
+        while socket.poll(0):
+            answer = wire.read_answer(socket.recv())
+            assert not any(map(marks, texts_in(answer)))
+    assert not any(marks(text) for event in heard for text in texts_in(event))
+    assert orders.refused
+    orders.close(RUN)
+
+
+def test_a_rank_answers_after_anything(
+    directory: RunDir, context: zmq.Context[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise and commands of extremes leave the rank's thread as it was: it says where it stands."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    session = Session(directory, run_id="id", program="p", log=None)
+    session._publisher.start()
+    try:
+        address = directory.address(0, "cmd")
+        seed = random.SystemRandom().randrange(2**32)
+        print(f"seed {seed}")
+        rng = Random(seed)
+        with stranger(context, address) as socket:
+            for _ in range(ROUNDS):
+                socket.send_multipart(frames_of(rng))
+            began = time.monotonic()
+            while time.monotonic() - began < DEADLINE_S and socket.poll(200):
+                wire.read_answer(socket.recv())
+            reply = asked(context, address, wire.Query(11))
+        assert reply.id == 11
+        assert reply.step == 0
+        assert session.faults.count == 0, session.faults.last
+    finally:
+        session._publisher.stop()

@@ -1,0 +1,148 @@
+"""Valid messages with the values of an enemy: model, screens and lines stand, and nothing of it gets out raw."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import msgspec
+from hostile import cells, marks, structs, texts_in
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from ddptop.agent import wire
+from ddptop.agent.incoming import cleaned
+from ddptop.agent.rundir import Member, Run
+from ddptop.tui import plain, status
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.frame import STATES, Frame
+from ddptop.tui.past import Past
+from ddptop.tui.screens.run import VIEWS
+from ddptop.tui.store import Store
+from ddptop.tui.verbs import options
+
+from .frames import StillSource
+from .test_app import seen
+
+WORLD = 3
+NOW = 1_800_000_000.0
+KINDS = (wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState)
+SIZE = (80, 24)
+FAST = settings(
+    deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate], database=None
+)
+"""A seed tells all of a counterexample: to look for a smaller one takes minutes and finds none."""
+
+
+def _of_the_run(message: Any, rank: int) -> Any:
+    """Return a message as one of the run's own ranks would send it, so that it is not refused at the door."""
+    changes: dict[str, Any] = {}
+    if hasattr(message, "rank"):
+        changes["rank"] = rank
+    if isinstance(message, wire.Hello):
+        changes["run_id"] = "id"
+    if hasattr(message, "generation"):
+        changes["generation"] = min(message.generation, 1)
+    return msgspec.structs.replace(message, **changes)
+
+
+messages = st.lists(
+    st.builds(_of_the_run, st.one_of([structs(kind) for kind in KINDS]), st.integers(0, WORLD - 1)),
+    min_size=4,
+    max_size=14,
+)
+runs = st.builds(
+    lambda run, launched: Run(
+        run.run, "id", run.program, run.arguments, WORLD, run.backend, run.device, 1, launched,
+        placement=run.placement, injected=run.injected, cause=run.cause, torchrun=run.torchrun, state=run.state,
+        exit_code=run.exit_code,
+    ),
+    structs(Run),
+    st.booleans(),
+)  # fmt: skip
+members = structs(Member)
+
+
+def told(store: Store, sent: Sequence[Any]) -> None:
+    """Have a store take in messages as they come from a socket."""
+    for number, message in enumerate(sent):
+        store.apply(wire.read_telemetry(wire.encode(message)), NOW + number / 10)
+
+
+def shown_in(value: Any) -> list[str]:
+    """Return every text of a frame, that of its ranks and events included."""
+    found = list(texts_in(value)) if not is_dataclass(value) else []
+    if is_dataclass(value):
+        for field in fields(value):
+            if field.name not in ("past", "log"):
+                found += shown_in(getattr(value, field.name))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        found += [text for each in value if is_dataclass(each) for text in shown_in(each)]
+    return found
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> Frame:
+    """Return the frame of a run in which ranks, supervisor and records say what they like."""
+    store = Store(cleaned(draw(runs)), past=Past(WORLD))
+    store.know_members({rank: cleaned(draw(members)) for rank in range(draw(st.integers(0, WORLD)))})
+    told(store, draw(messages))
+    return store.frame(NOW + 2)
+
+
+@settings(FAST, max_examples=100)
+@given(frames())
+def test_a_frame_holds_clean_text_and_known_states(frame: Frame) -> None:
+    """From any valid messages a frame comes, each state one that the screens know, each text clean."""
+    assert not set().union(*map(marks, shown_in(frame)))
+    assert {frame.state, *(rank.state for rank in frame.ranks)} <= set(STATES)
+
+
+@settings(FAST, max_examples=40)
+@given(frames(), st.lists(structs(wire.Event), max_size=3))
+def test_lines_and_json_hold_nothing_that_a_terminal_obeys(frame: Frame, events: list[wire.Event]) -> None:
+    """`ps`, `status`, `events`, `--plain` and their JSON print any run, and print it clean."""
+    known = [wire.read_telemetry(wire.encode(event)) for event in events]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        print("\n".join([*status.table([frame], NOW), *status.card(frame), plain.line(frame), *plain.summary(frame)]))
+        for event in known:
+            assert isinstance(event, wire.Event)
+            print(status.event_line(event))
+            options.print_json(status.event_json(event))
+        options.print_json(status.run_json(frame))
+        print(status.encoded(status.as_json(frame)))
+    assert not marks(out.getvalue())
+    assert json.loads(status.encoded(status.as_json(frame)))["run"] == frame.run
+
+
+async def _walk(shown: Sequence[Frame]) -> None:
+    source = StillSource(shown[0])
+    app = DdptopApp(source, clock=lambda: NOW + 2)
+    screens = (*((view.key,) for view in VIEWS), ("1", "enter"), ("escape", "g"), ("escape", "k"))
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        for keys in screens:
+            await pilot.press(*keys)
+            for frame in shown:
+                source.picture = frame
+                await pilot.pause()
+                lines = seen(app).split("\n")
+                assert app.failure is None, app.failure
+                assert not marks("\n".join(lines)), (keys, marks("\n".join(lines)))
+                assert {cells(line) for line in lines} == {SIZE[0]}, (
+                    keys,
+                    [li for li in lines if cells(li) != SIZE[0]],
+                )
+                assert len(lines) == SIZE[1]
+
+
+@settings(FAST, max_examples=3)
+@given(st.lists(frames(), min_size=3, max_size=4))
+def test_every_view_paints_any_frame_within_its_cells(shown: list[Frame]) -> None:
+    """At 80 by 24, each line of each view is 80 cells wide and without a sign that a terminal obeys."""
+    asyncio.run(_walk(shown))
