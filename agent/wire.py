@@ -439,7 +439,7 @@ def read_telemetry(payload: bytes) -> Telemetry:
     message = _typed(_telemetry, payload)
     # Steps are most of what comes.
     if message.__class__ is Steps:
-        return _cleaned_steps(message)  # type: ignore[arg-type]  # mypy does not narrow by the class
+        return _cleaned_steps(message)
     return _cleaned_summary(message) if isinstance(message, Summary) else cleaned(message)
 
 
