@@ -191,7 +191,10 @@ def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
 def test_names_of_the_script_are_cleaned_and_bounded() -> None:
     """Values by hostile and by too many names stay bounded and are counted; extremes break nothing."""
     history = History(2)
-    history.take(0, step(1, metrics={"a\x1b[31m[/b]\n": 1e300, "": -math.inf, "ok": math.nan}))
+    hostile = step(1, metrics={"a\x1b[31m[/b]\n": 1e300, "": -math.inf, "ok": math.nan})
+    came = wire.read_telemetry(wire.encode(wire.Steps(0, (hostile,))))
+    assert isinstance(came, wire.Steps)
+    history.take(0, came.steps[0])
     assert history.names == ["a[/b] ".strip(), "?", "ok"]
     assert all(np.isinf(history.read(0, CUSTOM + name).mean).all() for name in history.names)
     for number in range(2, 102):

@@ -6,19 +6,25 @@ import asyncio
 import contextlib
 import io
 import json
+import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import msgspec
-from hostile import cells, marks, structs, texts_in
+import pytest
+from hostile import PIECES, cells, marks, structs, texts_in
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from ddptop.agent import wire
+from ddptop.agent.group.supervisor import CleanFormatter
 from ddptop.agent.incoming import cleaned
 from ddptop.agent.rundir import Member, Run
-from ddptop.tui import plain, status
+from ddptop.agent.text import clean
+from ddptop.tui import actor, cli, plain, status, units
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import STATES, Frame
 from ddptop.tui.past import Past
@@ -146,3 +152,53 @@ async def _walk(shown: Sequence[Frame]) -> None:
 def test_every_view_paints_any_frame_within_its_cells(shown: list[Frame]) -> None:
     """At 80 by 24, each line of each view is 80 cells wide and without a sign that a terminal obeys."""
     asyncio.run(_walk(shown))
+
+
+def test_what_the_shell_says_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that repeats what was typed, and a complaint that repeats a path, are clean lines."""
+    with pytest.raises(SystemExit) as left:
+        cli._parser().parse_args(["ps", "--x\x1b]0;owned\x07\u202e\x9b2J"])
+    assert left.value.code == 2
+    assert options.complain(OSError(2, "gone", "a\x1b[2J\u202e\nb"), 2) == 2
+    said = capsys.readouterr().err
+    assert not marks(said)
+    assert len(said.splitlines()) == 2
+
+
+def test_who_acts_is_one_clean_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a user comes from the environment, and goes into the run's events."""
+    monkeypatch.setenv("LOGNAME", "ada\x1b[31m\n\u202e" + "x" * 500)
+    said = actor.who("shell")
+    assert said.startswith("shell of ada x")
+    assert not marks(said)
+    assert len(said) <= 100
+
+
+def test_the_log_of_the_supervisor_is_clean() -> None:
+    """What an exception repeats is no command to the terminal of whoever reads the log."""
+    formatter = CleanFormatter("%(levelname)s %(message)s")
+    try:
+        raise ValueError("\x1b[2J\u202eevil")
+    except ValueError:
+        record = logging.LogRecord("l", logging.ERROR, "f", 1, "kill of %s", ("a\x9b2Jb",), sys.exc_info())
+    lines = formatter.format(record).splitlines()
+    assert lines[0] == "ERROR kill of ab"
+    assert lines[-1] == "ValueError: evil"
+    assert not any(map(marks, lines))
+
+
+def test_every_character_left_in_clean_text_has_cells_of_its_own() -> None:
+    """In the two planes that are in use a character is left out, or takes what its East Asian width says, for Textual as well."""
+    for code in range(0x20000):
+        left = clean(f"a{chr(code)}b")[1:-1]
+        assert not marks(left), hex(code)
+        assert cell_len(left) == cells(left), hex(code)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.integers(0, 30))
+@settings(FAST, max_examples=200)
+def test_fitting_text_takes_exactly_its_cells(text: str, width: int) -> None:
+    """Wide characters are cut whole and padded; nothing that joins or turns moves what is beside it."""
+    known = clean(text)
+    assert cells(units.fit(known, width)) == width
+    assert cells(units.shorten(known, width)) <= width

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 
+from ddptop.agent.incoming import cleaned
 from ddptop.agent.wire import Collective, Step
 from ddptop.tui.theme import DARK, ink
 from ddptop.tui.timeline import Timeline, lay_phases, timeline
@@ -138,7 +139,7 @@ def test_what_is_not_known_is_said_in_the_details() -> None:
 
 def test_rows_stay_in_their_cells() -> None:
     """At any width, with a foreign name for an operation; no escape sequence comes through."""
-    evil = Collective("all_reduce\x1b[31m[red]", 5, 20, 2**62, 1)
+    evil = cleaned(Collective("all_reduce\x1b[31m[red]", 5, 20, 2**62, 1))
     line = timeline(
         2**62, {rank: step(rank, 10, 20, 30, 10, 0, calls=(evil,) * 9) for rank in (0, 1)}, 2, one_clock=True
     )
