@@ -102,8 +102,6 @@ def test_the_supervisor_answers_after_anything(
             socket.send_multipart(frames_of(rng))
             if number % 20 == 19:
                 orders.turn(RUN)
-        last = wire.Note(7, wire.Event(1, "the last\x1b[31m word\u202e"))
-        socket.send(wire.encode(last))
         heard: list[wire.Event] = []
 
         def is_told() -> bool:
@@ -113,7 +111,10 @@ def test_the_supervisor_answers_after_anything(
                     heard.append(told.get_nowait())
             return any(event.text == "the last word" for event in heard)
 
-        until(is_told, "the last note")
+        # Of a newcomer: who has sent a command that is too long is cut off, with what was on its way behind it.
+        with stranger(context, address) as newcomer:
+            newcomer.send(wire.encode(wire.Note(7, wire.Event(1, "the last\x1b[31m word\u202e"))))
+            until(is_told, "the last note")
         while socket.poll(0):
             answer = wire.read_answer(socket.recv())
             assert not any(map(marks, texts_in(answer)))
@@ -129,7 +130,7 @@ def test_a_rank_answers_after_anything(
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     session = Session(directory, run_id="id", program="p", log=None)
-    session._publisher.start()
+    session.open()
     try:
         address = directory.address(0, "cmd")
         seed = random.SystemRandom().randrange(2**32)
@@ -146,4 +147,4 @@ def test_a_rank_answers_after_anything(
         assert reply.step == 0
         assert session.faults.count == 0, session.faults.last
     finally:
-        session._publisher.stop()
+        session.close(0, None, None)
