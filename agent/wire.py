@@ -484,19 +484,21 @@ _MOST_NAMES: Final = 100
 
 
 def _cleaned_steps(message: Steps) -> Steps:
-    named = [step for step in message.steps if step.collectives or step.metrics]
-    if not named or _have_plain_names(named):
+    for step in message.steps:
+        metrics, calls = step.metrics, step.collectives
+        if metrics and (names := tuple(metrics)) not in _plain_metrics and not _are_plain_metrics(names):
+            break
+        if calls and not _have_plain_names(calls):
+            break
+    else:
         return message
     return msgspec.structs.replace(message, steps=tuple(map(_cleaned_step, message.steps)))
 
 
-def _have_plain_names(steps: list[Step]) -> bool:
-    calls = [call for step in steps for call in step.collectives]
+def _have_plain_names(calls: tuple[Collective, ...]) -> bool:
     # How long each may be, the decoder has seen to.
-    if not _are_plain("".join([call.op for call in calls])) or not _are_plain("".join([call.group for call in calls])):
-        return False
-    names = {tuple(step.metrics) for step in steps}
-    return names <= _plain_metrics or all(map(_are_plain_metrics, names))
+    ops, groups = "".join([call.op for call in calls]), "".join([call.group for call in calls])
+    return (ops in _plain_calls or _are_plain(ops)) and (groups in _plain_calls or _are_plain(groups))
 
 
 def _cleaned_step(step: Step) -> Step:
@@ -515,8 +517,6 @@ def _cleaned_metrics(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _are_plain(names: str) -> bool:
-    if names in _plain_calls:
-        return True
     found = is_plain(names)
     if found and len(names) < _MOST_PLAIN and len(_plain_calls) < _MOST_PLAIN:
         _plain_calls.add(names)

@@ -14,6 +14,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.caller import Caller
+from ddptop.agent.group.recording import DAMAGE
 from ddptop.agent.identity import is_stopped, may_live
 from ddptop.agent.private import is_plain
 from ddptop.agent.rundir import RunDir, RunDirError, is_alive
@@ -37,10 +38,7 @@ def note(directory: RunDir, event: wire.Event) -> None:
             _tell(directory, living[0], event)
         if os.path.lexists(directory.database) and not is_plain(directory.database):
             return
-        with (
-            contextlib.suppress(sqlite3.Error, UnicodeDecodeError),
-            contextlib.closing(_open(directory.database)) as connection,
-        ):
+        with contextlib.suppress(*DAMAGE), contextlib.closing(_open(directory.database)) as connection:
             connection.execute(_SCHEMA)
             with connection:
                 connection.execute("INSERT INTO events VALUES(?, ?)", (event.at_ns, wire.encode(event)))
@@ -50,7 +48,7 @@ def events(database: Path) -> list[wire.Event]:
     """Return what was recorded of a run, oldest first; what cannot be read is left out."""
     found = []
     if is_plain(database):
-        with contextlib.suppress(sqlite3.Error, UnicodeDecodeError), contextlib.closing(_open(database)) as connection:
+        with contextlib.suppress(*DAMAGE), contextlib.closing(_open(database)) as connection:
             for (payload,) in connection.execute(_EVENTS, (_MOST_EVENTS,)):
                 with contextlib.suppress(wire.Unreadable, TypeError):
                     message = wire.read_telemetry(payload)

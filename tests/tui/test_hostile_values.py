@@ -188,7 +188,7 @@ def test_the_log_of_the_supervisor_is_clean() -> None:
 
 
 def test_every_character_left_in_clean_text_has_cells_of_its_own() -> None:
-    """In the two planes that are in use a character is left out, or takes what its East Asian width says, for Textual as well."""
+    """A character of the two planes in use is left out, or takes its East Asian width, for Textual as well."""
     for code in range(0x20000):
         left = clean(f"a{chr(code)}b")[1:-1]
         assert not marks(left), hex(code)

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
+from ddptop.agent.incoming import clean_name
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import ENDED, STATES, EventLine, Frame
 from ddptop.tui.metrics import CUSTOM
@@ -101,7 +102,7 @@ async def test_a_metric_is_found_by_typing() -> None:
     for number in range(1200, 1300):
         for rank in range(4):
             step = recorded(number, int(NOW * 1e9) + number, 60, 80, 1.0)
-            past.take(rank, replace_metrics(step, {"val/accuracy [bold]": number / 1300, EVIL: 1.0}))
+            past.take(rank, replace_metrics(step, {"val/accuracy [bold]": number / 1300, clean_name(EVIL): 1.0}))
     source = StillSource(frame(past=past))
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
         place = await plotted(pilot)

@@ -11,7 +11,7 @@ from harness import ddptop
 
 from ddptop.agent import wire
 from ddptop.agent.rundir import Run
-from ddptop.tui import keymap, settings
+from ddptop.tui import keymap, launch, settings
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import Verdict
 from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
@@ -41,6 +41,17 @@ def test_where_the_file_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.path() == Path("/home/ann/mine.toml")
     with pytest.raises(SettingsError, match="no such file"):
         settings.load()
+
+
+def test_a_run_is_given_the_room_that_the_settings_say(file: Path, runtime: Path) -> None:
+    """Half a gigabyte and four of all runs where they say nothing."""
+    run = Run("r", "id", "x.py", (), 2, None, None, 10**9, True)
+    assert (launch._with_room(run).run_bytes, launch._with_room(run).all_bytes) == (512 << 20, 4 << 30)
+    file.write_text("[storage]\nrun_mib = 16\nall_mib = 100_000\n")
+    assert (launch._with_room(run).run_bytes, launch._with_room(run).all_bytes) == (16 << 20, 100_000 << 20)
+    file.write_text("[storage]\nrun_mib = 'all'\n")
+    with pytest.raises(launch.RequestError, match=r"storage\.run_mib"):
+        launch._with_room(run)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from harness import DEADLINE_S, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent import wire
+from ddptop.agent import sparse, wire
 from ddptop.agent.group import recorder
 from ddptop.agent.group import recording as recording_file
 from ddptop.agent.group.recorder import Recorder
@@ -241,6 +241,19 @@ def test_a_file_of_noise_is_read_as_far_as_it_goes(tmp_path: Path, noise: bytes,
         list(read(database))
     list(recording_file.read_newest_steps(database, 5))
     recording_file.last_kept(database)
+
+
+def test_logs_are_in_the_budget(context: zmq.Context, tmp_path: Path) -> None:
+    """They take half of it at most; what they take, the recording does not."""
+    log = tmp_path / "rank-0.log"
+    log.write_bytes(b"a line\n" * 300_000)
+    recording = Recorder(context, tmp_path / "run.db", 1, lambda text, level: None, budget=1 << 20, logs=tmp_path)
+    recording.start()
+    until(lambda: 0 < sparse.allocated(log) <= 1 << 19, "the log to be cut")
+    assert recording.close()
+    assert log.read_bytes().startswith(b"a line\n")
+    assert log.read_bytes().endswith(b"a line\n")
+    assert (1 << 19) <= recording._room < (1 << 20) - (1 << 18)
 
 
 def test_a_full_disk_costs_steps_and_no_event(context: zmq.Context, tmp_path: Path) -> None:
