@@ -28,6 +28,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 32)]
 _User = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+_Error = Annotated[str, msgspec.Meta(extra={"limit": 2048})]
+"""As long as the agent writes it; see `agent.rank.account`."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 Record = TypeVar("Record")
@@ -50,7 +52,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     at_ns: _Whole
     exit_code: _Code
-    error: str | None = None
+    error: _Error | None = None
     """Type and message of the exception that ended the script, one line."""
     traceback: Lines | None = None
     stopped_by: Label | None = None

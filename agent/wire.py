@@ -276,8 +276,8 @@ class Hold(_Message, frozen=True, tag="hold"):
     id: int
     token: Label
     lease_ms: Count = 4000
-    asked_ns: Count | None = None
-    until_ns: Count | None = None
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
 
 
 class Commit(_Message, frozen=True, tag="commit"):
@@ -291,8 +291,8 @@ class Commit(_Message, frozen=True, tag="commit"):
     token: Label
     step: Count
     lease_ms: Count = 0
-    asked_ns: Count | None = None
-    until_ns: Count | None = None
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
 
 
 class Resume(_Message, frozen=True, tag="resume"):
@@ -300,8 +300,8 @@ class Resume(_Message, frozen=True, tag="resume"):
 
     id: int
     serial: Count = 0
-    asked_ns: Count | None = None
-    until_ns: Count | None = None
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
 
 
 class Fill(_Message, frozen=True, tag="fill"):
@@ -365,8 +365,8 @@ class Save(_Message, frozen=True, tag="save"):
 
     id: int
     token: Label
-    asked_ns: Count | None = None
-    until_ns: Count | None = None
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
 
 
 class Note(_Message, frozen=True, tag="note"):
@@ -374,8 +374,8 @@ class Note(_Message, frozen=True, tag="note"):
 
     id: int
     event: Event
-    asked_ns: Count | None = None
-    until_ns: Count | None = None
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
 
 
 class Kill(_Message, frozen=True, tag="kill"):
@@ -392,8 +392,8 @@ class Kill(_Message, frozen=True, tag="kill"):
     """When that process began, in the terms of `agent.identity`, so that no other of its number is meant."""
     signal: Pid | None = None
     """This signal and no other, instead of TERM, a grace period and KILL."""
-    asked_ns: Count | None = None
-    until_ns: Count | None = None
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
 
 
 Expiring = Hold | Commit | Resume | Save | Note | Kill

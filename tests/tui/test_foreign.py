@@ -184,7 +184,7 @@ def test_addresses_in_records_are_not_connected_to(place: Path) -> None:
             member = Member(rank, rank, 2, me, "h", 0, address, address, None)
             (folder / "ranks" / f"{rank}.json").write_bytes(msgspec.json.encode(member))
         found, _ = listed(place)
-        assert found["lure"]["state"] == "starting"
+        assert found["lure"]["state"] in ("starting", "silent")
         for each in (server, trap):
             each.setblocking(False)
             with pytest.raises(BlockingIOError):

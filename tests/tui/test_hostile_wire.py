@@ -80,8 +80,11 @@ def test_absurd_values_break_no_picture(
     store = Store(RUN, past=Past(2), brief=brief)
     store.know_members({member.rank: member for member in members})
     for number, message in enumerate(messages):
-        # As it comes over the wire: what msgspec lets through is all that can come.
-        message = wire.read_telemetry(wire.encode(message))
+        # As it comes over the wire: what the decoder lets through is all that can come.
+        try:
+            message = wire.read_telemetry(wire.encode(message))
+        except wire.Unreadable:
+            continue
         if number % 3 == 2:
             store.recall(message, 3.0)
         else:

@@ -44,7 +44,8 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
     def _render_content(self) -> None:
         # Textual has no public way to render a part: this stands in for `Widget._render_content`, which renders all.
         below, veil = self._below, self.styles.background
-        if below is None or veil.a == 1 or below.size != self.size:
+        # After a resize the screen below may not be laid out yet.
+        if below is None or veil.a == 1 or not below.size == below._compositor.size == self.size:
             super()._render_content()
             return
         old = self._render_cache

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ddptop.agent import rundir
 from ddptop.agent.rank import hooks
 from ddptop.agent.rank.health import Health
+from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.session import Session
 
 RANK = int(sys.argv[1])
@@ -394,6 +395,7 @@ def main() -> None:
         (Path(folder) / "ranks").mkdir()
         session = Session(directory, run_id="cases", program="cases", log=None)
         events: list[Any] = []
+        session._publisher = Publisher(session, directory.address(RANK, "pub"), directory.address(RANK, "cmd"))
         session._publisher._send = lambda topic, payload: events.append(payload)
         hooks.install_with_torch(session)
         distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}-2", rank=RANK, world_size=2)

@@ -87,10 +87,10 @@ def test_a_record_that_found_no_room_is_written_once_there_is(rank):
     ranks.mkdir()
     account.begin()
     assert account.written
-    account.end(0, None, None, "ada" * 1000)
+    account.end(0, None, None, "ada" * 1000, 7)
     account.begin()
     ended = msgspec.json.decode((ranks / "0.json").read_bytes(), type=Member).ended
-    assert (ended.exit_code, len(ended.stopped_by)) == (0, 200)
+    assert (ended.exit_code, len(ended.stopped_by), ended.step) == (0, 200, 7)
 
 
 def test_a_folder_that_is_gone_changes_nothing_for_the_script(rank):

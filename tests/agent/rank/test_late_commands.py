@@ -41,6 +41,7 @@ class Rank:
             checkpoints=True,
             timeout_s=None,
             save=self.save,
+            look_after=lambda: None,
         )
         pub, cmd = f"ipc://{folder}/3.pub", f"ipc://{folder}/3.cmd"
         self.publisher = Publisher(session, pub, cmd)
