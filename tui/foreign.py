@@ -26,9 +26,10 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent import rundir
+from ddptop.agent.states import LONGEST
 from ddptop.agent.text import clean_line
 from ddptop.tui import status
-from ddptop.tui.frame import STATES, Frame, Restart
+from ddptop.tui.frame import Frame, Restart
 from ddptop.tui.settings import Thresholds
 
 CHILD_S: Final = 20.0
@@ -281,7 +282,12 @@ def _frame(seen: _Seen, name: str) -> Frame:
     }
     values["user"] = name
     run = rundir.check_name(str(values.get("run")))
-    if values.get("state") not in STATES or not 1 <= values.get("world", 0) <= rundir.MOST_RANKS:
+    # A newer ddptop of that user's may know more states.
+    if (
+        not values.get("state")
+        or len(values["state"]) > LONGEST
+        or not 1 <= values.get("world", 0) <= rundir.MOST_RANKS
+    ):
         raise ValueError(f"run {run} has a state or a world that cannot be")
     restarts = tuple(each for each in seen.restarts[-_MOST_RESTARTS:] if abs(each.step) < _LARGEST)
     return Frame(**values, restarts=restarts)

@@ -30,8 +30,8 @@ DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
 AXES = 8
 """Names of coordinates that are shown."""
-PENDING = 20_000
-"""Live records kept while an earlier gap is being filled."""
+PENDING = 4096
+"""Live records kept while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
 _NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
 
 
