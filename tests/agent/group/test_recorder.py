@@ -205,7 +205,7 @@ def test_whatever_a_rank_publishes_can_be_stored_or_is_refused(tmp_path: Path, d
         | st.builds(wire.Event, number, st.text(max_size=9), small | st.none(), st.text(max_size=9))
         | st.builds(wire.Beat, small, number, st.text(max_size=9), st.text(max_size=9), number, small, number)
         | st.builds(wire.RunState, number, st.text(max_size=9))
-        | st.builds(wire.Summary, *[small] * 10, small, small)
+        | st.builds(wire.Summary, *[small] * 13)
         | st.builds(lambda rank, of: msgspec.structs.replace(HELLO, rank=rank, generation=of), small, small)
     )
     with zmq.Context() as context:
