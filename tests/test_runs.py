@@ -32,9 +32,11 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-def torchrun(folder: Path, world: int, *arguments: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+def torchrun(
+    folder: Path, world: int, *arguments: str, output: int = subprocess.PIPE
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
-    return started(*command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return started(*command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +264,8 @@ def test_a_script_that_dies_tells_why_once(folder):
 
 def test_a_job_started_by_hand_is_seen_and_controlled(folder):
     """Torchrun -m ddptop.agent script.py is in ps, can be paused, and kill ends it whole."""
-    with torchrun(folder, 2, "-m", "ddptop.agent", "train.py", "1000000") as process:
+    # Nobody reads what it prints: into a pipe the ranks would stand after a thousand steps.
+    with torchrun(folder, 2, "-m", "ddptop.agent", "train.py", "1000000", output=subprocess.DEVNULL) as process:
 
         def mine() -> list[dict]:
             rows = json.loads(ddptop("ps", "--json").stdout)
