@@ -286,10 +286,10 @@ def test_parameters_are_bit_identical_with_and_without_the_agent(folder):
     """After 20 steps with BatchNorm, dropout and momentum, the digest of the parameters is the same."""
     digests = []
     for prefix in ((), ("-m", "ddptop.agent")):
-        with torchrun(folder, 3, *prefix, "train.py", "20") as process:
+        with torchrun(folder, 2, *prefix, "train.py", "20") as process:
             output, _ = process.communicate(timeout=2 * DEADLINE_S)
         digests.append(dict(re.findall(r"digest (\d) ([0-9a-f]{64})", output)))
-    assert len(digests[0]) == 3
+    assert len(digests[0]) == 2
     assert digests[0] == digests[1]
 
 

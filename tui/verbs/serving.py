@@ -33,9 +33,10 @@ def _serve(options: argparse.Namespace) -> int:
         return complain(f"serve: port {options.port}: {problem.strerror}; choose another with --port", 2)
     token = secrets.token_urlsafe(24)
     site = serve.Site(directory.name, listening.getsockname()[1], token, control=options.control)
-    print(f"{directory.name} at {site.address}", flush=True)
     can = "kill the run" if options.control else "look at the run (read-only)"
-    print(f"whoever has this address can {can}; ctrl+c ends the site", flush=True)
+    told = f"{directory.name} at {site.address}\nwhoever has this address can {can}; ctrl+c ends the site"
+    # In one piece: whoever has read the first line may end the site.
+    print(told, flush=True)
     serve.serve(site, listening)
     return 0
 
