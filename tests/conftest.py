@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ddptop.agent import rundir
 from ddptop.agent.group import ladder
+
+# The same examples in each run, so that what fails is the change; `--hypothesis-profile default` looks for new ones.
+settings.register_profile("suite", derandomize=True, database=None, deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -174,7 +174,7 @@ def test_all_onlookers_say_the_same_and_nothing_goes_backwards(story: list[tuple
             if one.step and one.beat is not None:
                 assert rank_frame.state != "starting"
                 assert rank_frame.step is not None
-            if one.stopped:
+            if one.stopped and one.ended is None:
                 assert rank_frame.state == "frozen"
         if generation != world.generation:
             continue
