@@ -47,6 +47,17 @@ async def settled(pilot: Pilot[None]) -> None:
         await pilot.pause(0.03)
 
 
+async def rests(pilot: Pilot[None], painted: Counter[str]) -> None:
+    """Wait until a picture without a change paints nothing: the plot and the focus come a moment after the first."""
+    assert isinstance(pilot.app, DdptopApp)
+    for _ in range(20):
+        painted.clear()
+        pilot.app.repaint()
+        await settled(pilot)
+        if not painted:
+            return
+
+
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
     """Wait until the app has come to a condition."""
     deadline = time.monotonic() + DEADLINE_S
@@ -95,13 +106,7 @@ async def test_a_picture_without_a_change_paints_nothing(keys: str, painted: Cou
         await settled(pilot)
         # A cursor that blinks in the field of a filter is the field's own.
         app.screen.set_focus(None)
-        # The plot of the screen below comes a moment after its first picture.
-        for _ in range(20):
-            painted.clear()
-            app.repaint()
-            await settled(pilot)
-            if not painted:
-                break
+        await rests(pilot, painted)
         for _ in range(20):
             app.repaint()
             await pilot.pause()
@@ -121,8 +126,7 @@ async def test_a_change_paints_its_own_lines_and_rightly(keys: str, painted: Cou
         await settled(pilot)
         app.screen.set_focus(None)
         source.picture = replace(source.picture, step=1285)
-        app.repaint()
-        await settled(pilot)
+        await rests(pilot, painted)
         for step in range(1286, 1289):
             painted.clear()
             source.picture = replace(source.picture, step=step)
