@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent import wire
-from ddptop.agent.group import recording
+from ddptop.agent.group import recording, thinning
 from ddptop.agent.group.ring import Ring
 from ddptop.agent.group.thinning import DEEPEST, Stored, thinned
 
@@ -267,3 +267,9 @@ def test_rows_that_cannot_be_read_go(noise: bytes) -> None:
     """A damaged row costs itself."""
     good = wire.encode(wire.Steps(0, (step(1),)))
     assert {kept.first_seq for kept in thinned([Stored(0, 0, 5, 5, noise), Stored(0, 0, 1, 1, good)], 0)} >= {1}
+
+
+def test_the_light_reading_of_a_step_is_its_first_fields() -> None:
+    """What thinning reads of a step are the first fields of the wire's, in their order: a new one goes to the end."""
+    light = thinning._Light.__struct_fields__
+    assert light == wire.Step.__struct_fields__[: len(light)]
