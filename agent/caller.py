@@ -131,8 +131,8 @@ def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) ->
         raise Refused(str(problem)) from problem
     socket = context.socket(kind)
     socket.linger = 0
-    # A frozen peer keeps its connection; only these find it out. MAXMSGSIZE is left alone on
-    # purpose: on a connecting socket one oversized message would make it deaf for good.
+    socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
+    # A frozen peer keeps its connection; only these find it out.
     socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1500)
     socket.connect(address)

@@ -437,6 +437,15 @@ Unreadable = msgspec.MsgspecError
 
 MAX_COMMAND_BYTES: Final = 4096
 """Bound on a command; set as MAXMSGSIZE on the side that binds."""
+MAX_RECORD_BYTES: Final = 256 << 10
+"""Bound on one `Step`; a larger one is sent without its collectives and metrics."""
+MAX_MESSAGE_BYTES: Final = 1 << 20
+"""Bound on what a rank or the supervisor sends; set as MAXMSGSIZE on the side that connects.
+
+Who sends more is not listened to any longer: ZeroMQ gives up the connection for good.
+"""
+UNREAD: Final = 300
+"""Messages that wait on either side of a connection for who does not read them: half a minute of a rank's."""
 
 
 def encode(message: Telemetry | Command | Answer | Step) -> bytes:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent import rundir
+from ddptop.tui.settings import Thresholds
+from ddptop.tui.status import as_json, frames
 
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli")
 DEADLINE_S: Final = 60.0
@@ -46,11 +48,13 @@ def ddptop(
 def status(run: str) -> dict[str, Any]:
     """Return what `status --json` tells, once every rank that has come up was heard of.
 
-    The verb itself waits two seconds for them, which on a busy machine may be too short.
+    The verb itself waits two seconds for them, which on a busy machine may be too short.  Asked in this
+    process: to start one for each look takes the time that the run under test needs.
     """
 
     def told() -> dict[str, Any] | None:
-        found: dict[str, Any] = json.loads(ddptop("status", run, "--json").stdout)
+        (frame,) = frames([rundir.find(run)], "test", Thresholds())
+        found: dict[str, Any] = json.loads(json.dumps(as_json(frame)))
         silent = [
             rank
             for rank in found["ranks"]

@@ -1,13 +1,16 @@
-"""Values of valid types as an enemy would choose them, and the marks of text that is fit to be shown."""
+"""Values and connections as an enemy would choose them, and the marks of text that is fit to be shown."""
 
 from __future__ import annotations
 
+import socket
+import struct
 import unicodedata
 from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
 import msgspec
+from harness import DEADLINE_S
 from hypothesis import strategies as st
 from msgspec import inspect
 
@@ -84,3 +87,23 @@ def marks(text: str) -> set[str]:
 def cells(text: str) -> int:
     """Return how many cells clean text takes, by its East Asian width."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+_GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+
+def foreign(address: str, kind: bytes) -> socket.socket:
+    """Return a connection to an `ipc://` address that speaks ZMTP 3.0 by hand, as a socket of this kind."""
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(DEADLINE_S)
+    made.connect(address.removeprefix("ipc://"))
+    ready = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind
+    made.sendall(_GREETING + b"\x04" + bytes([len(ready)]) + ready)
+    return made
+
+
+def announce(connection: socket.socket, size: int, sent: int) -> None:
+    """Say that a message of a size comes, send so much of it, and wait until the other side has hung up."""
+    connection.sendall(b"\x02" + struct.pack(">Q", size) + b"\x01" * sent)
+    while connection.recv(65536):
+        pass

@@ -505,6 +505,8 @@ def _listener(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     """
     socket = context.socket(zmq.SUB)
     socket.linger = 0
+    socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
+    socket.rcvhwm = wire.UNREAD
     return socket
 
 

@@ -32,6 +32,7 @@ class Broadcast:
         self._due = 0.0
         self._pub = context.socket(zmq.PUB)
         self._pub.linger = LINGER_MS
+        self._pub.setsockopt(zmq.MAXMSGSIZE, wire.MAX_COMMAND_BYTES)
         self._pub.bind(address)
         seal(address)
 

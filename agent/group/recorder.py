@@ -40,9 +40,8 @@ FILL_S: Final = 5.0
 
 _MOST_A_BATCH: Final = 20_000
 _MOST_BATCH_BYTES: Final = 8 << 20
-_HIGH_WATER: Final = 10_000
-_LARGEST_MESSAGE: Final = 64 << 20
-"""A rank keeps 32 MiB of records, and sends no more at once."""
+_HIGH_WATER: Final = 1000
+"""Messages of a rank that wait to be taken in: what comes while the disk is slow."""
 _LARGEST_LATEST: Final = 16 << 10
 """Of a greeting and of a heartbeat, of which the file has one a rank."""
 _LOGS_SHARE: Final = 2
@@ -171,7 +170,7 @@ class Recorder:
     def _listen(socket: zmq.Socket[bytes]) -> None:
         socket.linger = 0
         socket.rcvhwm = _HIGH_WATER
-        socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST_MESSAGE)
+        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_MESSAGE_BYTES)
         for topic in (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_EVENT):
             socket.subscribe(topic)
 
@@ -237,7 +236,7 @@ class Recorder:
         generation, seq = self._kept.get(member.rank, recording.NOTHING)
         asking = self._context.socket(zmq.DEALER)
         asking.linger = 0
-        asking.setsockopt(zmq.MAXMSGSIZE, _LARGEST_MESSAGE)
+        asking.setsockopt(zmq.MAXMSGSIZE, wire.MAX_MESSAGE_BYTES)
         asking.connect(member.cmd)
         asking.send(wire.encode(wire.Fill(1, seq + 1 if generation == member.generation else 0)))
         if (earlier := self._fills.pop(member.rank, None)) is not None:

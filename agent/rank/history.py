@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 
-from ddptop.agent.wire import Step, Steps, encode
+from ddptop.agent.wire import MAX_RECORD_BYTES, Step, encode
 
 PIECE: Final = 64 << 10
 """Bytes of records in one message of an answer; one record at least."""
@@ -41,9 +41,15 @@ class History:
         """(seq, encoded step); those before `_first` are gone."""
         self._first = 0
 
-    def add(self, step: Step) -> None:
-        """Keep a record; the oldest ones go when the bound is reached."""
+    def add(self, step: Step) -> bytes:
+        """Keep a record, and return it encoded; the oldest ones go when the bound is reached.
+
+        Raises:
+            ValueError: it is larger than a record may be.
+        """
         payload = encode(step)
+        if len(payload) > MAX_RECORD_BYTES:
+            raise ValueError(f"step {step.step} has a record of {len(payload)} bytes, {MAX_RECORD_BYTES} are allowed")
         self._kept.append((step.seq, payload))
         self._bytes += len(payload)
         while self._bytes > self._max_bytes:
@@ -54,6 +60,7 @@ class History:
         if self._first > _SLACK and self._first > len(self._kept) // 2:
             del self._kept[: self._first]
             self._first = 0
+        return payload
 
     def since(self, first_seq: int, limit: int, earlier: int = 0) -> Answer:
         """Return `wire.Steps` payloads of the records from `first_seq` on, oldest first, one at a time.
@@ -82,7 +89,7 @@ class History:
             index = min(index + stride, whole) if index < whole else index + 1
         if not chosen:
             return None
-        return msgspec.msgpack.encode(_Joined(self._rank, tuple(chosen), self._generation)), self._seq(index)
+        return _joined(self._rank, chosen, self._generation), self._seq(index)
 
     def _index(self, seq: int) -> int:
         # Halving: to walk through an hour of them kept the training waiting for 4 ms.
@@ -110,6 +117,19 @@ class Answer(Iterator[bytes]):
         return payload
 
 
-def batch(rank: int, steps: list[Step], generation: int) -> bytes:
-    """Return the payload of one publication."""
-    return encode(Steps(rank, tuple(steps), generation))
+def batches(rank: int, records: Iterable[bytes], generation: int) -> Iterator[bytes]:
+    """Return publications of encoded records, each as large as a piece of an answer at most."""
+    chosen: list[msgspec.Raw] = []
+    size = 0
+    for record in records:
+        if chosen and size + len(record) > PIECE:
+            yield _joined(rank, chosen, generation)
+            chosen, size = [], 0
+        chosen.append(msgspec.Raw(record))
+        size += len(record)
+    if chosen:
+        yield _joined(rank, chosen, generation)
+
+
+def _joined(rank: int, records: list[msgspec.Raw], generation: int) -> bytes:
+    return msgspec.msgpack.encode(_Joined(rank, tuple(records), generation))

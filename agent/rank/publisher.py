@@ -36,8 +36,6 @@ BEAT_S = 1.0
 SUMMARY_S = 1.0
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss to come in before it goes out without."""
-_UNREAD: Final = 300
-"""Messages that wait for a subscriber that does not read, half a minute of them; later ones are left out for it."""
 _DESCRIPTORS: Final = 32
 """To be free before ZeroMQ is begun: where it gets none in the middle of its start, it ends the process."""
 _THREADS: Final = 3
@@ -104,7 +102,7 @@ class Publisher:
             # XPUB tells of each new subscriber, who is greeted at once instead of a second later.
             self._pub = self._context.socket(zmq.XPUB)
             self._cmd = self._context.socket(zmq.ROUTER)
-            self._pub.setsockopt(zmq.SNDHWM, _UNREAD)
+            self._pub.setsockopt(zmq.SNDHWM, wire.UNREAD)
             self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
             # Who does not read is told apart, instead of being queued for.
             self._cmd.setsockopt(zmq.SNDHWM, answers.QUEUED)
@@ -194,24 +192,25 @@ class Publisher:
             self._send_beat()
 
     def _send_steps(self) -> None:
-        steps = [kept for step in self._starvation.stamp(self._collect()) if (kept := self._keep(step)) is not None]
-        if steps:
-            self._seq = steps[-1].seq
-            self._send(wire.TOPIC_STEPS, history.batch(self._session.rank, steps, self._session.hello.generation))
+        stamped = self._starvation.stamp(self._collect())
+        records = [record for step in stamped if (record := self._keep(step)) is not None]
+        for payload in history.batches(self._session.rank, records, self._session.hello.generation):
+            self._send(wire.TOPIC_STEPS, payload)
 
-    def _keep(self, step: wire.Step) -> wire.Step | None:
-        """Keep a record, without what has no encoding; None where it has none at all."""
+    def _keep(self, step: wire.Step) -> bytes | None:
+        """Keep a record and return it encoded, without what has no encoding or is too much; None where it has none."""
         try:
-            self._history.add(step)
+            record = self._history.add(step)
         except Exception as error:
             self._session.faults.note("keeping a record", error)
             step = msgspec.structs.replace(step, metrics={}, collectives=())
             try:
-                self._history.add(step)
+                record = self._history.add(step)
             except Exception:
                 return None
         self._digest.add(step)
-        return step
+        self._seq = step.seq
+        return record
 
     def _collect(self) -> list[wire.Step]:
         finished = self._session.tape.finished

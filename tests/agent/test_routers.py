@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import Any
 import pytest
 import zmq
 from harness import DEADLINE_S, until
-from hostile import marks, texts_in, value_of
+from hostile import announce, foreign, marks, texts_in, value_of
 from msgspec import inspect
 
 from ddptop.agent import wire
 from ddptop.agent.group import ladder
+from ddptop.agent.group.broadcast import Broadcast
 from ddptop.agent.group.orders import Orders
 from ddptop.agent.rank.session import Session
 from ddptop.agent.rundir import Run, RunDir
@@ -29,6 +29,7 @@ KINDS = (
     wire.Lapse, wire.Save, wire.Note,
 )  # fmt: skip
 ROUNDS = 300
+SEED = 7
 
 
 def frames_of(rng: Random) -> list[bytes]:
@@ -94,14 +95,15 @@ def test_the_supervisor_answers_after_anything(
     told: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
     orders = Orders(context, directory, lambda *_: None, told.put)
     address = directory.address("supervisor", "cmd")
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    rng = Random(seed)
-    with stranger(context, address) as socket:
-        for number in range(ROUNDS):
-            socket.send_multipart(frames_of(rng))
-            if number % 20 == 19:
-                orders.turn(RUN)
+    rng = Random(SEED)
+    with contextlib.ExitStack() as strangers:
+        sockets = []
+        # Of many: who has sent a command that is too long is cut off, with what was on its way behind it.
+        for _ in range(ROUNDS // 20):
+            sockets.append(strangers.enter_context(stranger(context, address)))
+            for _ in range(20):
+                sockets[-1].send_multipart(frames_of(rng))
+            orders.turn(RUN)
         heard: list[wire.Event] = []
 
         def is_told() -> bool:
@@ -111,13 +113,13 @@ def test_the_supervisor_answers_after_anything(
                     heard.append(told.get_nowait())
             return any(event.text == "the last word" for event in heard)
 
-        # Of a newcomer: who has sent a command that is too long is cut off, with what was on its way behind it.
         with stranger(context, address) as newcomer:
             newcomer.send(wire.encode(wire.Note(7, wire.Event(1, "the last\x1b[31m word\u202e"))))
             until(is_told, "the last note")
-        while socket.poll(0):
-            answer = wire.read_answer(socket.recv())
-            assert not any(map(marks, texts_in(answer)))
+        for socket in sockets:
+            while socket.poll(0):
+                answer = wire.read_answer(socket.recv())
+                assert not any(map(marks, texts_in(answer)))
     assert not any(marks(text) for event in heard for text in texts_in(event))
     assert orders.refused
     orders.close(RUN)
@@ -133,9 +135,7 @@ def test_a_rank_answers_after_anything(
     session.open()
     try:
         address = directory.address(0, "cmd")
-        seed = random.SystemRandom().randrange(2**32)
-        print(f"seed {seed}")
-        rng = Random(seed)
+        rng = Random(SEED)
         with stranger(context, address) as socket:
             for _ in range(ROUNDS):
                 socket.send_multipart(frames_of(rng))
@@ -148,3 +148,28 @@ def test_a_rank_answers_after_anything(
         assert session.faults.count == 0, session.faults.last
     finally:
         session.close(0, None, None)
+
+
+@pytest.mark.parametrize(("socket_name", "kind"), [("cmd", b"DEALER"), ("pub", b"SUB"), ("pub", b"XSUB")])
+def test_a_supervisor_cuts_off_who_sends_too_much(
+    directory: RunDir, context: zmq.Context[Any], socket_name: str, kind: bytes
+) -> None:
+    """A message above the bound, announced or sent, ends its connection and is not stored; events go on."""
+    orders = Orders(context, directory, lambda *_: None, lambda event: None)
+    events = Broadcast(context, directory)
+    with context.socket(zmq.SUB) as heard:
+        heard.linger = 0
+        heard.connect(directory.address("supervisor", "pub"))
+        heard.subscribe(wire.TOPIC_EVENT)
+        for size, sent in ((1 << 40, 0), (wire.MAX_COMMAND_BYTES + 1, wire.MAX_COMMAND_BYTES + 1)):
+            with foreign(directory.address("supervisor", socket_name), kind) as connection:
+                announce(connection, size, sent)
+
+        def hears() -> bool:
+            events.say("all well")
+            events.publish(wire.RunState(1, "running"), None)
+            return bool(heard.poll(10))
+
+        until(hears, "an event")
+    events.close()
+    orders.close(RUN)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 
+import msgspec
 import pytest
 import zmq
 from harness import until
@@ -163,6 +165,39 @@ def test_ranks_out_of_sight_send_no_records():
             assert not any({wire.TOPIC_STEPS, b""} & told(rank) for rank in (0, 2))
             link.watch(frozenset({2}))
             until(lambda: wire.TOPIC_STEPS in told(2) and wire.TOPIC_STEPS not in told(1), "of another one")
+        finally:
+            link.close()
+            for rank in ranks:
+                rank.pub.close()
+                rank.cmd.close()
+
+
+@pytest.mark.parametrize("near", [False, True], ids=["heard by all", "watched"])
+def test_who_sends_too_much_is_not_listened_to(near: bool):
+    """A message above the bound ends the connection to its rank, before it is stored; the other ranks are heard."""
+    directory = rundir.create(msgspec.structs.replace(RUN, run=f"large-{near}", run_id=f"large-{near}"))
+    with zmq.Context() as context:
+        ranks = [Rank(context, directory, rank) for rank in (0, 1)]
+        link = Link(directory, "test")
+
+        def heard(rank: int, number: int) -> bool:
+            ranks[rank].pub.send_multipart([wire.TOPIC_BEAT, wire.encode(beat(rank, number, time.time()))])
+            link.poll()
+            for each in ranks:
+                each.listen()
+            return link.frame(time.time()).ranks[rank].step == number
+
+        try:
+            until(lambda: all(heard(rank, 1) for rank in (0, 1)), "both ranks")
+            topic = wire.TOPIC_STEPS if near else wire.TOPIC_BEAT
+            if near:
+                link.watch(frozenset({0}))
+                until(lambda: heard(0, 2) and topic in ranks[0].topics, "the records that are watched")
+            ranks[0].pub.send_multipart([topic, bytes(wire.MAX_MESSAGE_BYTES)])
+            until(lambda: heard(1, 3), "the other rank")
+            assert topic in ranks[0].topics, "what is no larger than the bound ends no connection"
+            ranks[0].pub.send_multipart([topic, bytes(wire.MAX_MESSAGE_BYTES + 1)])
+            until(lambda: heard(1, 4) and topic not in ranks[0].topics, "the connection to end, not that of the other")
         finally:
             link.close()
             for rank in ranks:

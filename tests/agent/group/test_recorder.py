@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_written_is_said_once(context: zmq.Context, runtim
 
 
 def test_one_odd_message_costs_itself(context: zmq.Context, runtime: Path) -> None:
-    """A note with an impossible time, a summary sent as a heartbeat, a beat of a megabyte: the thread goes on."""
+    """A note with an impossible time, a summary sent as a heartbeat, a beat of half a megabyte: the thread goes on."""
     said: list[str] = []
     database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
     rank = Rank(context, address)
@@ -152,7 +152,7 @@ def test_one_odd_message_costs_itself(context: zmq.Context, runtime: Path) -> No
     recording.add(wire.Event(6, "a lone \udc80 surrogate"))
     recording.add(wire.RunState(2**70, "running"))
     summary = wire.Summary(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, None, 1)
-    rank.publish(wire.TOPIC_BEAT, summary, wire.Beat(0, 1, "running", "x" * 2**20, 1, None, 1))
+    rank.publish(wire.TOPIC_BEAT, summary, wire.Beat(0, 1, "running", "x" * 2**19, 1, None, 1))
     rank.publish(wire.TOPIC_HELLO, msgspec.structs.replace(HELLO, generation=2**60))
     rank.publish(wire.TOPIC_BEAT, beat(7))
     until(lambda: beat(7) in list(read_history(database)), "the beat after all that")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import resource
 import shutil
-import socket
-import struct
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import msgspec
 import pytest
 import zmq
 from harness import DEADLINE_S, until
+from hostile import announce, foreign
 
 from ddptop import agent
 from ddptop.agent import wire
@@ -116,19 +115,6 @@ def test_a_second_answer_for_a_peer_is_refused(session, asking):
     assert seqs == list(range(1, RECORDS + 1)) or (reply.id, reply.done) == (2, False)
 
 
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-
-
-def foreign(address: str, kind: bytes) -> socket.socket:
-    """Return a connection that speaks ZMTP 3.0 by hand."""
-    made = socket.socket(socket.AF_UNIX)
-    made.settimeout(DEADLINE_S)
-    made.connect(address.removeprefix("ipc://"))
-    ready = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind
-    made.sendall(GREETING + b"\x04" + bytes([len(ready)]) + ready)
-    return made
-
-
 @pytest.mark.parametrize(("socket_name", "kind"), [("cmd", b"DEALER"), ("pub", b"SUB"), ("pub", b"XSUB")])
 def test_a_message_that_is_too_large_ends_its_connection_alone(session, socket_name, kind):
     """Announced or sent: the sender is cut off before it is stored, the others are served."""
@@ -141,9 +127,7 @@ def test_a_message_that_is_too_large_ends_its_connection_alone(session, socket_n
         asking.rcvtimeo = heard.rcvtimeo = int(DEADLINE_S * 1000)
         for size, sent in ((1 << 40, 0), (wire.MAX_COMMAND_BYTES + 1, wire.MAX_COMMAND_BYTES + 1)):
             with foreign(address, kind) as connection:
-                connection.sendall(b"\x02" + struct.pack(">Q", size) + bytes(sent))
-                while connection.recv(65536):
-                    pass
+                announce(connection, size, sent)
             assert ask(session, asking).id == 5
         assert heard.recv_multipart()[0] == wire.TOPIC_HELLO
     assert resident() - before < 16 << 20

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.rank.history import PIECE, History
+from ddptop.agent.rank.history import PIECE, History, batches
 
 STEP = wire.Step(1, 1, 1, 10, 1, 2, 3, 1, 1, 2)
 
@@ -53,3 +54,30 @@ def test_the_earlier_ones_are_thinned_out_evenly():
     messages = [wire.read_answer(payload) for payload in history.since(1, 100, 24)]
     seqs = [step.seq for message in messages for step in message.steps]
     assert seqs == [*range(1, 2401, 100), *range(2401, 2501)]
+
+
+CALL = wire.Collective("all_reduce", 1, 2, 3, 1, "0")
+
+
+def test_a_record_is_bounded():
+    """What is larger than a record may be is refused, and what was kept before stays."""
+    history = History(0)
+    history.add(STEP)
+    with pytest.raises(ValueError, match="step 2 has a record of"):
+        history.add(msgspec.structs.replace(STEP, seq=2, step=2, collectives=(CALL,) * wire.MAX_RECORD_BYTES))
+    assert kept(history, 0, 10) == [1]
+
+
+def test_publications_are_bounded_and_whole():
+    """However much a rank has to say at once, no message is larger than a piece or one record, and nothing is lost."""
+    history = History(3)
+    sizes = [0, 5, 500, 5000, 1, 2000, 2000, 2000, *[40] * 500]
+    steps = [msgspec.structs.replace(STEP, seq=seq, collectives=(CALL,) * size) for seq, size in enumerate(sizes, 1)]
+    payloads = list(batches(3, map(history.add, steps), 2))
+    messages = [wire.read_telemetry(payload) for payload in payloads]
+    assert [step for message in messages for step in message.steps] == steps
+    assert {(message.rank, message.generation) for message in messages} == {(3, 2)}
+    for payload, message in zip(payloads, messages, strict=True):
+        assert len(payload) < PIECE + 1024 or len(message.steps) == 1
+        assert len(payload) < wire.MAX_MESSAGE_BYTES
+    assert list(batches(3, [], 0)) == []
