@@ -72,7 +72,7 @@ def until(condition: Callable[[], object], what: str, timeout: float = DEADLINE_
     deadline = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
-        time.sleep(0.02)
+        time.sleep(0.05)
     return found
 
 

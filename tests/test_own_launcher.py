@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from harness import ddptop, until
 
 from ddptop.agent import rundir
+from ddptop.tui.settings import Thresholds
+from ddptop.tui.status import as_json, frames, run_json
 
 SCRIPT = '''
 """The first process is rank 0 and starts the others; each draws from data workers that come and go with an epoch."""
@@ -39,9 +43,17 @@ def test_ps_and_status_agree(tmp_path: Path) -> None:
     assert launched.returncode == 0, launched.stderr
     name = launched.stdout.strip()
 
-    def steps() -> tuple[int, int] | None:
-        status = json.loads(ddptop("status", name, "--json").stdout)
-        row = next(each for each in json.loads(ddptop("ps", "--json").stdout) if each["run"] == name)
+    def look() -> tuple[dict[str, Any], dict[str, Any]]:
+        (frame,) = frames([rundir.find(name)], "test", Thresholds())
+        (other,) = frames([rundir.find(name)], "test", Thresholds())
+        return as_json(frame), run_json(other)
+
+    def look_from_outside() -> tuple[dict[str, Any], dict[str, Any]]:
+        rows = json.loads(ddptop("ps", "--json").stdout)
+        return json.loads(ddptop("status", name, "--json").stdout), next(row for row in rows if row["run"] == name)
+
+    def steps(look: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> tuple[int, int] | None:
+        status, row = look()
         assert status["state"] == row["state"] or "starting" in (status["state"], row["state"])
         if status["state"] != "running" or row["state"] != "running" or not status["step"] or not row["step"]:
             return None
@@ -50,7 +62,8 @@ def test_ps_and_status_agree(tmp_path: Path) -> None:
         return status["step"], row["step"]
 
     # An epoch is 20 steps.
-    until(lambda: (found := steps()) is not None and 60 < found[0] <= found[1], "three epochs are trained")
+    until(lambda: (found := steps(look)) is not None and 60 < found[0] <= found[1], "three epochs are trained")
+    assert steps(look_from_outside) is not None
     directory = rundir.find(name)
     assert ddptop("kill", name).returncode == 0
     until(lambda: directory.read().state == "killed", "the run is over")

@@ -267,12 +267,15 @@ def test_a_job_started_by_hand_is_seen_and_controlled(folder):
     # Nobody reads what it prints: into a pipe the ranks would stand after a thousand steps.
     with torchrun(folder, 2, "-m", "ddptop.agent", "train.py", "1000000", output=subprocess.DEVNULL) as process:
 
-        def mine() -> list[dict]:
-            rows = json.loads(ddptop("ps", "--json").stdout)
-            return [row for row in rows if row["pid"] == process.pid and (row["step"] or 0) > 3]
+        def mine() -> list[str]:
+            runs = [(run.name, run.read().torchrun) for run in rundir.runs()]
+            return [name for name, leader in runs if leader is not None and leader.pid == process.pid]
 
-        until(mine, "the job in ps")
-        name = mine()[0]["run"]
+        until(mine, "the job to be known")
+        (name,) = mine()
+        until(lambda: (status(name)["step"] or 0) > 3, "its steps")
+        (row,) = (row for row in json.loads(ddptop("ps", "--json").stdout) if row["pid"] == process.pid)
+        assert (row["run"], row["state"]) == (name, "running")
         run_id = rundir.find(name).read().run_id
         assert ddptop("pause", name).returncode == 0
         assert status(name)["state"] == "paused"
