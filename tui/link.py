@@ -23,6 +23,7 @@ from ddptop.agent import control, rundir, wire
 from ddptop.agent.caller import LiveGroup, connect, readable
 from ddptop.agent.control import Controller
 from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
+from ddptop.agent.listening import Listener
 from ddptop.agent.private import check_socket, is_plain
 from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
 from ddptop.tui import launch
@@ -111,12 +112,9 @@ class Link:
         self._endings = Endings(directory, self._who)
         _allow_files(self._run.world)
         self._context = zmq.Context()
-        self._sub = _listener(self._context)
-        for topic in _BRIEFLY if self._brief else (b"",):
-            self._sub.subscribe(topic)
-        self._near = _listener(self._context)
+        self._sub = Listener(self._context, _BRIEFLY if self._brief else (b"",))
+        self._near = Listener(self._context, (wire.TOPIC_STEPS,))
         """For the records of watched ranks, connected to them alone."""
-        self._near.subscribe(wire.TOPIC_STEPS)
         self._listened: set[int] = set()
         """Ranks whose sockets are the owner's own."""
         self._wanted: frozenset[int] = frozenset()
@@ -161,7 +159,7 @@ class Link:
         except RunDirError as problem:
             raise Refused(str(problem)) from problem
         self._next = None
-        self._context.destroy(linger=0)
+        self.close()
         self._open(directory)
 
     @property
@@ -177,7 +175,7 @@ class Link:
     def poll(self) -> None:
         """Take in what has arrived; bounded in time, never blocks."""
         if self._next is not None:
-            self._context.destroy(linger=0)
+            self.close()
             self._open(self._next)
             self._next = None
         now = self._clock()
@@ -187,13 +185,15 @@ class Link:
             self._look_due = now + max(LOOK_S, 10 * (self._clock() - now))
         if now >= self._survey_due:
             self._survey()
+            self._sub.mend()
+            self._near.mend()
             self._survey_due = now + SURVEY_S
         if self._brief:
             self._follow_watched()
         deadline = self._clock() + DRAIN_S
         if self._replay is None or not self._generation:
-            self._drain(self._sub, deadline)
-            self._drain(self._near, deadline)
+            self._drain(self._sub.socket, deadline)
+            self._drain(self._near.socket, deadline)
         # After a restart the past comes first; what is missed of the present meanwhile, a fill brings.
         if self._replay is not None:
             deadline += CATCH_UP_S
@@ -494,20 +494,9 @@ class Link:
 
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
+        self._sub.close()
+        self._near.close()
         self._context.destroy(linger=0)
-
-
-def _listener(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """Return a socket for telemetry.
-
-    Without ZMTP heartbeats: who falls silent is known by the beats that do not come, and the pings of 1,024
-    connections took 2.5 % of a core.
-    """
-    socket = context.socket(zmq.SUB)
-    socket.linger = 0
-    socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
-    socket.rcvhwm = wire.UNREAD
-    return socket
 
 
 @contextmanager

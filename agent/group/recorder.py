@@ -24,6 +24,7 @@ from ddptop.agent.group import recording, room
 from ddptop.agent.group.floods import SUPERVISOR, Flood, Source, sound
 from ddptop.agent.group.logs import Logs
 from ddptop.agent.group.ring import BATCH_SHARE, Ring
+from ddptop.agent.listening import Listener
 from ddptop.agent.records import RUN_BYTES
 from ddptop.agent.rundir import Member
 
@@ -40,6 +41,7 @@ FILL_S: Final = 5.0
 
 _MOST_A_BATCH: Final = 20_000
 _MOST_BATCH_BYTES: Final = 8 << 20
+_TOPICS: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_EVENT)
 _HIGH_WATER: Final = 1000
 """Messages of a rank that wait to be taken in: what comes while the disk is slow."""
 _LARGEST_LATEST: Final = 16 << 10
@@ -147,8 +149,7 @@ class Recorder:
 
     def _work(self) -> None:
         try:
-            with self._context.socket(zmq.SUB) as socket:
-                self._listen(socket)
+            with contextlib.closing(Listener(self._context, _TOPICS, _HIGH_WATER)) as listener:
                 ending = False
                 while not ending:
                     # Ranks appear within moments of each other; who is asked for records answers as quickly.
@@ -157,7 +158,7 @@ class Recorder:
                     self._wake.clear()
                     ending = self._stop.is_set()
                     try:
-                        self._turn(socket)
+                        self._turn(listener)
                     except Exception as error:  # a wall: a fault in one turn costs that turn
                         self._fault(error)
         except Exception as error:  # a wall: a fault in here must be seen, and must not reach supervision
@@ -166,19 +167,12 @@ class Recorder:
             fill.socket.close(linger=0)
         self._ring.close()
 
-    @staticmethod
-    def _listen(socket: zmq.Socket[bytes]) -> None:
-        socket.linger = 0
-        socket.rcvhwm = _HIGH_WATER
-        socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_MESSAGE_BYTES)
-        for topic in (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_EVENT):
-            socket.subscribe(topic)
-
-    def _turn(self, socket: zmq.Socket[bytes]) -> None:
-        self._welcome(socket)
+    def _turn(self, listener: Listener) -> None:
+        self._welcome(listener)
+        listener.mend()
         rest = True
         while rest:
-            rows, rest = self._take(socket)
+            rows, rest = self._take(listener.socket)
             rows += self._take_fills()
             rows += self._flood.settle(time.time_ns())
             if rows or self._owed:
@@ -210,14 +204,14 @@ class Recorder:
         logs = 0 if self._logs is None else self._logs.bytes
         return max(self._budget - logs, self._budget // _LOGS_SHARE)
 
-    def _welcome(self, socket: zmq.Socket[bytes]) -> None:
+    def _welcome(self, listener: Listener) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 member = self._newcomers.get_nowait()
                 self._generation = max(self._generation, member.generation)
                 try:
                     if member.pub not in self._heard:
-                        socket.connect(member.pub)
+                        listener.connect(member.pub)
                         self._heard.add(member.pub)
                     self._ask(member)
                 except zmq.ZMQError as error:
