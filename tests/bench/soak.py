@@ -39,7 +39,8 @@ STEADY: Final = "steady"
 SUPERVISOR: Final = (Bound(150, 24), Bound(128, 4), Bound(40, 4))
 RANK: Final = (Bound(1500, 24), Bound(200, 4), Bound(100, 4))
 DASHBOARD: Final = (Bound(400, 48), Bound(400, 4), Bound(40, 4))
-LINES: Final = (Bound(150, 24), Bound(400, 4), Bound(40, 4))
+LINES: Final = (Bound(320, 24), Bound(400, 4), Bound(40, 4))
+"""Of each of 64 ranks it keeps 512 records, 2 MiB."""
 ANY_SUPERVISOR: Final = (Bound(150), Bound(128), Bound(40))
 ANY_RANK: Final = (Bound(1500), Bound(200), Bound(100))
 ANY_ONLOOKER: Final = (Bound(400), Bound(400), Bound(40))

@@ -43,6 +43,16 @@ async def plotted(pilot: Pilot[None]) -> PlotPlace:
     return place
 
 
+async def rests(pilot: Pilot[None]) -> None:
+    """Wait until the screen no longer changes: a plot is drawn anew once its canvas has its size, and once it is due."""
+    same, before = 0, ""
+    while same < 10:
+        await pilot.pause(0.05)
+        await pilot.pause()
+        now = seen(pilot.app)
+        same, before = (same + 1 if now == before else 0), now
+
+
 def dots(app: DdptopApp) -> int:
     """Count the cells in which there is a line."""
     return sum("⠀" < char <= "⣿" for char in seen(app))
@@ -241,7 +251,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
     async with app.run_test(size=(120, 40)) as pilot:
         place = await plotted(pilot)
         drawn = place.plot.sketch
-        await pilot.pause(0.3)
+        await rests(pilot)
         monkeypatch.setattr(Drawn, "grounded", counted)
         frames = 0
 
@@ -338,7 +348,7 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, size: str) -> No
         place = pilot.app.screen.query_one(PlotPlace)
         if place.display:
             await plotted(pilot)
-            await pilot.pause(0.3)
+            await rests(pilot)
         if name == "frozen":
             await until(pilot, lambda: "VIEW FROZEN" in seen(pilot.app), "frozen")
         await pilot.pause()
