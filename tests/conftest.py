@@ -15,6 +15,9 @@ from hypothesis import settings
 from ddptop.agent import rundir
 from ddptop.agent.group import ladder
 
+# Before any test imports torch: its threads would wait for each other by spinning, on cores that the ranks need.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # The same examples in each run, so that what fails is the change; `--hypothesis-profile default` looks for new ones.
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)
 settings.load_profile("suite")
@@ -47,7 +50,6 @@ def runtime() -> Iterator[Path]:
     """A runtime directory with a path short enough for sockets; everything in it is ended afterwards."""
     base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     os.environ[rundir.BASE_VARIABLE] = str(base)
-    os.environ["OMP_NUM_THREADS"] = "1"
     # Where the tests themselves run in the background SIGINT is ignored, and all they start inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in (rundir.MARKER, rundir.DIRECTORY_VARIABLE):

@@ -15,7 +15,7 @@ from ddptop.tui.status import as_json, frames, run_json
 
 SCRIPT = '''
 """The first process is rank 0 and starts the others; each draws from data workers that come and go with an epoch."""
-import os, subprocess, sys
+import os, subprocess, sys, time
 if "LOCAL_RANK" not in os.environ:
     told = {"MASTER_ADDR": "127.0.0.1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     child = subprocess.Popen([sys.executable, os.path.abspath(sys.argv[0])], env={**os.environ, **told})
@@ -31,6 +31,7 @@ if __name__ == "__main__":
         for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
             ddp(batch).sum().backward()
             optimizer.step()
+            time.sleep(0.01)
         dist.barrier()
 '''
 

@@ -44,7 +44,7 @@ async def plotted(pilot: Pilot[None]) -> PlotPlace:
 
 
 async def rests(pilot: Pilot[None]) -> None:
-    """Wait until the screen no longer changes: a plot is drawn anew once its canvas has its size, and once it is due."""
+    """Wait until the screen no longer changes: a plot is drawn again once its canvas has a size, and once it is due."""
     same, before = 0, ""
     while same < 10:
         await pilot.pause(0.05)
