@@ -45,13 +45,13 @@ def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(folder):
 def test_an_injected_crash_is_the_cause_and_says_so(folder):
     """The rank, the exception and that it was injected, at the script's own line."""
     done = ddptop(
-        "launch", "--world", "2", "--name", "crashed", "--inject", "rank=1,crash,from=5", "train.py", "--", "500",
+        "launch", "--world", "1", "--name", "crashed", "--inject", "rank=0,crash,from=5", "train.py", "--", "500",
         cwd=folder,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "first cause: rank 1: RuntimeError: injected by ddptop --inject\n" in done.stdout
+    assert "first cause: rank 0: RuntimeError: injected by ddptop --inject\n" in done.stdout
     assert "loss.backward()" in done.stdout
-    assert "loss 4" in rundir.find("crashed").rank_log(1).read_text()
+    assert "loss 4" in rundir.find("crashed").rank_log(0).read_text()
 
 
 def test_a_job_started_by_hand_takes_the_variable_and_refuses_nonsense(folder, monkeypatch):

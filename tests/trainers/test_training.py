@@ -20,7 +20,7 @@ from ddptop.trainers.refusal import Refusal
 from ddptop.trainers.task import Plan, warm_up_and_cosine
 
 from . import stopped
-from .conftest import Run, torchrun
+from .conftest import Group, Run, torchrun
 
 SHORT = ("--samples", "256", "--batch-size", "32")
 
@@ -40,12 +40,12 @@ def same(one: object, other: object) -> bool:
 
 
 def test_learns_and_says_what_from(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """After 200 steps accuracy is far above chance, and every line about the result says synthetic."""
-    assert train("--steps", 200, "--samples", 5000) == 0
+    """After 120 steps accuracy is far above chance, and every line about the result says synthetic."""
+    assert train("--steps", 120, "--samples", 2000) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if re.fullmatch(r"rank 0, epoch \d+, batch \d+, loss \d\.\d{4}", line)] == []
     summary = lines[-1]
-    assert summary.startswith("simplenet finished: 200 steps, training loss ")
+    assert summary.startswith("simplenet finished: 120 steps, training loss ")
     assert all("synthetic MNIST" in line for line in lines if "accuracy" in line)
     first, last = map(float, re.search(r"training loss (\S+) -> (\S+),", summary).groups())  # type: ignore[union-attr]
     accuracy = float(re.search(r"accuracy ([\d.]+)%", summary)[1])  # type: ignore[index]
@@ -61,13 +61,13 @@ def test_log_line(train: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_resume_equals_never_stopped(train: Run, tmp_path: Path) -> None:
-    """Two epochs and two more after a resume end in the same bits as four; another seed does not."""
+    """An epoch and another after a resume end in the same bits as two; another seed does not."""
     whole, parts, other = (tmp_path / name for name in ("whole", "parts", "other"))
-    assert train(*SHORT, "--epochs", 4, "--checkpoint-dir", whole) == 0
-    assert train(*SHORT, "--epochs", 2, "--checkpoint-dir", parts) == 0
-    assert train(*SHORT, "--epochs", 4, "--checkpoint-dir", parts, "--resume") == 0
-    assert train(*SHORT, "--epochs", 4, "--checkpoint-dir", other, "--seed", 1) == 0
-    assert (stored(parts)["epoch"], stored(parts)["step"]) == (4, 32)
+    assert train(*SHORT, "--epochs", 2, "--checkpoint-dir", whole) == 0
+    assert train(*SHORT, "--epochs", 1, "--checkpoint-dir", parts) == 0
+    assert train(*SHORT, "--epochs", 2, "--checkpoint-dir", parts, "--resume") == 0
+    assert train(*SHORT, "--epochs", 2, "--checkpoint-dir", other, "--seed", 1) == 0
+    assert (stored(parts)["epoch"], stored(parts)["step"]) == (2, 16)
     assert same(stored(parts), stored(whole))
     assert not same(stored(parts)["model"], stored(other)["model"])
 
@@ -307,16 +307,17 @@ def test_catalogue_is_complete() -> None:
             assert f"--{option} " in text
 
 
-def test_two_ranks(tmp_path: Path) -> None:
-    """Two ranks under torchrun share an epoch, evaluate together, and end cleanly with one summary."""
-    done = torchrun(2, "ddptop.trainers.simplenet", "--steps", "20", "--samples", "640", "--batch-size", "32")
-    summaries = [line for line in done.stdout.splitlines() if "finished" in line]
-    assert len(summaries) == 1, done.stderr
+def test_two_ranks(group: Group) -> None:
+    """Two ranks share an epoch, evaluate together, and end cleanly with one summary."""
+    done = group(2, "ddptop.trainers.simplenet", "--steps", 20, "--samples", 640, "--batch-size", 32)
+    lines = "".join(done.out).splitlines()
+    summaries = [line for line in lines if "finished" in line]
+    assert len(summaries) == 1, done.err
     # 640 pictures are ten steps of two ranks with 32 each; a fifth, 128, are evaluated, each once.
     assert "20 steps" in summaries[0]
     assert "of 128 images, data synthetic MNIST" in summaries[0]
-    assert "world 2, batch 32 a rank" in done.stdout
-    assert done.returncode == 0 or "exitcode  : -6" in done.stderr  # torch aborts at exit now and then, after the end
+    assert any("world 2, batch 32 a rank" in line for line in lines)
+    assert done.codes == [0, 0]
 
 
 def test_two_ranks_refuse_once() -> None:
