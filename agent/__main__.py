@@ -139,7 +139,7 @@ def _execute(program: str, as_module: bool) -> None:
     """Run the program as `__main__`, and leave it there: what it started may still need its globals."""
     main_module = ModuleType("__main__")
     # As Python does it: joined, not made simpler.
-    path = os.path.join(os.getcwd(), program)
+    path = program if os.path.isabs(program) or as_module else os.path.join(os.getcwd(), program)
     if as_module:
         if not program.startswith(_OURS):
             importpath.begin_with_current_directory()

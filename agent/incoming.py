@@ -50,10 +50,18 @@ def is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-@lru_cache(4096)
 def clean_name(text: str) -> str:
     """Return the name of a value as the script gave it, clean and never empty."""
+    return _clean_name(text[:_LONGEST_NAME])
+
+
+@lru_cache(4096)
+def _clean_name(text: str) -> str:
     return clean(text, 40).strip() or "?"
+
+
+_LONGEST_NAME: Final = 160
+"""Characters of a name that are looked at, and remembered."""
 
 
 _MOST_PLAIN: Final = 256

@@ -302,13 +302,15 @@ def _make_way(target: RunDir) -> None:
     )
 
 
-def remove(directory: RunDir) -> None:
-    """Remove a run that is over, with all its files.
+def remove(directory: RunDir, run_id: str | None = None) -> None:
+    """Remove a run that is over, with all its files; with a `run_id`, that run and none that has taken its name.
 
     Raises:
-        RunDirError: it is not ours, not over, somebody still lives in it, or it cannot be removed.
+        RunDirError: it is not ours, not over, another run, somebody still lives in it, or it cannot be removed.
     """
     run = directory.read_own()
+    if run_id is not None and run.run_id != run_id:
+        raise RunDirError(f"run {directory.name}: another run has taken this name meanwhile; `ddptop ps` lists it")
     if run.state not in ENDED_STATES:
         raise RunDirError(f"run {directory.name}: not over ({run.state}); `ddptop kill {directory.name}` ends it")
     removal.take_away(directory, run.run_id)

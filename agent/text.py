@@ -11,10 +11,12 @@ import unicodedata
 from typing import Final
 
 # CSI; OSC, DCS, SOS, PM and APC up to their terminator; charset choices; any other two-character escape.
+# A string without a terminator ends where the next sequence begins: to look for one further on would take
+# the square of the time for a text of introducers.
 # C1 forms (one byte each in Latin-1) are matched too: some terminals obey them.
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
 

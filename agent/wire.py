@@ -442,7 +442,7 @@ MAX_RECORD_BYTES: Final = 256 << 10
 MAX_MESSAGE_BYTES: Final = 1 << 20
 """Bound on what a rank or the supervisor sends; set as MAXMSGSIZE on the side that connects.
 
-Who sends more is not listened to any longer: ZeroMQ gives up the connection for good.
+ZeroMQ gives up the connection to who sends more; `listening` makes another.
 """
 UNREAD: Final = 300
 """Messages that wait on either side of a connection for who does not read them: half a minute of a rank's."""

@@ -7,6 +7,7 @@ Without `--control` the run can only be looked at.
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from typing import Final
@@ -15,6 +16,7 @@ import msgspec
 import psutil
 
 from ddptop.agent import rundir
+from ddptop.agent.group.supervisor import DATA_ROOM_VARIABLE
 from ddptop.tui import settings, view
 from ddptop.tui.app import run_dashboard
 from ddptop.tui.link import Link
@@ -32,9 +34,10 @@ def limit_memory(room: int = ROOM) -> None:
     if now is None:
         # Only Linux counts, and limits, what is written to.
         return
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit = now + room
     if most == resource.RLIM_INFINITY or limit < most:
+        os.environ[DATA_ROOM_VARIABLE] = str(before)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 

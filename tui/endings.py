@@ -163,7 +163,12 @@ class Endings:
             if state.supervised:
                 return True
             # While somebody holds the claim, another supervisor is about to take over.
-            if (claim := Claim.take(self._directory.path)) is not None:
+            try:
+                claim = Claim.take(self._directory.path)
+            except OSError:
+                # No room for its file, and so nobody who holds it.
+                return False
+            if claim is not None:
                 claim.release()
                 return False
             time.sleep(_LOOK_S)

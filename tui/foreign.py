@@ -271,7 +271,8 @@ def _checked(child: _Child, name: str) -> tuple[list[Frame], str]:
     for seen in answer.runs[:MOST_RUNS]:
         try:
             found.append(_frame(seen, name))
-        except (ValueError, rundir.RunDirError) as error:
+        except (ValueError, TypeError, rundir.RunDirError) as error:
+            # Also where a field is missing that every picture has.
             problem = str(error)
     return found, clean_line(problem, 200)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from ddptop.agent import injection, rundir
 from ddptop.agent.group import machine
+from ddptop.agent.incoming import Verbatim
 from ddptop.agent.masking import MASK, is_secret, masked_words
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch import Request, RequestError, check_on_term, check_restarts, restarts, target, variables
@@ -30,23 +31,23 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
 
     program: str = next(iter(CATALOGUE))
     """Name in the catalogue; empty for a script."""
-    script: str = ""
+    script: Verbatim = ""
     world: str = ""
     backend: str = ""
     name: str = ""
     grace: str = ""
     inject: str = ""
     """Faults, with spaces between."""
-    environment: str = ""
+    environment: Verbatim = ""
     """`KEY=VALUE`, or `KEY` for the value that it has here, as in a shell, with spaces between."""
-    arguments: str = ""
+    arguments: Verbatim = ""
     """Of the script, as in a shell."""
     start: str = ""
     """Who starts the ranks; empty for torchrun."""
     on_term: str = ""
     """What a TERM from outside leads to; empty for what it always does."""
     max_restarts: str = ""
-    options: dict[str, dict[str, str]] = {}
+    options: dict[str, dict[str, Verbatim]] = {}
     """By program and flag what was typed; a switch that is on is `yes`."""
 
     def given(self) -> dict[str, str]:

@@ -218,7 +218,7 @@ class Link:
         self.store.watch(frozenset(known))
         for rank in known:
             if rank not in self._watched:
-                self._watched[rank] = self._connected[rank][0]
+                self._watched[rank] = self.directory.address(rank, "pub")
                 self._near.connect(self._watched[rank])
 
     def _drain(self, socket: zmq.Socket[bytes], deadline: float) -> None:

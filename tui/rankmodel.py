@@ -30,7 +30,7 @@ DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
 AXES = 8
 """Names of coordinates that are shown."""
-PENDING = 4096
+PENDING = 5000
 """Live records kept while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
 _NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
 
@@ -74,6 +74,8 @@ class RankModel:
         """Its records do not come: summaries are all there is of its steps."""
         self._seq = 0
         self._filling = False
+        self._given_up = 0
+        """Up to which record those that are missing were asked for, in vain."""
         self._pending: list[Step] = []
         self._recent: deque[Step] = deque(maxlen=512)
         self._losses: deque[float | None] = deque(maxlen=LOSSES)
@@ -128,13 +130,13 @@ class RankModel:
         self._recent.clear()
         self._latencies.clear()
         if watched:
-            self._seq = 0
+            self._seq = self._given_up = 0
             self._losses.clear()
 
     @property
     def gap(self) -> int | None:
         """Number of the first record that is missing, None when there is no gap."""
-        behind = self._pending or (self.beat is not None and self.beat.seq > self._seq)
+        behind = self._pending or (self.beat is not None and self.beat.seq > max(self._seq, self._given_up))
         return self._seq + 1 if behind else None
 
     def fill(self, steps: Iterable[Step], *, last: bool) -> None:
@@ -159,6 +161,8 @@ class RankModel:
         self._take_samples(samples)
         if last:
             self._filling = False
+            # A rank that is stopped or gone sends nothing, and never will send what it last said it had.
+            self._given_up = 0 if self.beat is None else self.beat.seq
             pending, self._pending = self._pending, []
             for step in sorted(pending, key=lambda waiting: waiting.seq):
                 if step.seq > self._seq:
@@ -248,11 +252,6 @@ class RankModel:
         if before is not None and before.process == row.process and at is not None and began is not None and at > began:
             self._cpu_percent = 100 * max(0.0, row.cpu_s - before.cpu_s) / (at - began)
         self._row, self._looked_at = row, at
-
-    @property
-    def measured(self) -> bool:
-        """Whether it is known what its process takes of a core."""
-        return self._cpu_percent is not None
 
     def expect(self) -> None:
         """Forget what was known of the process before: another one takes its place, in a new generation."""

@@ -35,6 +35,7 @@ _SWEEP_S: Final = 0.5
 _RELOAD_S: Final = 2.0
 """How long a page waits for a free place: a tab that is loaded again comes before its end has arrived."""
 _IDLE_S: Final = 15.0
+_HTTP: Final = 80
 _MESSAGE_LIMIT: Final = 1 << 18
 """Bytes of a message of a browser: keys, or what was pasted."""
 _KEY_NEEDED: Final = "open the address that `ddptop serve` printed when it started, with its token\n"
@@ -56,9 +57,13 @@ class Site(Server):
             control: the run can be acted on, and not only looked at.
         """
         command = shlex.join([*engine.isolated("ddptop.tui.browser"), run, *(["--control"] if control else [])])
-        super().__init__(command, host=ADDRESS, port=port, title=f"ddptop {run}{'' if control else ' (read-only)'}")
+        address = f"http://{ADDRESS}:{port}"
+        title = f"ddptop {run}{'' if control else ' (read-only)'}"
+        super().__init__(command, host=ADDRESS, port=port, public_url=address, title=title)
         self._token = token
-        self._names = {f"{ADDRESS}:{port}", f"localhost:{port}"}
+        names = (ADDRESS, "localhost")
+        # Of the port that stands for http, browsers say nothing.
+        self._names = {f"{name}:{port}" for name in names} | ({*names} if port == _HTTP else set())
         self._cookie = f"ddptop-{port}"
         self._session = secrets.token_urlsafe(24)
         # Browsers send a cookie to every port of a host, also to another user's, but only to paths below its own.
@@ -143,7 +148,7 @@ class Site(Server):
         """Give a cookie for the token, and go on to where no token stands in the address."""
         if not _same(request.query.get("token", ""), self._token):
             raise web.HTTPForbidden(text=_KEY_NEEDED)
-        if request.host != f"{ADDRESS}:{self.port}":
+        if request.host.partition(":")[0] != ADDRESS:
             # The page asks for its files under one name, and a cookie is for one name.
             return web.Response(status=303, headers={"Location": self.address})
         answer = web.Response(status=303, headers={"Location": f"{self._home}/"})

@@ -1,7 +1,7 @@
-"""Numbers and foreign text, ready for a cell grid.
+"""Numbers and text, ready for a cell grid.
 
 A number keeps its width and its unit while it changes, so that nothing jumps; what is not
-known is a dash.  Text from outside loses everything a terminal could act on.
+known is a dash.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Final
 from ddptop.agent import private
 from ddptop.agent.rundir import Member, own_word
 from ddptop.agent.text import clean_line
+from ddptop.agent.wire import MOST_RANKS
 
 _LOST_PEER = re.compile(
     r"connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"
@@ -25,11 +26,11 @@ _LOST_PEER = re.compile(
 )
 """Errors that say that somebody else has gone, as gloo, NCCL and TCPStore put it."""
 
-_FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s+exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)")
+_FAILURE = re.compile(r"\brank\s*:\s*(\d{1,5}) \(local_rank: \d{1,5}\)\s+exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)")
 """An entry of torchrun's failure summary."""
-_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)")
 """torchrun's line on the first rank that failed; before it starts the group anew there is no summary."""
-_TOLD = re.compile(r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w+)")
+_TOLD = re.compile(r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w{1,20})\b")
 """torchrun's last word after a signal of its own; Python 3.10 spells the name, later ones the number."""
 
 _MEANING: Final = {
@@ -139,7 +140,7 @@ def _summary(log: str, members: Mapping[int, Member]) -> dict[int, int]:
     for rank, code, pid in early + _FAILURE.findall(log):
         member = members.get(int(rank))
         # A script can print such lines too; only torchrun's have the right pid.
-        if member is None or member.process.pid == int(pid):
+        if int(rank) < MOST_RANKS and (member is None or member.process.pid == int(pid)):
             codes[int(rank)] = int(code)
     return codes
 

@@ -133,8 +133,11 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
             # Somebody else has met it at the same moment, and writes it down.
             return census
         with claim:
-            directory.write(run)
-            directory.remove_sockets()
+            # The name may have been given to another run while this one was looked at.
+            now = directory.read()
+            if now.run_id == run.run_id and now.state not in ENDED_STATES:
+                directory.write(run)
+                directory.remove_sockets()
     except OSError:
         # A full disk: it is over all the same.
         return census
@@ -227,11 +230,17 @@ def _is_elsewhere(run: Run, members: Mapping[int, Member]) -> bool:
 
 
 def _claim(directory: RunDir) -> Claim | None:
-    """Take the claim on a run; its threads may hold it a moment longer than a supervisor seems to live."""
+    """Take the claim on a run; its threads may hold it a moment longer than a supervisor seems to live.
+
+    None: somebody holds it, or there is no room for the file that it is held by.
+    """
     deadline = time.monotonic() + _LETS_GO_S
-    while (claim := Claim.take(directory.path)) is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return claim
+    with contextlib.suppress(OSError):
+        while time.monotonic() < deadline:
+            if (claim := Claim.take(directory.path)) is not None:
+                return claim
+            time.sleep(0.01)
+    return None
 
 
 def _end_of(members: dict[int, Member], directory: RunDir) -> int:

@@ -12,10 +12,13 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+import zmq
+
 from ddptop.agent import wire
 from ddptop.agent.caller import Caller
 from ddptop.agent.group.recording import DAMAGE
 from ddptop.agent.identity import is_stopped, may_live
+from ddptop.agent.muster import Refused
 from ddptop.agent.private import is_plain
 from ddptop.agent.rundir import RunDir, RunDirError, is_alive
 
@@ -29,7 +32,7 @@ _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB)
 
 def note(directory: RunDir, event: wire.Event) -> None:
     """Keep an event with the run, and show it to everybody who watches. Never fails: it is no reason not to act."""
-    with contextlib.suppress(OSError, RunDirError):
+    with contextlib.suppress(OSError, RunDirError, Refused, zmq.ZMQError):
         run = directory.read()
         if may_live(run.supervisor) and not is_stopped(run.supervisor) and _tell(directory, "supervisor", event):
             return

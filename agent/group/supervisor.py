@@ -8,8 +8,10 @@ their own, and go on when this process ends, however it ends.  Another one then 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -37,11 +39,14 @@ _log = logging.getLogger("ddptop.supervisor")
 _TURN_MS: Final = 250
 _TURN_WHILE_ENDING_MS: Final = 50
 _TEARDOWN_S: Final = 0.5
+DATA_ROOM_VARIABLE: Final = "DDPTOP_DATA_ROOM"
+"""What the soft limit on data was, in bytes, before this process was given a lower one; -1 for none."""
 
 
 def start(directory: RunDir) -> None:
     """Start the supervisor of a run that was just created, detached from the terminal and from the caller."""
     environment = dict(os.environ)
+    room = environment.pop(DATA_ROOM_VARIABLE, None)
     if given := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
     with directory.supervisor_log.open("ab") as log:
@@ -54,6 +59,10 @@ def start(directory: RunDir) -> None:
             stderr=log,
             start_new_session=True,
         )
+    if room is not None:
+        with contextlib.suppress(OSError, ValueError):
+            # The bound on a tab's memory is not one on the training that it starts again.
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), resource.RLIM_INFINITY))
     # Nobody needs to wait for it, but somebody must take its exit status as long as the caller lives.
     threading.Thread(target=process.wait, name="supervisor-status", daemon=True).start()
 

@@ -7,6 +7,7 @@ and what they wrap are one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,19 +19,30 @@ from ddptop.agent.rank.tape import OPTIMIZER
 class Boundary:
     """Ends the record of a step, and holds the rank there while the group is paused."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, nested: Callable[[], bool]) -> None:
+        """Begin outside of any step; `nested` says whether the optimizer that steps now does so inside of another."""
         self._session = session
+        self._nested = nested
         self._outermost: int | None = None
+        self._is_optimizer = False
+        """Whether the outermost one is: what wraps optimizers (a GradScaler) tells when a step has raised."""
         self._inner = False
         self._reached = False
 
     def begin(self, stepping: Any) -> None:
         """Note that an optimizer, or what wraps one, begins to step."""
+        # The same one again, or another that does not step inside of it: its last step raised, and no hook was told.
+        if self._outermost is not None and self._outermost != id(stepping) and self._is_optimizer:
+            if self._nested():
+                self._inner = True
+                return
+            self._outermost = None
+            self._session.tape.leave()
         if self._outermost is None:
-            self._session.tape.enter(OPTIMIZER)
             self._outermost, self._inner = id(stepping), False
+            self._is_optimizer = hasattr(stepping, "param_groups")
+            self._session.tape.enter(OPTIMIZER)
         elif self._outermost != id(stepping):
-            # The same one again: its last step raised, and no hook was told of that.
             self._inner = True
 
     def end(self, stepping: Any) -> None:
@@ -38,13 +50,13 @@ class Boundary:
         if self._outermost != id(stepping):
             return
         self._outermost = None
+        self._reached = True
         tape = self._session.tape
         tape.leave()
-        if not self._inner and not hasattr(stepping, "param_groups"):
-            tape.skip()
-        self._reached = True
         try:
             groups = getattr(stepping, "param_groups", None)
+            if not self._inner and groups is None:
+                tape.skip()
             # A rate in a tensor may live on the device; reading it would wait for the device.
             if groups and isinstance(rate := groups[0].get("lr"), float | int):
                 tape.rate(float(rate))

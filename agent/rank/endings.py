@@ -9,7 +9,7 @@ from ddptop.agent.rank.faults import describe
 from ddptop.agent.text import shorten
 
 _LONGEST = 64 << 10
-"""Bytes of a message that stands in a traceback; the record is cut to less."""
+"""Bytes of what a script gives to `sys.exit`; the record is cut to less."""
 
 
 def status(code: object) -> int:
@@ -34,7 +34,9 @@ def told(failure: BaseException, trace: TracebackType | None) -> tuple[str, str 
     """Return type and message of an exception, and its traceback from `trace` on."""
     kind = type(failure)
     try:
-        error = traceback.format_exception_only(kind, failure)[-1].strip()
+        alone = traceback.TracebackException(kind, failure, None)
+        alone.__dict__["__notes__"] = None  # they would come last
+        error = list(alone.format_exception_only())[-1].strip()
     except Exception:
         error = describe(failure)
     try:

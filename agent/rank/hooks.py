@@ -10,9 +10,10 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ddptop.agent.rank import batches, comms, compilers, device_time, injection, losses
@@ -102,7 +103,13 @@ def _data(session: Session, torch: Any) -> None:
         tape.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
 
     def leave(batch: Any) -> None:
-        tape.drew(batches.size_of(torch, batch))
+        try:
+            size = batches.size_of(torch, batch)
+        except Exception as error:
+            # A batch of the script's own making; that it was drawn is noted all the same.
+            session.faults.note("size of a batch", error)
+            size = None
+        tape.drew(size)
         if not session.sees_forward and batch is not None and torch.is_grad_enabled():
             tape.turn(FORWARD)
 
@@ -201,12 +208,23 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     _Stamps(session, torch).around(torch.autograd, "backward", enter, leave)
 
 
+def _steps_inside(file: str) -> bool:
+    """Say whether two steps of torch's optimizers are under way in this thread; `file` holds their wrapper."""
+    found = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        found += code.co_name == "wrapper" and code.co_filename == file
+        frame = frame.f_back
+    return found > 1
+
+
 def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     """See optimizers step, and what belongs to it: clipping, and the steps of a GradScaler."""
     from torch.optim import optimizer
 
     tape = session.tape
-    boundary = Boundary(session)
+    boundary = Boundary(session, functools.partial(_steps_inside, optimizer.__file__))
     guard, compiling = session.faults.guard, torch.compiler.is_compiling
 
     def before(stepping: Any, *_: Any) -> None:

@@ -111,20 +111,26 @@ class _Lossy(io.FileIO):
         self._unmarked = 0
 
     def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
         try:
             if self._unmarked:
                 self._mark()
-            written = super().write(data)
+            # A disk that is nearly full takes a part, and a text stream without a buffer does not look at how much.
+            while written < len(view):
+                taken = super().write(view[written:])
+                if taken is None:
+                    return written
+                written += taken
         except OSError as error:
             # The script may have put something of its own under this number; its errors are the script's.
             if error.errno not in _OURS or _file_of(self.fileno()) != self._file:
                 raise
-            size = len(memoryview(data).cast("B"))
+            size = len(view) - written
             self._unmarked += size
             self._output.lost += size
             self._output.reason = error.strerror or type(error).__name__
-            return size
-        return written
+        return len(view)
 
     def _mark(self) -> None:
         """Say in the file that something is missing here, before what comes next."""

@@ -51,11 +51,10 @@ class _Preemption:
         self.before: Any = signal.SIG_DFL
         """What a TERM led to before it was ours."""
 
-    def begin(self, number: int, _frame: FrameType | None) -> None:
+    def begin(self, number: int, frame: FrameType | None) -> None:
         """Set about it in a thread: the main thread has to come to the end of its step."""
-        if self._failed:
-            self.forget()
-            os.kill(os.getpid(), number)
+        if self._failed or os.getpid() != self._session.owner:
+            self._as_before(number, frame)
         elif not self._begun:
             self._begun = True
             try:
@@ -64,6 +63,14 @@ class _Preemption:
                 # Raised here it would come out of whatever line the script is at.
                 self._session.faults.note("a thread for the stop", error)
                 self._give_up()
+
+    def _as_before(self, number: int, frame: FrameType | None) -> None:
+        """Do what a TERM led to before it was ours; a handler that the script has set since may have called this."""
+        if callable(self.before):
+            self.before(number, frame)
+        elif self.before != signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def forget(self) -> None:
         """Die of a TERM as ever; data workers are ended by one. What the script has set since stays."""

@@ -1,12 +1,14 @@
 """The agent's one background thread: owns the sockets, publishes, answers commands.
 
-It wakes ten times a second and for a command: the interpreter lock that it takes from the
-training is paid by wake-ups, not by volume.
+It wakes ten times a second, for a command, and more often while somebody takes an answer of many
+records: the interpreter lock that it takes from the training is paid by wake-ups, not by volume.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import threading
 import time
@@ -145,7 +147,8 @@ class Publisher:
                 wait_s = due - time.monotonic()
                 if (pause_s := self._answers.pause_s) is not None:
                     wait_s = min(wait_s, pause_s)
-                ready = dict(poller.poll(max(0, int(wait_s * 1000))))
+                # Rounded up: what is left of the last millisecond would be spent asking again and again.
+                ready = dict(poller.poll(max(0, math.ceil(wait_s * 1000))))
                 if self._cmd in ready:
                     self._obey()
                 if self._pub in ready:
@@ -165,7 +168,7 @@ class Publisher:
         self._waited = PATIENCE_TICKS
         self._beat_due = 0.0
         self._summary_due = 0.0
-        self._publish()
+        self._try("publishing the end", self._publish)
         self._take_away()
 
     def _take_away(self) -> None:
@@ -236,15 +239,24 @@ class Publisher:
 
     def _record(self, take: Take) -> wire.Step:
         self._batches.sort(take)
-        step = meter.record(take)
-        device_ns = device_time.by_phase(take)
+        try:
+            step, device_ns = meter.record(take), device_time.by_phase(take)
+        except Exception as error:
+            self._session.faults.note("measuring a step", error)
+            # Whatever a device that has failed would have to be asked for is left out; the last steps matter most.
+            for asked in (take.losses, take.gradients, take.calls):
+                asked.clear()
+            step, device_ns = meter.record(take), None
         if device_ns is not None:
             step = msgspec.structs.replace(step, device_ns=device_ns)
+        self._try("looking at the numbers", functools.partial(self._tell_of_health, take, step))
+        return step
+
+    def _tell_of_health(self, take: Take, step: wire.Step) -> None:
         change = self._session.health.look(take, step)
         if change is not None:
             event = wire.Event(time.time_ns(), change.text, self._session.rank, change.level)
             self._send(wire.TOPIC_EVENT, wire.encode(event))
-        return step
 
     def _situation(self) -> tuple[str, int | None]:
         """Return what must be told at once when it changes: the state, and where a paused rank is held."""

@@ -193,7 +193,11 @@ class Session:
             SystemExit: the run is being stopped; the script unwinds as if it had called `sys.exit(0)`.
         """
         if self.gate.boundary():
-            self.tape.resume()
+            try:
+                self.tape.resume()
+            except Exception as error:
+                # A device that has failed meanwhile says so to whoever asks next: that must be the script.
+                self.faults.note("going on after a pause", error)
         if self.gate.ended_by is not None:
             self._stopped = True
             raise SystemExit(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.text import shorten
+from ddptop.agent.text import clean, shorten
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,12 @@ def test_both_ends_of_a_long_text_are_kept() -> None:
     short = shorten("Traceback (most recent call last)" + "x" * 100_000 + "ValueError: boom", 2048)
     assert short.startswith("Traceback (most")
     assert short.endswith("ValueError: boom")
+
+
+@pytest.mark.parametrize("introducer", ["\x9d", "\x1b]", "\x90", "\x1bP"])
+def test_a_string_without_an_end_ends_at_the_next_sequence(introducer: str) -> None:
+    """What follows is text again, and a text of nothing but introducers is gone at once."""
+    assert clean(f"a{introducer}0;owned\x1b[31mred") == "ared"
+    assert clean(f"a{introducer}0;owned{introducer}again") == "a"
+    # Where each of them looked for an end further on, this would take hours.
+    assert clean(introducer * 200_000 + "\x1b", 200_000) == ""

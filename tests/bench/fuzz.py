@@ -57,6 +57,8 @@ MOST_WRONG: Final = 5
 KEPT: Final = 2000
 """Pieces of input that are kept for the file."""
 HUGE_BYTES: Final = 64 << 20
+LARGEST_BYTES: Final = 4 << 20
+"""Of a message that has been damaged: larger than any that is listened to."""
 BOUNDS: Final = {
     "rank": (Bound(1500, 32), Bound(600, 8), Bound(100, 4)),
     # Eight ranks in one process, whose histories grow to 32 MiB each.
@@ -89,7 +91,9 @@ class Mutator:
                 changed.pop(pick.randrange(len(changed)))
             if pick.random() < 0.2:
                 changed.insert(pick.randint(0, len(changed)), pick.choice(EXTREMES))
-            return changed * (pick.randint(2, 500) if pick.random() < 0.03 else 1)
+            # What is inside may be many times itself already.
+            most = LARGEST_BYTES // (len(str(changed)) + 1) if pick.random() < 0.03 else 1
+            return changed * max(1, min(most, pick.randint(2, 500)))
         if isinstance(value, dict):
             return {
                 key: self.value(each) if pick.random() < 0.4 else each

@@ -215,3 +215,14 @@ def test_a_thinned_recording_has_no_missed_records_and_no_holes_in_its_curve() -
     assert drawn.steps[0] == 1
     assert drawn.steps[-1] == 2 * last
     assert max(b - a for a, b in pairwise(drawn.steps)) <= 8
+
+
+def test_what_a_rank_cannot_send_is_asked_for_once():
+    """A rank that is stopped has said how many records it has, and sends none; later ones are asked for again."""
+    store = Store(RUN)
+    store.apply(beat(0, seq=7), 2.0)
+    assert store.gaps() == {0: 1}
+    store.fill(0, [], last=True)
+    assert store.gaps() == {}
+    store.apply(beat(0, at=2, seq=9), 3.0)
+    assert store.gaps() == {0: 1}

@@ -42,7 +42,7 @@ class KillDialog(Dialog[None]):
             "cancel",
             "Close",
             id="kill.cancel",
-            tooltip="Close; a kill under way goes on",
+            tooltip="Cancel what has not begun; else close, and the kill goes on",
         ),
         Binding("right,down", "app.focus_next", "Next", id="kill.next", tooltip="Mark the next button", show=False),
         Binding(

@@ -148,7 +148,7 @@ def _remove(chosen: Sequence[Candidate]) -> tuple[list[Candidate], int]:
     removed, code = [], 0
     for each in reversed(chosen):
         try:
-            rundir.remove(each.directory)
+            rundir.remove(each.directory, each.run.run_id)
         except rundir.RunDirError as problem:
             code = complain(problem, 1)
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddptop.agent.group import cause
 from ddptop.agent.rundir import Ended, Member, Process
 from ddptop.agent.text import clean_line
@@ -126,3 +128,22 @@ def test_hostile_text_becomes_one_clean_line() -> None:
     assert text.startswith("abc defx")
     assert text.isprintable()
     assert len(text) == 300
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "failed (exitcode: 1) local_rank: 70000 (pid: 1)",
+        "failed (exitcode: 99999999999) local_rank: 1 (pid: 1)",
+        f"failed (exitcode: 1) local_rank: {'9' * 5000} (pid: 1)",
+        f"rank : {'9' * 5000} (local_rank: 0)\n exitcode : 1 (pid: 1)",
+        f"SignalException: Process 1 got signal: {'9' * 5000}",
+    ],
+    ids=["rank", "code", "endless rank", "endless rank in the summary", "endless signal"],
+)
+def test_numbers_that_cannot_be_are_no_summary(log: str) -> None:
+    """A script prints into that log, too: whatever it says, the judgement is one that a record can hold."""
+    judgement = cause.judge(2, {}, 1, log)
+    assert judgement.state == "failed"
+    assert judgement.rank is None
+    assert judgement.exit_code is None or abs(judgement.exit_code) < 2**31

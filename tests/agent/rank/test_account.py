@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import pytest
 
@@ -98,3 +100,13 @@ def test_a_folder_that_is_gone_changes_nothing_for_the_script(rank):
     script = "import os, shutil, sys\nshutil.rmtree(os.environ['DDPTOP_RUN_DIR'])\nprint('on')\nsys.exit(5)"
     done = rank.run(script)
     assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
+def test_the_error_is_the_message_and_not_a_note(rank):
+    """What somebody has added to an exception stands in the traceback."""
+    done = rank.run("error = ValueError('the shard is missing')\nerror.add_note('try another seed')\nraise error")
+    assert done.returncode == 1
+    ended = rank.member.ended
+    assert ended.error == "ValueError: the shard is missing"
+    assert "try another seed" in ended.traceback

@@ -164,3 +164,20 @@ def test_a_broken_pipe_ends_as_under_plain_python(tmp_path):
     assert codes == [120, 120]
     (directory,) = (found for found in rundir.runs() if found.read().cwd == str(tmp_path))
     assert directory.members()[0].ended.exit_code == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+def test_what_is_taken_in_part_is_counted_in_part(rank, unbuffered):
+    """A file that takes 50 of 112 bytes has lost 62, and the script has printed all."""
+    script = """
+import os, resource, signal, sys
+have = os.fstat(1).st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (have + 50, resource.RLIM_INFINITY))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+print("x" * 111, flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print("last", flush=True)
+"""
+    done = rank.run(script, **({"PYTHONUNBUFFERED": unbuffered} if unbuffered else {}))
+    assert done.returncode == 0, done.stderr
+    assert rank.log == "x" * 50 + "\n[ddptop: 62 bytes lost here: File too large]\nlast\n"
