@@ -44,7 +44,14 @@ class Listener:
         self._lost: dict[str, float] = {}
         """By address, when a connection ended that has not been made again."""
         self._addresses: set[str] = set()
-        self._monitor = self.socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+        # Without a bound on what waits there: where it is full, ZeroMQ's thread stands still, and with it all
+        # sockets of the context.
+        self._monitor = context.socket(zmq.PAIR)
+        self._monitor.linger = 0
+        self._monitor.rcvhwm = 0
+        address = f"inproc://listener-{id(self)}"
+        self.socket.monitor(address, zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+        self._monitor.connect(address)
 
     def connect(self, address: str) -> None:
         """Listen to a peer; raises `zmq.ZMQError` where the address is none."""
@@ -74,6 +81,6 @@ class Listener:
 
     def close(self) -> None:
         """Close the sockets."""
-        self.socket.disable_monitor()
+        self.socket.monitor(None, 0)  # type: ignore[arg-type]  # None takes the monitor away
         self._monitor.close(linger=0)
         self.socket.close(linger=0)

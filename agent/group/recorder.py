@@ -9,6 +9,7 @@ room on the disk: steps are thinned (`ring`), logs are cut (`logs`), ended runs 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -37,7 +38,7 @@ ALL_S: Final = 60.0
 """Between two looks at the sizes of all runs."""
 
 FILL_S: Final = 5.0
-"""A rank that does not send its older records within this has none."""
+"""A rank that sends none of its older records for so long has no more of them."""
 
 _MOST_A_BATCH: Final = 20_000
 _MOST_BATCH_BYTES: Final = 8 << 20
@@ -48,6 +49,8 @@ _LARGEST_LATEST: Final = 16 << 10
 """Of a greeting and of a heartbeat, of which the file has one a rank."""
 _LOGS_SHARE: Final = 2
 """Of a run's room its logs may take one part in so many."""
+_LEAST_LOGS_SHARE: Final = 8
+"""The same where the recording has taken the rest before there were logs."""
 _EVENTS_SHARE: Final = 4
 """The same for events that ranks tell, of what the recording has; the supervisor's may take twice as much."""
 _MOST_OWED: Final = 10_000
@@ -168,16 +171,17 @@ class Recorder:
         self._ring.close()
 
     def _turn(self, listener: Listener) -> None:
-        self._welcome(listener)
-        listener.mend()
         rest = True
         while rest:
+            # In each round: where more comes than can be taken in, there is no end of rounds.
+            self._welcome(listener)
+            listener.mend()
+            self._look_after_room()
             rows, rest = self._take(listener.socket)
             rows += self._take_fills()
             rows += self._flood.settle(time.time_ns())
             if rows or self._owed:
                 self._write(rows)
-        self._look_after_room()
 
     def _fault(self, error: Exception) -> None:
         """Count an error of our own, and say so the first time that one of its kind comes."""
@@ -193,7 +197,9 @@ class Recorder:
         now = time.monotonic()
         if self._logs is not None and now >= self._logs_due:
             self._logs_due = now + LOGS_S
-            self._logs.keep_within(self._budget // _LOGS_SHARE)
+            # The file never becomes smaller: what it has taken while there were few logs is gone for them.
+            left = self._budget - _on_disk(self._database)
+            self._logs.keep_within(min(self._budget // _LOGS_SHARE, max(left, self._budget // _LEAST_LOGS_SHARE)))
         if self._all_bytes is not None and now >= self._all_due:
             self._all_due = now + ALL_S
             room.make_room(self._all_bytes, self._report)
@@ -243,10 +249,16 @@ class Recorder:
         for rank, fill in list(self._fills.items()):
             done = self._stop.is_set() or time.monotonic() > fill.give_up
             with contextlib.suppress(zmq.Again, wire.Unreadable):
+                size = 0
                 while not isinstance(answer := wire.read_answer(payload := fill.socket.recv(zmq.NOBLOCK)), wire.Reply):
+                    fill.give_up = time.monotonic() + FILL_S
                     if answer.rank == rank and self._is_sound(answer):
                         rows += self._fresh(answer, payload)
-                done = True
+                    if (size := size + len(payload)) > _MOST_BATCH_BYTES or len(fill.waiting) > _HIGH_WATER:
+                        break
+                else:
+                    done = True
+                done = done or len(fill.waiting) > _HIGH_WATER
             if done:
                 del self._fills[rank]
                 fill.socket.close(linger=0)
@@ -385,3 +397,12 @@ class Recorder:
             return
         if not fits:
             self._wake.set()
+
+
+def _on_disk(database: Path) -> int:
+    """Return what the file and its journal take."""
+    found = 0
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(OSError):
+            found += os.lstat(f"{database}{suffix}").st_blocks * 512
+    return found
