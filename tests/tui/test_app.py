@@ -66,6 +66,16 @@ def seen(app: DdptopApp) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
 
 
+async def rests(pilot: Pilot[None]) -> None:
+    """Wait until the screen no longer changes: a plot is drawn again once its canvas has a size, and once it is due."""
+    same, before = 0, ""
+    while same < 10:
+        await pilot.pause(0.05)
+        await pilot.pause()
+        now = seen(pilot.app)
+        same, before = (same + 1 if now == before else 0), now
+
+
 def footer_keys(app: DdptopApp) -> set[str]:
     """Return what the footer offers."""
     return {active.binding.description for active in app.screen.active_bindings.values() if active.binding.show}

@@ -27,7 +27,7 @@ from ddptop.tui.widgets.place import PlotPlace
 from ddptop.tui.widgets.rankview import RankView
 
 from .frames import EVIL, NOW, StillSource, frame, past_of, rank_frame, recorded
-from .test_app import dashboard, seen, until
+from .test_app import dashboard, rests, seen, until
 from .test_screens import SIZES, _utc, picture  # noqa: F401 - a fixture
 from .test_widgets import INK, KEYS, text_of
 
@@ -41,16 +41,6 @@ async def plotted(pilot: Pilot[None]) -> PlotPlace:
     await until(pilot, lambda: not place.plot.has_class("-empty") and dots(app), "the curve")
     await pilot.pause()
     return place
-
-
-async def rests(pilot: Pilot[None]) -> None:
-    """Wait until the screen no longer changes: a plot is drawn again once its canvas has a size, and once it is due."""
-    same, before = 0, ""
-    while same < 10:
-        await pilot.pause(0.05)
-        await pilot.pause()
-        now = seen(pilot.app)
-        same, before = (same + 1 if now == before else 0), now
 
 
 def dots(app: DdptopApp) -> int:

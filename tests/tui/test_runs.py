@@ -30,7 +30,7 @@ from ddptop.tui.widgets.runlist import RunList
 
 from .fleets import OPTIONS, PICTURES, FleetSource, StillFleet
 from .frames import EVIL, NOW, frame
-from .test_app import seen, until
+from .test_app import rests, seen, until
 from .test_screens import SIZES, settled
 
 FIRST = PICTURES[0].run
@@ -393,7 +393,7 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, keys: tuple[str,
         else:
             await dialog(pilot)
             await pilot.press(*keys[1:])
-        await settled(pilot)
+        await rests(pilot)
 
     fleet = StillFleet(gpus=2 if size == "200x50" else 0)
     assert snap_compare(dashboard(fleet), terminal_size=SIZES[size], run_before=before)
