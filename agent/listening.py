@@ -81,6 +81,6 @@ class Listener:
 
     def close(self) -> None:
         """Close the sockets."""
-        self.socket.monitor(None, 0)  # type: ignore[arg-type]  # None takes the monitor away
+        self.socket.monitor(None, 0)  # None takes the monitor away
         self._monitor.close(linger=0)
         self.socket.close(linger=0)
