@@ -62,7 +62,8 @@ def start(directory: RunDir) -> None:
     if room is not None:
         with contextlib.suppress(OSError, ValueError):
             # The bound on a tab's memory is not one on the training that it starts again.
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), resource.RLIM_INFINITY))
+            _, most = resource.prlimit(process.pid, resource.RLIMIT_DATA)
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), most))
     # Nobody needs to wait for it, but somebody must take its exit status as long as the caller lives.
     threading.Thread(target=process.wait, name="supervisor-status", daemon=True).start()
 

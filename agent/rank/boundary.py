@@ -40,8 +40,8 @@ class Boundary:
             self._session.tape.leave()
         if self._outermost is None:
             self._outermost, self._inner = id(stepping), False
-            self._is_optimizer = hasattr(stepping, "param_groups")
             self._session.tape.enter(OPTIMIZER)
+            self._is_optimizer = hasattr(stepping, "param_groups")
         elif self._outermost != id(stepping):
             self._inner = True
 

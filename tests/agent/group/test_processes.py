@@ -77,7 +77,7 @@ def test_new_sessions_new_parents_and_scrubbed_environments_do_not_hide(
     pids = tmp_path / "pids"
     parent = python(
         f"""
-import os, subprocess, sys, time
+import os, signal, subprocess, sys
 scrubbed = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], env={{}}, stdout=subprocess.PIPE, text=True)
 scrubbed.stdout.readline()
 read, write = os.pipe()
@@ -86,13 +86,13 @@ if middle == 0:
     os.setsid()
     if os.fork() == 0:
         os.write(write, str(os.getpid()).encode())
-        time.sleep(100)
+        signal.pause()
     os._exit(0)
 os.waitid(os.P_PID, middle, os.WEXITED | os.WNOWAIT)   # it is a zombie now, and stays one
 daemon = int(os.read(read, 20))
 open({str(pids)!r}, "w").write(f"{{scrubbed.pid}} {{daemon}}")
 print("up", flush=True)
-time.sleep(100)
+signal.pause()
 """,
         directory.read().run_id,
     )
@@ -118,7 +118,7 @@ def fork(*_):
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.setsid()
-            time.sleep(100)
+            signal.pause()
 signal.signal(signal.SIGTERM, fork)
 print("up", flush=True)
 while True: time.sleep(1)
