@@ -44,19 +44,20 @@ class Account:
         """True once the record is there."""
 
     def begin(self) -> None:
-        """Write that the rank is there; where that fails it is a fault, and may be tried again."""
+        """Write that the rank is there, if that is not written yet; a failure is a fault, and it may be tried again.
+
+        When it returns, no other thread is still at it: what the script does next may leave no room for a record.
+        """
         if os.getpid() != self._owner:
             return
-        # Not waited for: the thread that has it writes something newer.
-        if self._lock.acquire(blocking=False):
+        with self._lock:
+            if self._over or self.written:
+                return
             try:
-                if not self._over:
-                    self._write(self._member)
-                    self.written = True
+                self._write(self._member)
+                self.written = True
             except Exception as problem:
                 self._faults.note("saying in the run directory that the rank is there", problem)
-            finally:
-                self._lock.release()
 
     def end(
         self, exit_code: int, error: str | None, traceback: str | None, stopped_by: str | None, step: int | None

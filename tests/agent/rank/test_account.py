@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from ddptop.agent.rank import endings
 from ddptop.agent.rank.account import LONGEST_ERROR, LONGEST_TRACEBACK, Account
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rundir import Member, Process
+from ddptop.agent.rundir import Member, Process, RunDir
 
 HOSTILE = {
     "long": "raise ValueError('first ' + 'x' * 3_000_000 + ' last')",
@@ -93,6 +94,32 @@ def test_a_record_that_found_no_room_is_written_once_there_is(rank):
     account.begin()
     ended = msgspec.json.decode((ranks / "0.json").read_bytes(), type=Member).ended
     assert (ended.exit_code, len(ended.stopped_by), ended.step) == (0, 200, 7)
+
+
+def test_the_script_goes_on_only_once_the_record_is_there(rank):
+    """Two threads say that the rank is there: neither goes on while the other still writes."""
+    writing, go = threading.Event(), threading.Event()
+
+    class SlowDisk(RunDir):
+        def write_member(self, member: Member) -> None:
+            writing.set()
+            assert go.wait(60)
+            super().write_member(member)
+
+    account = Account(SlowDisk(rank.directory.path), Member(0, 0, 1, Process(1, 1.0), "h", 0, "p", "c", None), Faults())
+    publisher = threading.Thread(target=account.begin)
+    publisher.start()
+    assert writing.wait(60)
+    found = []
+    script = threading.Thread(target=lambda: (account.begin(), found.append(account.written)))
+    script.start()
+    # Where it does not wait, it is through long before.
+    script.join(0.2)
+    go.set()
+    publisher.join()
+    script.join()
+    assert found == [True]
+    assert rank.member.rank == 0
 
 
 def test_a_folder_that_is_gone_changes_nothing_for_the_script(rank):
