@@ -113,9 +113,9 @@ class Onlooker:
             return f"{self} did not end within {LEAVE_S:.0f} s of {way}: {self.output[-500:]!r}"
         finally:
             self._reader.join(timeout=5)
-        # The exit code of a dashboard is that of its run, where that has ended.
+        # The exit code of a dashboard is that of its run, where that has ended: 143 of one that was killed.
         number = getattr(signal, way, 0)
-        expected = {-number, 128 + number} if number else set(range(128))
+        expected = {-number, 128 + number} if number else {*range(128), 143}
         if code in expected | self._codes() and (number or not CRASH.search(self.output)):
             return None
         return f"{self} ended by {way} with {code}: {self.output[-800:]!r}"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from torchvision.datasets import CIFAR10
 
 Array = npt.NDArray[np.uint8]
 
@@ -46,6 +45,9 @@ def write_cifar10(folder: Path, per_batch: int = 4) -> dict[str, str]:
 
     Image number i of a batch has red i, green 100, blue 200, label i % 10.
     """
+    # It takes seconds to import, which every worker that reads the tests would wait for.
+    from torchvision.datasets import CIFAR10
+
     base = folder / CIFAR10.base_folder
     base.mkdir(parents=True)
     numbers = np.arange(per_batch, dtype=np.uint8)[:, None]

@@ -5,26 +5,36 @@ from __future__ import annotations
 import gzip
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
-from torchvision import datasets
 
-from ddptop.trainers import data, resnet
-from ddptop.trainers.data import CIFAR10, MNIST, Data, Kind, Normalized, evaluation_loader, open_data
-from ddptop.trainers.group import Place
 from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal
 
 from .official import MNIST_FILES, idx, mnist_bytes, write_cifar10, write_mnist
 
+if TYPE_CHECKING:
+    from ddptop.trainers.data import Data, Kind
+    from ddptop.trainers.group import Place
 
-class Alone(Place):
-    """A group of one that needs no torch.distributed."""
 
-    def agree(self, work):
-        return work()
+@pytest.fixture(scope="module", autouse=True)
+def _imports() -> None:
+    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
+    global CIFAR10, MNIST, Normalized, Alone, data, datasets, evaluation_loader, open_data, resnet, torch
+    import torch
+    from torchvision import datasets
+
+    from ddptop.trainers import data, group, resnet
+    from ddptop.trainers.data import CIFAR10, MNIST, Normalized, evaluation_loader, open_data
+
+    class Alone(group.Place):
+        """A group of one that needs no torch.distributed."""
+
+        def agree(self, work):
+            return work()
 
 
 def place(rank: int = 0, world: int = 1) -> Place:
@@ -162,18 +172,19 @@ def test_missing_folder(tmp_path: Path) -> None:
         opened(CIFAR10, tmp_path / "none")
 
 
-@pytest.mark.parametrize("kind", [MNIST, CIFAR10], ids=lambda kind: kind.name)
-def test_synthetic(kind: Kind) -> None:
+@pytest.mark.parametrize("name", ["MNIST", "CIFAR10"])
+def test_synthetic(name: str) -> None:
     """A synthetic set has the shape of the real one, says what it is, and is the same every time."""
-    data, again = opened(kind, None), opened(kind, None)
-    assert (len(data.train), len(data.test)) == (kind.train, kind.test)
-    assert data.title == f"synthetic {kind.name}"
-    picture, label = data.train[4711]
+    kind: Kind = getattr(data, name)
+    first, again = opened(kind, None), opened(kind, None)
+    assert (len(first.train), len(first.test)) == (kind.train, kind.test)
+    assert first.title == f"synthetic {kind.name}"
+    picture, label = first.train[4711]
     assert picture.shape == (kind.channels, kind.size, kind.size)
     assert torch.equal(picture, again.train[4711][0])
     assert label == again.train[4711][1]
-    assert not torch.equal(picture, data.test[4711][0])
-    sample = torch.stack([data.train[i][0] for i in range(500)])
+    assert not torch.equal(picture, first.test[4711][0])
+    sample = torch.stack([first.train[i][0] for i in range(500)])
     # The real set's statistics normalize it well enough to train with the same learning rate.
     assert abs(float(sample.mean())) < 1.2
     assert 0.5 < float(sample.std()) < 2.0

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 from harness import ddptop, status, until
 
-from ddptop.trainers.pipeline import bubble
-from ddptop.trainers.rebalance import in_proportion
-
 from .conftest import Group
 from .test_programs import furthest, parameters, run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports() -> None:
+    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
+    global bubble, in_proportion
+    from ddptop.trainers.pipeline import bubble
+    from ddptop.trainers.rebalance import in_proportion
 
 
 def trained(group: Group, folder: Path, world: int, name: str, *arguments: object) -> tuple[Path, str]:

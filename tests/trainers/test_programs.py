@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from torch import nn
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.group import Place
-from ddptop.trainers.mymodel import OneProcess
 from ddptop.trainers.refusal import Refusal
 
 from .conftest import Done, Group
+
+if TYPE_CHECKING:
+    import torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports() -> None:
+    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
+    global OneProcess, Place, torch
+    import torch
+
+    from ddptop.trainers.group import Place
+    from ddptop.trainers.mymodel import OneProcess
+
 
 TINY = {
     "simplenet": ("--samples", 512, "--epochs", 3, "--batch-size", 32),
@@ -191,4 +201,4 @@ def test_data_parallel_is_one_process(group: Group) -> None:
     first, last = losses(run(group, 1, "mymodel", *TINY["mymodel"], "--parallel", "data-parallel"))
     assert last < first
     with pytest.raises(Refusal, match="is one process, not 2: give --world 1"):
-        OneProcess(nn.Linear(1, 1), None, Place(0, 0, 2, torch.device("cpu"), "gloo"))  # type: ignore[arg-type]
+        OneProcess(torch.nn.Linear(1, 1), None, Place(0, 0, 2, torch.device("cpu"), "gloo"))  # type: ignore[arg-type]

@@ -9,18 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torchvision
 
 from ddptop import agent
-from ddptop.trainers import CATALOGUE, checkpoint, options, resnet
-from ddptop.trainers.checkpoint import CURRENT, PREVIOUS, Checkpoint
+from ddptop.trainers import CATALOGUE, options
 from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal
-from ddptop.trainers.task import Plan, warm_up_and_cosine
 
-from . import stopped
 from .conftest import Group, Run, torchrun
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports() -> None:
+    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
+    global CURRENT, PREVIOUS, Checkpoint, Plan, checkpoint, resnet, stopped, torch, torchvision, warm_up_and_cosine
+    import torch
+    import torchvision
+
+    from ddptop.trainers import checkpoint, resnet
+    from ddptop.trainers.checkpoint import CURRENT, PREVIOUS, Checkpoint
+    from ddptop.trainers.task import Plan, warm_up_and_cosine
+
+    from . import stopped
+
 
 SHORT = ("--samples", "256", "--batch-size", "32")
 

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from torch.optim import optimizer as optimizer_module
 
 from ddptop.agent.rank.boundary import Boundary
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import _steps_inside
+
+if TYPE_CHECKING:
+    import torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports() -> None:
+    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
+    global Full, Wrapper, optimizer_module, torch
+    import torch
+    from torch.optim import optimizer as optimizer_module
+
+    class Full(torch.optim.SGD):
+        """One whose step raises until it is told not to."""
+
+        full = True
+
+        def step(self, closure: Any = None) -> Any:
+            if self.full:
+                raise torch.OutOfMemoryError
+            return super().step(closure)
+
+    class Wrapper(torch.optim.SGD):
+        """One that steps another inside of its own step, as ZeroRedundancyOptimizer does."""
+
+        inner: torch.optim.Optimizer
+
+        def step(self, closure: Any = None) -> Any:
+            return self.inner.step(closure)
 
 
 class Session:
@@ -36,26 +63,6 @@ class Session:
 
     def hold(self) -> None:
         self.steps += 1
-
-
-class Full(torch.optim.SGD):
-    """One whose step raises until it is told not to."""
-
-    full = True
-
-    def step(self, closure: Any = None) -> Any:
-        if self.full:
-            raise torch.OutOfMemoryError
-        return super().step(closure)
-
-
-class Wrapper(torch.optim.SGD):
-    """One that steps another inside of its own step, as ZeroRedundancyOptimizer does."""
-
-    inner: torch.optim.Optimizer
-
-    def step(self, closure: Any = None) -> Any:
-        return self.inner.step(closure)
 
 
 @pytest.fixture
