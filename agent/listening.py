@@ -6,12 +6,12 @@ made anew a second later, because what comes next may be in order.  Belongs to o
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from ddptop.agent import wire
 
@@ -67,9 +67,11 @@ class Listener:
         """Connect again to those whose connection was given up."""
         now = self._clock()
         while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)
-            address = event["endpoint"].decode(errors="replace")
-            if event["event"] == zmq.EVENT_CONNECTED:
+            # As zmq_socket_monitor(3) lays them out. `zmq.utils.monitor` reads them too, and takes a tenth
+            # of the time that a verb of the command line takes to start.
+            event, endpoint = self._monitor.recv_multipart()
+            address = endpoint.decode(errors="replace")
+            if int.from_bytes(event[:2], sys.byteorder) == zmq.EVENT_CONNECTED:
                 self._lost.pop(address, None)
             elif address in self._addresses:
                 self._lost[address] = now
