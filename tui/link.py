@@ -105,6 +105,8 @@ class Link:
     def _open(self, directory: RunDir) -> None:
         self.directory = directory
         self._run = directory.read()
+        self._is_replaced = False
+        """True once another run has the name: the last picture of this one stays."""
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
         past = _past(self._run.world) if self._looks_back else None
@@ -183,6 +185,8 @@ class Link:
             self._look()
             # Many ranks that start have many records; what it takes to read them leaves time for the screen.
             self._look_due = now + max(LOOK_S, 10 * (self._clock() - now))
+        if self._is_replaced:
+            return
         if now >= self._survey_due:
             self._survey()
             self._sub.mend()
@@ -298,10 +302,15 @@ class Link:
             if stamps == self._stamps:
                 return
             self._stamps = stamps
-            self._run = self.directory.read()
+            run = self.directory.read()
         except (OSError, RunDirError):
-            # Removed under our eyes, by a newer run of that name: the last picture stays.
+            # Removed under our eyes: the last picture stays.
             return
+        if run.run_id != self._run.run_id:
+            # Its name was taken by a newer run, and with it its sockets.
+            self._is_replaced = True
+            return
+        self._run = run
         self._members = members = self.directory.members()
         self.store.know_run(self._run)
         self.store.know_members(members)
@@ -440,6 +449,8 @@ class Link:
         """Act, and keep with the run who did it and what came of it."""
         # Another run may be shown before this is over.
         directory = self.directory
+        with _refusing():
+            self._check_run()
         try:
             with _refusing():
                 outcome = work(directory)
@@ -449,6 +460,11 @@ class Link:
         self._note(directory, action, outcome, "info")
         return outcome
 
+    def _check_run(self) -> None:
+        """Refuse to act on a newer run that has taken the name of the one shown."""
+        if self.directory.read().run_id != self._run.run_id:
+            raise Refused(f"the {self.directory.name} shown here is gone: another run has its name; open that one")
+
     def _note(self, directory: RunDir, action: str, outcome: str, level: str) -> None:
         text = f"{action} by {self._who}: {outcome}"
         journal.note(directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
@@ -456,21 +472,25 @@ class Link:
     def victims(self, aim: Aim) -> str:
         """Say what `kill` would end; see `Endings.victims`."""
         with _refusing():
+            self._check_run()
             return self._endings.victims(aim)
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""
         with _refusing():
+            self._check_run()
             return self._endings.processes()
 
     def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
         """End the run, or one rank or process of it; see `Endings.kill`."""
         with _refusing():
+            self._check_run()
             return self._endings.kill(grace_s, aim, progress, self.store.count_down, consent)
 
     def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send a signal; see `Endings.signal`."""
         with _refusing():
+            self._check_run()
             return self._endings.signal(number, aim, consent)
 
     def resumable(self) -> bool:
@@ -484,6 +504,8 @@ class Link:
             Refused: nothing was started.
         """
         directory = self.directory
+        with _refusing():
+            self._check_run()
         try:
             started = launch.restart(directory, resume=resume, who=self._who)
         except (launch.RequestError, RunDirError) as problem:
