@@ -66,6 +66,8 @@ async def dialog(pilot: Pilot[None]) -> LaunchDialog:
     screen = pilot.app.screen
     assert isinstance(screen, LaunchDialog)
     await until(pilot, lambda: any(field.key == "--lr" for field in screen.query(Field)), "the options")
+    # It says so last, when all fields are there and checked.
+    await until(pilot, lambda: not said(screen, "command").endswith(" …"), "the command line")
     return screen
 
 
@@ -391,8 +393,11 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, keys: tuple[str,
         if name == "list":
             await listing(pilot, *keys[1:])
         else:
-            await dialog(pilot)
+            screen = await dialog(pilot)
             await pilot.press(*keys[1:])
+            if name == "wrong":
+                note = field(screen, "world").query_one(".note", Static)
+                await until(pilot, lambda: note.has_class("-wrong") and "--world x" in said(screen, "command"), "wrong")
         await rests(pilot)
 
     fleet = StillFleet(gpus=2 if size == "200x50" else 0)
