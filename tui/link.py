@@ -8,13 +8,10 @@ ZeroMQ socket belongs to one.
 
 from __future__ import annotations
 
-import os
-import pwd
 import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import zmq
@@ -96,7 +93,6 @@ class Link:
         self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
-        self._user = "" if directory.owner == os.getuid() else _name_of(directory.owner)
         self._meet = census.survey if onlooker else succession.meet
         self._next: RunDir | None = None
         """A run to be shown from the next `poll` on."""
@@ -391,8 +387,7 @@ class Link:
 
     def frame(self, now: float) -> Frame:
         """Return the picture of this moment."""
-        picture = self.store.frame(now)
-        return replace(picture, user=self._user) if self._user else picture
+        return self.store.frame(now)
 
     def pause(self) -> str:
         """Hold all ranks at the same step; see `Controller.pause`."""
@@ -544,13 +539,6 @@ def _past(world: int) -> Past:
     from ddptop.tui.past import Past
 
     return Past(world)
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _liveness(directory: RunDir, found: census.Census, at: float) -> Liveness:
