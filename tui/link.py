@@ -1,9 +1,9 @@
 """The dashboard's connection to a run: takes telemetry in, carries commands out.
 
 `Link` is the `Source` of the screens, of `status` and of the plain output; what ends a run goes
-through `endings`, which speaks to the supervisor by itself.  Draining is bounded in time and
-never blocks; what controls a run opens sockets of its own, because it runs in a thread and a
-ZeroMQ socket belongs to one.
+through `endings`, which speaks to the supervisor by itself.  Draining waits for nobody and is
+bounded in time, but for the message at hand; what controls a run opens sockets of its own,
+because it runs in a thread and a ZeroMQ socket belongs to one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Thresholds()
 DRAIN_S = 0.008
-"""Longest stay in one `poll`, so that a flood of messages never holds up a key."""
+"""How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
 CATCH_UP_S = 0.03
 """The same while the past is taken in: the picture is not whole before."""
 EARLIER_S = 0.012
@@ -171,7 +171,7 @@ class Link:
         return self.store.unmet()
 
     def poll(self) -> None:
-        """Take in what has arrived; bounded in time, never blocks."""
+        """Take in what has arrived, for a bounded time; waits for no message."""
         if self._next is not None:
             self.close()
             self._open(self._next)
@@ -535,7 +535,7 @@ def _allow_files(world: int) -> None:
 
 
 def _past(world: int) -> Past:
-    # It brings NumPy along, which `status` and the plain lines do without.
+    # Its tables are of no use to `status` and the plain lines.
     from ddptop.tui.past import Past
 
     return Past(world)

@@ -315,6 +315,18 @@ async def test_escape_loses_nothing(state: Path) -> None:
         assert "mine" not in said(screen, "command")
 
 
+def test_what_was_typed_is_remembered_as_it_was(state: Path) -> None:
+    """Paths, arguments and values are used, not only shown: any character in them comes back unaltered."""
+    odd = "a  b\tc\u200b\u0301 " + "x" * 5000
+    program = Draft().program
+    draft = Draft(script=odd, environment=f"A='{odd}'", arguments=odd, options={program: {"--data-dir": odd}})
+    assert remembered.remember(draft) is None
+    found, notice = remembered.recall()
+    assert notice is None
+    for name in ("script", "environment", "arguments", "options"):
+        assert getattr(found, name) == getattr(draft, name), name
+
+
 async def test_foreign_content_is_ignored_with_a_notice(state: Path) -> None:
     """A file of last settings that cannot be read costs a line, not the dialog."""
     state.parent.mkdir()

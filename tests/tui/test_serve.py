@@ -102,6 +102,28 @@ async def test_only_who_may_gets_anything(control: bool) -> None:
                     assert "token" in await answer.text()
 
 
+async def test_at_the_port_of_http_browsers_name_no_port() -> None:
+    """Host, origin and cookie are right without one there, and nowhere else; another host is none all the same."""
+    for port, expected in ((80, 303), (8765, 403)):
+        listening = serve.listen(0)
+        at = listening.getsockname()[1]
+        made = serve.Site("nobody", "nobody", port, TOKEN)
+        async with made.opened(listening), aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client:
+            url = f"http://{serve.ADDRESS}:{at}"
+            named = {"Host": serve.ADDRESS, "Origin": f"http://{serve.ADDRESS}"}
+            entry = f"{url}/?token={TOKEN}"
+            async with client.get(entry, headers=named, allow_redirects=False) as answer:
+                assert answer.status == expected
+                cookies = {name: each.value for name, each in answer.cookies.items()}
+                home = answer.headers.get("Location", "/")
+            if expected == 303:
+                async with client.get(url + home, headers=named, cookies=cookies) as answer:
+                    assert answer.status == 200
+                    assert f"ws://{serve.ADDRESS}:{port}" in answer.headers["Content-Security-Policy"]
+            async with client.get(entry, headers={"Host": "evil.example"}, allow_redirects=False) as answer:
+                assert answer.status == 403
+
+
 async def test_the_token_does_not_stay_in_the_address() -> None:
     """It is exchanged for a cookie that no script, other site or other server gets; the name of the host is one."""
     async with site("nobody") as made, site("nobody") as other, aiohttp.ClientSession() as client:
