@@ -45,17 +45,25 @@ def clean_line(text: str, limit: int = 300) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return `text` in at most `limit` bytes of UTF-8, its middle cut out and the cut told.
+    """Return `text` in at most `limit` bytes of UTF-8, its middle cut out and how many bytes that were told.
 
-    A lone surrogate, which no encoding takes, becomes a question mark.
+    Where the limit has no room to tell it, only the beginning stays. A lone surrogate, which no encoding takes,
+    becomes a question mark.
     """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= limit:
         return raw.decode()
-    mark = f" [… {len(raw) - limit:,} bytes cut out …] "
-    head = max(0, (limit - len(mark.encode()) - 16) // 2)
-    tail = raw[len(raw) - head :] if head else b""
-    return (raw[:head].decode(errors="ignore") + mark + tail.decode(errors="ignore"))[:limit]
+    # No number that is told is longer than that of all.
+    half = (limit - len(_cut(len(raw)).encode())) // 2
+    if half < 0:
+        return raw[:limit].decode(errors="ignore")
+    # A character at the edge of the cut goes with it.
+    head, tail = raw[:half].decode(errors="ignore"), raw[len(raw) - half :].decode(errors="ignore")
+    return head + _cut(len(raw) - len(head.encode()) - len(tail.encode())) + tail
+
+
+def _cut(missing: int) -> str:
+    return f" [… {missing:,} bytes cut out …] "
 
 
 class _Cells(dict[int, "int | str | None"]):

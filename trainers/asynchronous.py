@@ -1,7 +1,8 @@
 """The training loop of ranks that do not go in step: some serve the parameters, the others train on them.
 
-Evaluation, checkpoints and log lines are each worker's own, so that nobody has to wait for them.
-The technique is in `paramserver`.
+While they train nobody waits for a log line, which is each worker's own, or for a checkpoint, which
+the first worker writes; the evaluation comes at the end, of all ranks together.  The technique is
+in `paramserver`.
 """
 
 from __future__ import annotations

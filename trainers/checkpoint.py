@@ -1,6 +1,7 @@
-"""Checkpoints of a run: one file an epoch, whole or not there, and the one before it.
+"""Checkpoints of a run: the newest in one file, whole or not there, and the one before it in another.
 
-Rank 0 writes, every rank reads: on several machines the folder has to be a shared one.
+Rank 0 writes, or the first worker where some ranks are servers; every rank reads, so that on several
+machines the folder has to be a shared one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DAMAGE: Final = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a run needs to go on as if it had not been interrupted."""
+    """What a run needs to go on where it was; of the options it was started with it has the seed alone."""
 
     program: str
     """What was trained, in words; a checkpoint goes on only in the same program."""

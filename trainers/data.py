@@ -191,10 +191,10 @@ class Batches(Protocol):
 
 
 class TrainingLoader:
-    """The share of this rank in each epoch, in batches that depend on nothing but seed, epoch and position.
+    """The share of this rank in each epoch, in batches that seed, epoch and position decide for a given group.
 
-    Every epoch has another order, the same on all ranks (`DistributedSampler.set_epoch`), so that
-    the shares do not overlap; and training can begin anywhere in it.
+    Every epoch has another order, the same on all ranks (`DistributedSampler.set_epoch`), so that shares
+    overlap in nothing but the pictures that are repeated to make them equal; training can begin anywhere in it.
     """
 
     def __init__(self, data: Data, options: Options, place: Place) -> None:

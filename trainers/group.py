@@ -95,7 +95,7 @@ def joined(backend: str | None = None) -> Iterator[Place]:
     try:
         yield place
     except (Refusal, SystemExit):
-        # All ranks refuse together, or are stopped at the same step.
+        # Mostly all ranks refuse together, or are stopped at the same step.
         _leave()
         raise
     else:

@@ -4,7 +4,7 @@ Technique: of two layers in a row the first is cut by columns, the second by row
 between, the heads of attention and the wide middle of the perceptron, is then whole on each rank
 as far as that rank is concerned, and only the sum after the second layer takes an all-reduce: two
 of them for a block in forward, two in backward, whatever the number of ranks. All ranks see the
-same images; no rank holds the whole model.
+same images; no rank holds all matrices of a block, while what lies outside of them is whole on each.
 Source: Shoeybi et al. 2019, Megatron-LM; PyTorch tutorial, Large Scale Transformer model training
 with Tensor Parallel.
 """

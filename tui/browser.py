@@ -1,8 +1,8 @@
 """The dashboard behind one tab of a browser; `serve` starts one for each.
 
-    python …/agent/starter.py ddptop.tui.browser RUN [--control]
+    python …/agent/starter.py ddptop.tui.browser RUN ID [--control] PIPE
 
-Without `--control` the run can only be looked at.
+Without `--control` the run can only be looked at; `PIPE` is a descriptor, see `unfinished`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import psutil
 
 from ddptop.agent import rundir
 from ddptop.agent.group.supervisor import DATA_ROOM_VARIABLE
-from ddptop.tui import settings, view
+from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.tui import settings, unfinished, view
 from ddptop.tui.app import run_dashboard
 from ddptop.tui.link import Link
 
@@ -41,17 +42,39 @@ def limit_memory(room: int = ROOM) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
+def exactly(name: str, run_id: str) -> RunDir:
+    """Return the run of that name and that id, and none that has taken its name since.
+
+    Raises:
+        RunDirError: it is gone.
+    """
+    directory = RunDir(rundir.base() / name)
+    try:
+        found = directory.read().run_id
+    except RunDirError:
+        found = ""
+    if found != run_id:
+        raise RunDirError(f"run {name!r}: the run that is served is gone; end `ddptop serve` and start it for another")
+    return directory
+
+
 def main() -> None:
     """Show the run until the tab is closed."""
     limit_memory()
-    name, *mode = sys.argv[1:]
-    directory = rundir.find(name)
+    name, run_id, *mode, pipe = sys.argv[1:]
+    try:
+        directory = exactly(name, run_id)
+    except RunDirError as problem:
+        raise SystemExit(f"ddptop: {problem}") from problem
     found = settings.load()
     # What a browser can draw does not depend on the locale of the server.
     look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
     link = Link(directory, view.who("browser"), found.thresholds, looks_back=True)
     code = run_dashboard(
-        link, directory.read().grace_s, msgspec.structs.replace(found, look=look), read_only=mode != ["--control"]
+        unfinished.telling(link, int(pipe)),
+        directory.read().grace_s,
+        msgspec.structs.replace(found, look=look),
+        read_only=mode != ["--control"],
     )
     raise SystemExit(code)
 

@@ -12,12 +12,14 @@ from typing import Any, Final
 from textual_serve.app_service import AppService
 
 from ddptop.agent.text import clean
+from ddptop.tui.unfinished import Unfinished
 
 WIDTHS: Final = (20, 500)
 """Columns of a tab at least and at most: a screen costs memory and time with every cell."""
 HEIGHTS: Final = (5, 200)
 END_S: Final = 3.0
-"""How long either side of a tab may take to end, or to take in a message."""
+"""How long either side of a tab may take to end, or to take in a message; what is done with the run takes its time."""
+_LOOK_S: Final = 0.1
 _USUAL: Final = (80, 24)
 _READY: Final = b"__GANGLION__\n"
 """What a program of Textual says first."""
@@ -31,11 +33,21 @@ class Tab(AppService):
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         # Without a shell in between, which would be what gets our signals; and with a transport that can be closed.
         loop = asyncio.get_running_loop()
-        self._transport, protocol = await loop.subprocess_exec(
-            lambda: SubprocessStreamProtocol(_BUFFER, loop),
-            *shlex.split(self.command),
-            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._build_environment(width, height),
-        )  # fmt: skip
+        self._unfinished = Unfinished()
+        pipe = self._unfinished.pipe
+        try:
+            self._transport, protocol = await loop.subprocess_exec(
+                lambda: SubprocessStreamProtocol(_BUFFER, loop),
+                *shlex.split(self.command), str(pipe),
+                stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._build_environment(width, height), pass_fds=(pipe,),
+                # Ctrl-c on the server's terminal is for the server: it lets the tabs finish what they have begun.
+                start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            self._unfinished.close()
+            raise
+        finally:
+            self._unfinished.handed_over()
         self._process = process = Process(self._transport, protocol, loop)
         self._stdin = process.stdin
         return process
@@ -78,15 +90,19 @@ class Tab(AppService):
                     await self.on_packed(payload)
 
     async def stop(self) -> None:
-        """End the process, by force where it does not end by itself."""
+        """End the process: by force where it does not end by itself, but never while it does something with the run."""
         process, task, self._task = self._process, self._task, None
         if process is None or task is None:
             return
         try:
             await asyncio.wait_for(self._leave(process, task), END_S)
         except asyncio.TimeoutError:
-            pass
+            if self._unfinished.any():
+                print("ddptop: a closed tab first finishes what it has begun with the run", file=sys.stderr)
+            while process.returncode is None and self._unfinished.any():
+                await asyncio.sleep(_LOOK_S)
         finally:
+            self._unfinished.close()
             task.cancel()
             # This kills it, where it still runs.
             self._transport.close()

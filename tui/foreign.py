@@ -163,8 +163,8 @@ def _start(uid: int, folder: Path, read: Callable[[int, Path], list[Frame]]) -> 
     sys.stderr.flush()
     try:
         with warnings.catch_warnings():
-            # Forked and not started anew: the user may not be allowed to read the modules that root runs. It is done
-            # before there is any thread of ours.
+            # Forked and not started anew: the user may not be allowed to read the modules that root runs. `ps` does it
+            # while there is no other thread, NumPy's included.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
     except OSError:

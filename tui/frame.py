@@ -1,6 +1,6 @@
 """What one painting of the screen needs: an immutable picture of a run, made by the store.
 
-Widgets get a `Frame` and nothing else.  `None` is "not known" and is drawn as a dim dash.
+What widgets show of a run is in its `Frame`.  `None` is "not known" and is drawn as a dim dash.
 All text in here has been cleaned: no control characters, no escape sequences.  It is still
 not markup: draw it with `rich.text.Text` or `Segment`, never as a markup string.
 """

@@ -1,7 +1,8 @@
-"""Every sign that is not ASCII, and what stands for it where a terminal cannot show it.
+"""What stands for a sign that is not ASCII, where a terminal cannot show it.
 
-Screens, bars and plots draw in Unicode and know nothing of this: what is painted, or printed,
-goes through here last, so that no sign can be forgotten.  Each keeps its width in cells.
+Screens, bars and plots draw in Unicode and know nothing of this: what they paint, and what a
+verb prints, goes through here last, where it is asked for.  Each sign keeps its width in cells; one
+that no sign was chosen for becomes its letter without accents, or a question mark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From what the user asked for to a run that a supervisor looks after; everything is checked first.
 
-Nothing is started, and nothing is left behind, where the request cannot work.  torch is
+Where a request is refused nothing is started, and nothing of the run is left behind.  torch is
 looked for but not imported.
 """
 

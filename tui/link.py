@@ -1,20 +1,17 @@
 """The dashboard's connection to a run: takes telemetry in, carries commands out.
 
 `Link` is the `Source` of the screens, of `status` and of the plain output; what ends a run goes
-through `endings`, which speaks to the supervisor by itself.  Draining is bounded in time and
-never blocks; what controls a run opens sockets of its own, because it runs in a thread and a
-ZeroMQ socket belongs to one.
+through `endings`, which speaks to the supervisor by itself.  Draining waits for nobody and is
+bounded in time, but for the message at hand; what controls a run opens sockets of its own,
+because it runs in a thread and a ZeroMQ socket belongs to one.
 """
 
 from __future__ import annotations
 
-import os
-import pwd
 import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import zmq
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Thresholds()
 DRAIN_S = 0.008
-"""Longest stay in one `poll`, so that a flood of messages never holds up a key."""
+"""How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
 CATCH_UP_S = 0.03
 """The same while the past is taken in: the picture is not whole before."""
 EARLIER_S = 0.012
@@ -96,7 +93,6 @@ class Link:
         self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
-        self._user = "" if directory.owner == os.getuid() else _name_of(directory.owner)
         self._meet = census.survey if onlooker else succession.meet
         self._next: RunDir | None = None
         """A run to be shown from the next `poll` on."""
@@ -105,6 +101,8 @@ class Link:
     def _open(self, directory: RunDir) -> None:
         self.directory = directory
         self._run = directory.read()
+        self._is_replaced = False
+        """True once another run has the name: the last picture of this one stays."""
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
         past = _past(self._run.world) if self._looks_back else None
@@ -173,7 +171,7 @@ class Link:
         return self.store.unmet()
 
     def poll(self) -> None:
-        """Take in what has arrived; bounded in time, never blocks."""
+        """Take in what has arrived, for a bounded time; waits for no message."""
         if self._next is not None:
             self.close()
             self._open(self._next)
@@ -183,6 +181,8 @@ class Link:
             self._look()
             # Many ranks that start have many records; what it takes to read them leaves time for the screen.
             self._look_due = now + max(LOOK_S, 10 * (self._clock() - now))
+        if self._is_replaced:
+            return
         if now >= self._survey_due:
             self._survey()
             self._sub.mend()
@@ -298,10 +298,15 @@ class Link:
             if stamps == self._stamps:
                 return
             self._stamps = stamps
-            self._run = self.directory.read()
+            run = self.directory.read()
         except (OSError, RunDirError):
-            # Removed under our eyes, by a newer run of that name: the last picture stays.
+            # Removed under our eyes: the last picture stays.
             return
+        if run.run_id != self._run.run_id:
+            # Its name was taken by a newer run, and with it its sockets.
+            self._is_replaced = True
+            return
+        self._run = run
         self._members = members = self.directory.members()
         self.store.know_run(self._run)
         self.store.know_members(members)
@@ -382,8 +387,7 @@ class Link:
 
     def frame(self, now: float) -> Frame:
         """Return the picture of this moment."""
-        picture = self.store.frame(now)
-        return replace(picture, user=self._user) if self._user else picture
+        return self.store.frame(now)
 
     def pause(self) -> str:
         """Hold all ranks at the same step; see `Controller.pause`."""
@@ -440,6 +444,8 @@ class Link:
         """Act, and keep with the run who did it and what came of it."""
         # Another run may be shown before this is over.
         directory = self.directory
+        with _refusing():
+            self._check_run()
         try:
             with _refusing():
                 outcome = work(directory)
@@ -449,6 +455,11 @@ class Link:
         self._note(directory, action, outcome, "info")
         return outcome
 
+    def _check_run(self) -> None:
+        """Refuse to act on a newer run that has taken the name of the one shown."""
+        if self.directory.read().run_id != self._run.run_id:
+            raise Refused(f"the {self.directory.name} shown here is gone: another run has its name; open that one")
+
     def _note(self, directory: RunDir, action: str, outcome: str, level: str) -> None:
         text = f"{action} by {self._who}: {outcome}"
         journal.note(directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
@@ -456,21 +467,25 @@ class Link:
     def victims(self, aim: Aim) -> str:
         """Say what `kill` would end; see `Endings.victims`."""
         with _refusing():
+            self._check_run()
             return self._endings.victims(aim)
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""
         with _refusing():
+            self._check_run()
             return self._endings.processes()
 
     def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
         """End the run, or one rank or process of it; see `Endings.kill`."""
         with _refusing():
+            self._check_run()
             return self._endings.kill(grace_s, aim, progress, self.store.count_down, consent)
 
     def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send a signal; see `Endings.signal`."""
         with _refusing():
+            self._check_run()
             return self._endings.signal(number, aim, consent)
 
     def resumable(self) -> bool:
@@ -484,6 +499,8 @@ class Link:
             Refused: nothing was started.
         """
         directory = self.directory
+        with _refusing():
+            self._check_run()
         try:
             started = launch.restart(directory, resume=resume, who=self._who)
         except (launch.RequestError, RunDirError) as problem:
@@ -518,17 +535,10 @@ def _allow_files(world: int) -> None:
 
 
 def _past(world: int) -> Past:
-    # It brings NumPy along, which `status` and the plain lines do without.
+    # Its tables are of no use to `status` and the plain lines.
     from ddptop.tui.past import Past
 
     return Past(world)
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _liveness(directory: RunDir, found: census.Census, at: float) -> Liveness:

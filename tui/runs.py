@@ -37,7 +37,7 @@ class Runs:
         self._over: dict[str, RunLine] = {}
         """The same of runs that have ended and are read to the end."""
         self._sources: dict[str, Link] = {}
-        """By id, what acts on a run. It is never polled, and used by the app's thread alone."""
+        """By id, what acts on a run. It is not polled; an action opens sockets of its own, in whatever thread it is."""
         self._options: dict[str, tuple[Option, ...]] = {}
 
     def survey(self, shown: RunLine | None) -> Survey:

@@ -47,16 +47,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Site(Server):
     """One run, at one port."""
 
-    def __init__(self, run: str, port: int, token: str, *, control: bool = False) -> None:
+    def __init__(self, run: str, run_id: str, port: int, token: str, *, control: bool = False) -> None:
         """Prepare to serve.
 
         Args:
             run: name of the run.
+            run_id: the run itself: a later one of that name is not shown.
             port: where the site is, for the addresses in its pages.
             token: what a browser has to say once; it gets a cookie for it.
             control: the run can be acted on, and not only looked at.
         """
-        command = shlex.join([*engine.isolated("ddptop.tui.browser"), run, *(["--control"] if control else [])])
+        mode = ["--control"] if control else []
+        command = shlex.join([*engine.isolated("ddptop.tui.browser"), run, run_id, *mode])
         address = f"http://{ADDRESS}:{port}"
         title = f"ddptop {run}{'' if control else ' (read-only)'}"
         super().__init__(command, host=ADDRESS, port=port, public_url=address, title=title)
@@ -72,6 +74,8 @@ class Site(Server):
         self._sockets: set[web.WebSocketResponse] = set()
         self._known: set[object] = set()
         """Connections that have shown the cookie."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Tabs that are being ended."""
 
     @property
     def address(self) -> str:
@@ -101,6 +105,7 @@ class Site(Server):
         finally:
             sweeping.cancel()
             await runner.cleanup()
+            await asyncio.gather(*self._leaving, return_exceptions=True)
 
     async def _sweep(self, server: web.Server) -> None:
         """Close connections on which nobody says who he is, so that they do not use up what the owner needs."""
@@ -202,7 +207,11 @@ class Site(Server):
                 await tab.start(*cells(request.query.get("width"), request.query.get("height")))
                 await _pass_on(browser, tab)
             finally:
-                await tab.stop()
+                # In a task of its own: the server's end may cancel this one, and the tab may have a kill to finish.
+                leaving = asyncio.create_task(tab.stop())
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+                await asyncio.shield(leaving)
         finally:
             self._tabs -= 1
             self._sockets.discard(browser)
@@ -265,7 +274,7 @@ def serve(site: Site, listening: socket.socket) -> None:
 
 async def _serve(site: Site, listening: socket.socket) -> None:
     end = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
     async with site.opened(listening):
         await end.wait()

@@ -1,7 +1,8 @@
 """The user's settings: their values, bounds, defaults and meaning, and the file that changes them.
 
-Knows neither screens nor sockets: what the settings are about gets them as arguments.  Key
-bindings are checked in `keymap.check`, which knows the actions.
+Knows neither screens nor sockets.  What the settings are about gets them as arguments, but for
+the room on the disk, which each launch reads here.  Key bindings are checked in `keymap.check`,
+which knows the actions.
 """
 
 from __future__ import annotations

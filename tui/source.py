@@ -1,7 +1,7 @@
-"""The one door between the dashboard and a run.
+"""How the dashboard sees a run and acts on it.
 
-The app sees a run through a `Source` and through nothing else, so that a live run, a
-recording and a fake in a test look the same to it.
+The app reaches the run that it shows through a `Source`, so that a live run, a recording and a
+fake in a test look the same to it; the other runs of the machine it knows through a `Fleet`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Source(Protocol):
     """A run as the dashboard sees it."""
 
     def poll(self) -> None:
-        """Take in what has arrived; bounded, never blocks (a few ms). Called 20 times a second."""
+        """Take in what has arrived; bounded, waits for nobody (some ms). Called 20 times a second."""
 
     def frame(self, now: float) -> Frame:
         """Return an immutable picture; `now` is seconds since the epoch."""

@@ -1,6 +1,6 @@
 """The arithmetic of a plot: series to one value a column, smoothing, the band of many ranks, ticks. Pure.
 
-Imports NumPy, so it is loaded only when a plot is shown; knows neither colors nor cells.
+Knows neither colors nor cells.
 """
 
 from __future__ import annotations

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddptop.agent.text import clean, shorten
 
@@ -21,6 +25,30 @@ def test_a_text_is_never_longer_than_its_limit_and_always_encodes(text: str, lim
         assert short == text.encode("utf-8", "replace").decode()
     else:
         assert "cut out" in short
+
+
+@given(text=st.text("aä€😀\n", min_size=100, max_size=400), limit=st.integers(64, 300))
+@settings(max_examples=200)
+def test_the_told_number_is_what_is_missing(text: str, limit: int) -> None:
+    """Bytes of UTF-8, those of a character that was cut in two included."""
+    short = shorten(text, limit)
+    told = re.fullmatch(r"(.*) \[… ([\d,]+) bytes cut out …\] (.*)", short, re.DOTALL)
+    if told is None:
+        assert short == text
+        return
+    kept = len(told[1].encode()) + len(told[3].encode())
+    assert int(told[2].replace(",", "")) + kept == len(text.encode())
+    assert text.startswith(told[1])
+    assert text.endswith(told[3])
+
+
+@pytest.mark.parametrize("limit", range(0, 64, 3))
+def test_where_no_cut_can_be_told_the_beginning_stays(limit: int) -> None:
+    """The limit holds all the same, and no character is cut in two."""
+    text = "😀" * 100
+    short = shorten(text, limit)
+    assert len(short.encode()) <= limit
+    assert text.startswith(short) or "bytes cut out" in short
 
 
 def test_both_ends_of_a_long_text_are_kept() -> None:

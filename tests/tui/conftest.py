@@ -8,8 +8,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from textual.widgets import Input
 
 from ddptop.agent import rundir
+
+
+@pytest.fixture(autouse=True)
+def steady_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no cursor blink: what a picture shows of it would be a matter of the moment."""
+    # To turn the blinking off would hide the cursor.
+    monkeypatch.setattr(Input, "_toggle_cursor", lambda self: None)
 
 
 @pytest.fixture

@@ -67,12 +67,17 @@ def seen(app: DdptopApp) -> str:
 
 
 async def rests(pilot: Pilot[None]) -> None:
-    """Wait until the screen no longer changes: a plot is drawn again once its canvas has a size, and once it is due."""
-    same, before = 0, ""
+    """Wait until the screen no longer changes: a plot is drawn again once its canvas has a size, and once it is due.
+
+    Only for what comes by the clock: a worker may take longer than any rest, and has to be waited for by what it shows.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    same, before = 0, None
     while same < 10:
+        assert time.monotonic() < deadline, "the screen rests"
         await pilot.pause(0.05)
         await pilot.pause()
-        now = seen(pilot.app)
+        now = [list(strip) for strip in pilot.app.screen._compositor.render_strips()]
         same, before = (same + 1 if now == before else 0), now
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -10,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import ddptop
+from harness import DDPTOP, ddptop
 
 from ddptop.agent import rundir
-from ddptop.tui.cli import main
+from ddptop.tui.cli import _parser, main
 
 
 @pytest.fixture
@@ -111,6 +112,26 @@ def test_ps_without_runs_says_what_to_do(monkeypatch):
         assert ddptop("attach").returncode == 2
     finally:
         shutil.rmtree(base)
+
+
+def _parsers(parser):
+    """Return a parser, and those of its verbs."""
+    found = [parser]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found += [each for verb in action.choices.values() for each in _parsers(verb)]
+    return found
+
+
+def test_help_prints_anywhere():
+    """It is printed before signs are chosen for the terminal: so it has none that any could be without."""
+    parsers = _parsers(_parser())
+    assert len(parsers) > 10
+    for parser in parsers:
+        assert parser.format_help().isascii(), parser.prog
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*DDPTOP, "launch", "--help"], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_is_quick():

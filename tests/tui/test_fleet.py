@@ -110,6 +110,29 @@ def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:
         link.close()
 
 
+def test_a_run_that_takes_the_name_of_the_one_shown_is_not_touched(folder: Path) -> None:
+    """The last picture of the one that is shown stays, and every action on it is refused, in words."""
+    ended("same", 1_000, "failed", "first")
+    link = Link(rundir.find("same"), "test")
+    try:
+        link.poll()
+        ended("same", 2_000, "killed", "second")
+        link._look_due = 0.0
+        link.poll()
+        assert link.frame(time.time()).state == "failed"
+        for act in (
+            link.pause, link.resume, link.freeze, link.checkpoint, link.processes, lambda: link.step(1),
+            lambda: link.stop(checkpoint=True), lambda: link.restart(resume=False), lambda: link.victims(None),
+            lambda: link.kill(0.0, None, print), lambda: link.signal(15, None),
+        ):  # fmt: skip
+            with pytest.raises(Refused, match="another run has its name"):
+                act()
+        link.open("same")
+        assert link.frame(time.time()).state == "killed"
+    finally:
+        link.close()
+
+
 def test_what_acts_on_another_run_is_refused_by_name(fleet: Runs) -> None:
     """There is no source of a run that is gone, and one and the same of a run that is there."""
     ended("one", 1_000)

@@ -364,3 +364,25 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=DEADLINE_S)
     assert "only root sees the runs of others" in done.stderr, done.stderr
     assert "theirs" not in done.stdout
+
+
+def test_there_is_one_thread_when_it_forks() -> None:
+    """What another thread held at that moment, the child would wait for without end; NumPy starts one for each core."""
+    code = (
+        "import os\n"
+        "from pathlib import Path\n"
+        "from ddptop.agent import rundir\n"
+        "from ddptop.tui.verbs import listing\n"
+        "def fork():\n"
+        "    print(len(os.listdir('/proc/self/task')))\n"
+        "    raise OSError(11, 'not now')\n"
+        "os.fork = fork\n"
+        f"rundir.bases_of_others = lambda: {{{THEM}: Path('/nowhere')}}\n"
+        "before = dict(os.environ)\n"
+        "listing._others()\n"
+        "assert before == dict(os.environ)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "1\n", done.stderr
+    assert "not now" in done.stderr

@@ -13,7 +13,7 @@ from harness import until
 from ddptop.agent import rundir, wire
 from ddptop.agent.private import seal
 from ddptop.agent.rank.digest import Digest
-from ddptop.agent.rundir import Member, Run
+from ddptop.agent.rundir import Member, Process, Run
 from ddptop.tui.link import DETAILED, Link
 from ddptop.tui.past import Past
 from ddptop.tui.store import Store
@@ -144,6 +144,33 @@ class Rank:
         while self.pub.poll(0):
             message = self.pub.recv()
             (self.topics.add if message[:1] == b"\x01" else self.topics.discard)(message[1:])
+
+
+def test_a_watched_rank_may_end_or_not_be_there():
+    """What is missing of one that has ended, and of a number that is none, is asked of nobody; the picture goes on."""
+    directory = rundir.create(msgspec.structs.replace(RUN, run="ends", run_id="ends"))
+    with zmq.Context() as context:
+        ranks = [Rank(context, directory, rank) for rank in (0, 1)]
+        link = Link(directory, "test")
+        try:
+            link.watch(frozenset({1, 10**6}))
+            link.store.watch(frozenset({1, 10**6}))
+            beats = [beat(rank, 9, time.time()) for rank in (0, 1)]
+            for each in beats:
+                link.store.apply(each, time.time())
+            member = directory.members()[1]
+            gone = Process(2**22 + 1, 0.0)
+            directory.write_member(msgspec.structs.replace(member, process=gone, ended="exit code 1"))
+            os.utime(directory.path / "ranks", (1, 1))
+            for _ in range(3):
+                link._look_due = link._watch_due = 0.0
+                link.poll()
+                assert len(link.frame(time.time()).ranks) == RUN.world
+        finally:
+            link.close()
+            for rank in ranks:
+                rank.pub.close()
+                rank.cmd.close()
 
 
 def test_ranks_out_of_sight_send_no_records():

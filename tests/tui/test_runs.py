@@ -66,6 +66,8 @@ async def dialog(pilot: Pilot[None]) -> LaunchDialog:
     screen = pilot.app.screen
     assert isinstance(screen, LaunchDialog)
     await until(pilot, lambda: any(field.key == "--lr" for field in screen.query(Field)), "the options")
+    # It says so last, when all fields are there and checked.
+    await until(pilot, lambda: not said(screen, "command").endswith(" …"), "the command line")
     return screen
 
 
@@ -313,6 +315,18 @@ async def test_escape_loses_nothing(state: Path) -> None:
         assert "mine" not in said(screen, "command")
 
 
+def test_what_was_typed_is_remembered_as_it_was(state: Path) -> None:
+    """Paths, arguments and values are used, not only shown: any character in them comes back unaltered."""
+    odd = "a  b\tc\u200b\u0301 " + "x" * 5000
+    program = Draft().program
+    draft = Draft(script=odd, environment=f"A='{odd}'", arguments=odd, options={program: {"--data-dir": odd}})
+    assert remembered.remember(draft) is None
+    found, notice = remembered.recall()
+    assert notice is None
+    for name in ("script", "environment", "arguments", "options"):
+        assert getattr(found, name) == getattr(draft, name), name
+
+
 async def test_foreign_content_is_ignored_with_a_notice(state: Path) -> None:
     """A file of last settings that cannot be read costs a line, not the dialog."""
     state.parent.mkdir()
@@ -391,8 +405,11 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, keys: tuple[str,
         if name == "list":
             await listing(pilot, *keys[1:])
         else:
-            await dialog(pilot)
+            screen = await dialog(pilot)
             await pilot.press(*keys[1:])
+            if name == "wrong":
+                note = field(screen, "world").query_one(".note", Static)
+                await until(pilot, lambda: note.has_class("-wrong") and "--world x" in said(screen, "command"), "wrong")
         await rests(pilot)
 
     fleet = StillFleet(gpus=2 if size == "200x50" else 0)

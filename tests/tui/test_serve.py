@@ -27,9 +27,14 @@ from harness import DDPTOP, DEADLINE_S, ddptop, started, until
 aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
 pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
 
-from ddptop.tui import browsertab, serve  # noqa: E402 - after the check
+from ddptop.agent.rundir import RunDirError  # noqa: E402 - after the check
+from ddptop.tui import browsertab, serve, unfinished  # noqa: E402
+from ddptop.tui.browser import exactly  # noqa: E402
+from ddptop.tui.source import Refused, Source  # noqa: E402
 
 TOKEN = "a-token"
+LOOKS = {"poll", "frame", "open", "watch", "resumable", "victims", "processes", "close"}
+"""Methods of a source that leave the run as it is."""
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -37,7 +42,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 async def site(run: str, *, control: bool = False, command: str | None = None) -> AsyncIterator[serve.Site]:
     """A site for the run, in this process; `command` instead of the dashboard behind its tabs."""
     listening = serve.listen(0)
-    made = serve.Site(run, listening.getsockname()[1], TOKEN, control=control)
+    # The runs of these tests have their names for their ids.
+    made = serve.Site(run, run, listening.getsockname()[1], TOKEN, control=control)
     made.command = command or made.command
     async with made.opened(listening):
         yield made
@@ -94,6 +100,28 @@ async def test_only_who_may_gets_anything(control: bool) -> None:
                 async with stranger.get(f"{made.public_url}/{query}") as answer:
                     assert answer.status == 403, query
                     assert "token" in await answer.text()
+
+
+async def test_at_the_port_of_http_browsers_name_no_port() -> None:
+    """Host, origin and cookie are right without one there, and nowhere else; another host is none all the same."""
+    for port, expected in ((80, 303), (8765, 403)):
+        listening = serve.listen(0)
+        at = listening.getsockname()[1]
+        made = serve.Site("nobody", "nobody", port, TOKEN)
+        async with made.opened(listening), aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client:
+            url = f"http://{serve.ADDRESS}:{at}"
+            named = {"Host": serve.ADDRESS, "Origin": f"http://{serve.ADDRESS}"}
+            entry = f"{url}/?token={TOKEN}"
+            async with client.get(entry, headers=named, allow_redirects=False) as answer:
+                assert answer.status == expected
+                cookies = {name: each.value for name, each in answer.cookies.items()}
+                home = answer.headers.get("Location", "/")
+            if expected == 303:
+                async with client.get(url + home, headers=named, cookies=cookies) as answer:
+                    assert answer.status == 200
+                    assert f"ws://{serve.ADDRESS}:{port}" in answer.headers["Content-Security-Policy"]
+            async with client.get(entry, headers={"Host": "evil.example"}, allow_redirects=False) as answer:
+                assert answer.status == 403
 
 
 async def test_the_token_does_not_stay_in_the_address() -> None:
@@ -211,6 +239,91 @@ async def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPa
             await gone(processes)
             while made._tabs:
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("end", ["tab", "server"])
+async def test_what_a_tab_has_begun_is_carried_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
+    """A kill takes longer than a process gets to end: neither its tab nor the server cuts it off in the middle."""
+    monkeypatch.setattr(browsertab, "END_S", 0.1)
+    begun, may_end, done = (tmp_path / name for name in ("begun", "may-end", "done"))
+    code = (
+        "import time, signal\n"
+        "os.write(int(sys.argv[-1]), b'+-+')\n"
+        f"open({str(begun)!r}, 'w')\n"
+        f"while not os.path.exists({str(may_end)!r}): time.sleep(0.01)\n"
+        f"open({str(done)!r}, 'w')\n"
+        "os.write(int(sys.argv[-1]), b'-')\n"
+        # It does not even end then.
+        "while True: signal.pause()"
+    )
+    before = children()
+
+    async def closed() -> None:
+        async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
+            socket = await client.ws_connect(f"{home}ws")
+            await asyncio.to_thread(until, begun.exists, "it has begun")
+            if end == "tab":
+                await socket.close()
+                while made._tabs:
+                    await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(serve, "END_S", 0.1)
+    closing = asyncio.create_task(closed())
+    await asyncio.to_thread(until, begun.exists, "it has begun")
+    processes = children() - before
+    # Many times what the process and the server's own end get.
+    await asyncio.wait([closing], timeout=1.5)
+    assert not closing.done()
+    assert all(each.is_running() for each in processes)
+    may_end.touch()
+    await closing
+    assert done.exists()
+    await gone(processes)
+
+
+def test_a_tab_tells_what_it_does_with_the_run() -> None:
+    """From the beginning of an action to its end, also one that is refused; to look at the run is none."""
+
+    class Run:
+        def kill(self, grace_s: float, *, refused: bool = False) -> str:
+            seen.append(server.any())
+            if refused:
+                raise Refused("no")
+            return f"killed after {grace_s}"
+
+        def poll(self) -> None:
+            seen.append(server.any())
+
+    seen: list[bool] = []
+    server = unfinished.Unfinished()
+    source = unfinished.telling(Run(), server.pipe)  # type: ignore[arg-type]
+    assert not os.get_inheritable(server.pipe)
+    source.poll()
+    assert source.kill(2.0) == "killed after 2.0"  # type: ignore[call-arg]
+    with pytest.raises(Refused):
+        source.kill(2.0, refused=True)  # type: ignore[call-arg]
+    assert (seen, server.any()) == ([False, True, True], False)
+    server.close()
+    # The server is gone: what is asked is done all the same.
+    server.any = lambda: False  # type: ignore[method-assign]
+    assert source.kill(3.0) == "killed after 3.0"  # type: ignore[call-arg]
+    server.handed_over()
+
+
+def test_every_action_of_a_source_is_told() -> None:
+    """What is added to `Source` is either known to leave the run alone, or told."""
+    actions = {name for name in vars(Source) if not name.startswith("_")} - LOOKS
+    assert actions == unfinished._ACTIONS
+
+
+def test_a_tab_shows_the_run_that_is_served_and_no_other(quiet_run: str) -> None:
+    """Neither one that has its name since, nor one whose name begins so."""
+    assert exactly(quiet_run, quiet_run).name == quiet_run
+    for name, run_id in ((quiet_run, "another"), (quiet_run[:-1], quiet_run), ("nobody", "nobody")):
+        with pytest.raises(RunDirError, match="is gone"):
+            exactly(name, run_id)
 
 
 async def test_a_process_that_dies_closes_its_tab(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Every collective in every way, to be compared: functions from this rank's tensor to this rank's result.
 
-Puts the calls of torch.distributed and those by hand into one form; has no algorithm of its own.
+Puts the calls of torch.distributed and those by hand into one form, from which follow the mean and the stack of
+what was gathered.
 """
 
 from __future__ import annotations

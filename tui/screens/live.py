@@ -1,6 +1,6 @@
 """A screen of a run that goes on: it takes frames, and says what the user wants done.
 
-What a key means for the run travels up as a message; the app alone knows the source.
+What a key means for the run travels up as a message; a screen of this kind knows no source.
 """
 
 from __future__ import annotations

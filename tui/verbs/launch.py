@@ -17,7 +17,7 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     launch = verbs.add_parser("launch", help="start a training group and watch it")
     launch.set_defaults(carry=_run)
-    launch.usage = "ddptop launch [options] (PROGRAM | -m MODULE) [-- ARGS…]"
+    launch.usage = "ddptop launch [options] (PROGRAM | -m MODULE) [-- ARGS ...]"
     launch.add_argument("program", metavar="PROGRAM", nargs="?", help="a name from `ddptop programs`, or a script")
     launch.add_argument("-m", dest="module", metavar="MODULE", help="a module to run, instead of PROGRAM")
     launch.add_argument("--world", type=int, metavar="N", help="number of ranks (default: one for each GPU, else 2)")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, print_json
 
 if TYPE_CHECKING:
     from ddptop.agent.rundir import RunDir
     from ddptop.tui.frame import Frame
+
+_THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
+"""What the libraries that NumPy may be built with are told the number of their threads by."""
 
 
 def add(verbs: Verbs) -> None:
@@ -40,10 +45,27 @@ def _frames(directories: list[RunDir]) -> list[Frame]:
     return status.frames(directories, view.who("shell"), settings.load().thresholds)
 
 
+@contextlib.contextmanager
+def _no_threads_of_numpy() -> Iterator[None]:
+    """Let NumPy be imported without the threads that its linear algebra starts for each core."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def _others() -> list[Frame]:
     """Return the runs of other users, and say of whom they could not be read."""
     from ddptop.agent import rundir
-    from ddptop.tui import foreign, settings, view
+
+    with _no_threads_of_numpy():
+        from ddptop.tui import foreign, settings, view
 
     pictures, problems = foreign.frames(rundir.bases_of_others(), view.who("shell"), settings.load().thresholds)
     for line in problems:
@@ -63,7 +85,7 @@ def _ps(options: argparse.Namespace) -> int:
     if options.all and os.getuid() != 0:
         print("ddptop: only root sees the runs of others: sudo ddptop ps --all", file=sys.stderr)
     elif options.all:
-        # Before anything else: the processes that do it are forked, and must find no threads.
+        # Before anything else: the processes that do it are forked, and what a thread holds then is held for ever.
         others = _others()
     succession.tidy()
     damaged: list[str] = []

@@ -1,7 +1,7 @@
 """All ranks over time, one number of each: what is slow is a streak that the eye finds among a thousand.
 
 One widget paints it all, line by line, and only what has changed. The cursor reads values and
-chooses the rank. The arithmetic, and NumPy with it, is loaded when it is first shown.
+chooses the rank. The arithmetic is loaded when it is first shown.
 """
 
 from __future__ import annotations
