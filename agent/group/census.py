@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -106,6 +106,9 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         said = cause.last_line(cause.tail(directory.supervisor_log))
         return census("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
     if run.killed_by is not None:
+        if processes.find(run, known):
+            # A helper has outlived its rank: it is not killed yet, and can be killed once more.
+            return census(states.of_reports(known, run.world))
         # Whoever ended it was ended at that, too.
         return census("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
     # What a rank wrote at its end decides, and a list known before may lack it.
@@ -157,6 +160,7 @@ def kill(
 
     Raises:
         ladder.NotOurs: there is no such rank or process, or it is over; or nothing of the run is visible here.
+        ladder.Survived: something would not die, or cannot be reached from here. The run is not called over then.
     """
     run, members = directory.read(), directory.members()
     if _is_elsewhere(run, members):
@@ -167,10 +171,10 @@ def kill(
         return ladder.deliver(targets, command.signal)
     if process is not None:
         outcome = ladder.end_process(directory, run, process, command.grace_s, progress, countdown)
-        return outcome.text_of(process)
+        return _ended(run, outcome, outcome.text_of(process))
     if command.rank is not None:
         outcome = ladder.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
-        return f"rank {command.rank}: {outcome.text}"
+        return _ended(run, outcome, f"rank {command.rank}: {outcome.text}")
     over = survey(directory)
     who = clean_line(command.who, 100)
     if not over.ended:
@@ -181,9 +185,13 @@ def kill(
     claim = None if over.supervised else _claim(directory)
     try:
         outcome = ladder.end(directory, run, command.grace_s, progress, countdown)
-        if over.supervised:
+        outcome = _with_survivors(outcome, _out_of_reach(run, directory.members(), outcome.left))
+        if over.supervised and not outcome.survivors:
             _dismiss(directory, run.supervisor, progress)
             claim = _claim(directory)
+            if run.supervisor is not None and may_live(run.supervisor):
+                outcome = _with_survivors(outcome, {"supervisor": run.supervisor})
+        _ended(run, outcome, outcome.text)
         if not over.ended:
             _write_end(directory, f"killed by {who}" if who else "killed")
             return outcome.text
@@ -191,6 +199,39 @@ def kill(
         if claim is not None:
             claim.release()
     return f"already {settle(directory).state}: {outcome.text}"
+
+
+def _ended(run: Run, outcome: ladder.Outcome, text: str) -> str:
+    """Return what was done; raise `ladder.Survived` where something is left."""
+    if outcome.survivors:
+        raise ladder.Survived(
+            f"{text}; not all of it has ended: `ddptop kill {run.run}` tries again (another user's process only as "
+            "that user or root, another container's only in there)"
+        )
+    return text
+
+
+def _with_survivors(outcome: ladder.Outcome, others: Mapping[str, Process]) -> ladder.Outcome:
+    found = [f"{name} with pid {process.pid} ({_why_left(process)})" for name, process in others.items()]
+    return replace(outcome, survivors=(*outcome.survivors, *found))
+
+
+def _why_left(process: Process) -> str:
+    if is_elsewhere(process):
+        return ELSEWHERE
+    above = process.pid in processes.lineage(os.getpid(), identity.table())
+    return "this command was started from within it, and ends nobody above itself" if above else "too slow to go"
+
+
+def _out_of_reach(run: Run, members: Mapping[int, Member], told: Collection[int]) -> dict[str, Process]:
+    """Return by name what of the run may live and is none of those `told`: above this process, or in a container."""
+    found = {} if run.torchrun is None else {run.leader: run.torchrun}
+    found |= {f"rank {rank}": each.process for rank, each in members.items() if not _said_its_end(each)}
+    return {
+        name: process
+        for name, process in found.items()
+        if may_live(process) and (is_elsewhere(process) or process.pid not in told)
+    }
 
 
 def _dismiss(directory: RunDir, supervisor: Process | None, progress: ladder.Progress) -> None:
@@ -218,8 +259,12 @@ def _write_end(directory: RunDir, why: str) -> None:
 
 def _may_train(member: Member) -> bool:
     """Say whether a rank whose process cannot be seen from here may still train."""
-    # What has told of its end needs no look: a process out of sight would seem to live for ever.
-    return member.ended is None and is_elsewhere(member.process)
+    return is_elsewhere(member.process) and not _said_its_end(member)
+
+
+def _said_its_end(member: Member) -> bool:
+    # What has told of its end needs no look where nobody can look: it would seem to live for ever.
+    return member.ended is not None and is_elsewhere(member.process)
 
 
 def _is_elsewhere(run: Run, members: Mapping[int, Member]) -> bool:

@@ -47,7 +47,7 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
     Neither the caller nor anything above it is ever among them, nor the run's supervisor.
     """
     table = identity.table()
-    spared = set(_climb(os.getpid(), table))
+    spared = set(lineage(os.getpid(), table))
     supervisor = run.supervisor.pid if run.supervisor and _is_in(table, run.supervisor) else None
     if supervisor is not None:
         spared.add(supervisor)
@@ -79,7 +79,7 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
 
 
 def _target(row: Row, role: str, ranks: Mapping[int, int], found: Iterable[int], table: Mapping[int, Row]) -> Target:
-    above = [pid for pid in _climb(row.process.pid, table) if pid in ranks]
+    above = [pid for pid in lineage(row.process.pid, table) if pid in ranks]
     return Target(
         row.process,
         role,
@@ -124,7 +124,8 @@ def _is_in(table: Mapping[int, Row], process: Process) -> bool:
     return process.pid in table and is_alive(process)
 
 
-def _climb(pid: int, table: Mapping[int, Row]) -> list[int]:
+def lineage(pid: int, table: Mapping[int, Row]) -> list[int]:
+    """Return the number of a process and of all above it, its parent's first."""
     line: list[int] = []
     while pid in table and pid not in line:
         line.append(pid)

@@ -309,7 +309,9 @@ class Supervisor:
             self._run.leader,
         )
         if self._orders.killed_by is not None:
-            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}")
+            outcome = self._orders.outcome
+            left = f"; {len(outcome.survivors)} left, see its events" if outcome and outcome.survivors else ""
+            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}{left}")
         return self._attributed(judgement)
 
     def _attributed(self, judgement: cause.Judgement) -> cause.Judgement:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
 
 import msgspec
+import pytest
+from harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.group import census
+from ddptop.agent.group import census, ladder, processes
+from ddptop.agent.identity import boot, namespace
 from ddptop.agent.rundir import Ended, Member, Process, RunDir, identify
+from ddptop.tui.cli import main
 
 GONE = Process(2**22 + 1, 1.0)
 """No process: beyond the largest number that Linux gives."""
@@ -79,3 +85,61 @@ def test_last_word_of_the_supervisor_wins(new_run: Callable[..., RunDir]) -> Non
     assert (census.settle(directory).state, census.survey(directory).cause) == ("failed", "as written")
     assert census.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks and 0 helpers ended, 0 left"
     assert msgspec.json.encode(directory.read()) == msgspec.json.encode(before)
+
+
+@pytest.fixture
+def undying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No signal reaches anybody, as where a process waits in the kernel or belongs to another user."""
+    monkeypatch.setattr(ladder, "send", lambda process, number: False)
+    monkeypatch.setattr(ladder, "_KILL_PATIENCE_S", 0.05)
+
+
+@pytest.mark.usefixtures("undying")
+def test_a_kill_with_survivors_does_not_call_the_run_killed(
+    new_run: Callable[..., RunDir],
+    python: Callable[..., subprocess.Popen[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shell verb fails, says which process is left and what to do, and the record has no end; nor when only a
+    helper is left, until that is gone too.
+    """
+    directory = new_run(supervisor=GONE, torchrun=GONE)
+    rank, helper = (python(SLEEP, directory.read().run_id) for _ in range(2))
+    until(lambda: len(processes.find(directory.read(), {})) == 2, "both carry the marker")
+    enlist(directory, 0, identify(rank.pid) or GONE)
+    enlist(directory, 1, identify(rank.pid) or GONE)
+    name = directory.name
+    monkeypatch.setattr("sys.argv", ["ddptop", "kill", name, "--grace", "0"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    said = capsys.readouterr().err
+    assert f"rank with pid {rank.pid}" in said
+    assert f"helper with pid {helper.pid}" in said
+    assert f"`ddptop kill {name}` tries again" in said
+    assert census.settle(directory).state == "running"
+    assert directory.read().ended_at_ns is None
+    with pytest.raises(ladder.Survived, match=f"rank 0: .*pid {rank.pid}"):
+        census.kill(directory, wire.Kill(1, 0, rank=0, who="ada"))
+    os.kill(rank.pid, signal.SIGKILL)
+    rank.wait()
+    assert census.settle(directory).state == "running"
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    os.kill(helper.pid, signal.SIGKILL)
+    helper.wait()
+    assert census.settle(directory).state == "killed"
+
+
+def test_what_a_kill_cannot_reach_is_a_survivor(
+    new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A rank that another container holds, and the process that the command was started from."""
+    directory = new_run(supervisor=GONE, torchrun=identify(os.getpid()))
+    enlist(directory, 0, identify(python(SLEEP).pid) or GONE)
+    enlist(directory, 1, Process(7, 1.0, boot(), namespace() + "0"))
+    with census.Claim.take(directory.path) or pytest.fail("somebody claims it"), pytest.raises(ladder.Survived) as left:
+        census.kill(directory, wire.Kill(1, 0, who="ada"))
+    assert f"torchrun with pid {os.getpid()} (this command was started from within it" in str(left.value)
+    assert "rank 1 with pid 7 (lives in another pid namespace" in str(left.value)
+    assert directory.read().ended_at_ns is None
