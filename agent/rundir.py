@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import marks, masking, private, records, removal
+from ddptop.agent import generations, marks, masking, private, records, removal
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
@@ -176,10 +176,15 @@ class RunDir:
         """Return the ranks that have reported, by rank, of the newest generation. Unreadable ones are left out.
 
         So are those that the run does not have.  Their addresses and logs are those of this directory, whatever
-        the records say: a reader connects to nothing that somebody else names.
+        the records say: a reader connects to nothing that somebody else names.  A generation that the run cannot have
+        is not believed, nor one that most of those that live know nothing of.
         """
+        most = None
         try:
-            world = self.read().world
+            run = self.read()
+            world = run.world
+            if run.launched:
+                most = generations.most(run, 1 << 31)
         except RunDirError:
             world = MOST_RANKS
         found = {}
@@ -188,15 +193,20 @@ class RunDir:
                 member = records.decode(private.read(file), Member)
             except (OSError, ValueError):
                 continue
-            if member.rank < world and file.stem == str(member.rank):
+            if member.rank >= world or (most is not None and member.generation > most):
+                continue
+            if file.stem == str(member.rank):
                 found[member.rank] = msgspec.structs.replace(
                     own_word(member),
                     pub=self.address(member.rank, "pub"),
                     cmd=self.address(member.rank, "cmd"),
                     log=None if member.log is None else str(self.rank_log(member.rank)),
                 )
-        newest = max((member.generation for member in found.values()), default=0)
-        return {rank: member for rank, member in sorted(found.items()) if member.generation == newest}
+        if len({member.generation for member in found.values()}) > 1:
+            claims = [(member.generation, is_alive(member.process)) for member in found.values()]
+            newest = generations.present(claims)
+            found = {rank: member for rank, member in found.items() if member.generation == newest}
+        return dict(sorted(found.items()))
 
     def write_member(self, member: Member) -> None:
         """Replace one rank's record."""
