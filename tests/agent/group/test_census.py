@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from harness import until
 from ddptop.agent import wire
 from ddptop.agent.group import census, ladder, processes
 from ddptop.agent.identity import boot, namespace
+from ddptop.agent.private import Hold
 from ddptop.agent.rundir import Ended, Member, Process, RunDir, identify
 from ddptop.tui.cli import main
 
@@ -138,8 +140,51 @@ def test_what_a_kill_cannot_reach_is_a_survivor(
     directory = new_run(supervisor=GONE, torchrun=identify(os.getpid()))
     enlist(directory, 0, identify(python(SLEEP).pid) or GONE)
     enlist(directory, 1, Process(7, 1.0, boot(), namespace() + "0"))
-    with census.Claim.take(directory.path) or pytest.fail("somebody claims it"), pytest.raises(ladder.Survived) as left:
+    hold = Hold.take(directory.path)
+    with pytest.raises(ladder.Survived) as left:
         census.kill(directory, wire.Kill(1, 0, who="ada"))
+    hold.release()
     assert f"torchrun with pid {os.getpid()} (this command was started from within it" in str(left.value)
     assert "rank 1 with pid 7 (lives in another pid namespace" in str(left.value)
     assert directory.read().ended_at_ns is None
+
+
+def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]) -> None:
+    """Processes out of sight are believed as long as anybody holds the run's folder, and no longer."""
+    unseen = Process(7, 1.0, boot(), namespace() + "0")
+    directory = new_run(supervisor=unseen, torchrun=unseen, state="running")
+    for rank in (0, 1):
+        enlist(directory, rank, unseen)
+    hold = Hold.take(directory.path)
+    found = census.settle(directory)
+    assert (found.state, found.supervised, found.alive) == ("running", True, (0, 1))
+    with pytest.raises(ladder.NotOurs, match="another pid namespace"):
+        census.kill(directory, wire.Kill(1, 0, who="ada"))
+    hold.release()
+    assert census.settle(directory).state == directory.read().state == "lost"
+
+
+def test_a_look_whether_a_folder_is_held_disturbs_nobody(new_run: Callable[..., RunDir]) -> None:
+    """While others look again and again, whoever takes hold of the folder gets it."""
+    path = new_run().path
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            Hold.is_free(path)
+            # In a folder that is always locked nobody gets in; those who look do so four times a second.
+            time.sleep(0.0005)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(200):
+            hold = Hold.take(path)
+            assert not Hold.is_free(path)
+            hold.release()
+    finally:
+        over.set()
+        for looker in lookers:
+            looker.join()
+    assert Hold.is_free(path)
