@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import tempfile
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -302,7 +303,9 @@ def _make_way(target: RunDir) -> None:
         old = target.read_own()
         if old.state in ENDED_STATES:
             # It says so a moment before its supervisor lets go of it.
-            removal.take_away(target, old.run_id, _LETS_GO_S)
+            # What stays of it has another name, and the next launch tries again.
+            with contextlib.suppress(removal.Remained):
+                removal.take_away(target, old.run_id, _LETS_GO_S)
             return
     except RunDirError as problem:
         raise RunDirError(f"{problem}; or choose another --name") from problem
@@ -436,16 +439,25 @@ def find(prefix: str) -> RunDir:
     raise RunDirError(f"run {prefix!r}: no such run; `ddptop ps` lists them")
 
 
-def prune() -> None:
-    """Remove all but the newest `KEEP_ENDED` ended runs, and what launches and removals that broke off have left."""
+def prune(keep: RunDir | None = None, measure: Callable[[Path], int] = lambda path: 0) -> dict[str, int]:
+    """Remove all but the newest `KEEP_ENDED` ended runs, and what launches and removals that broke off have left.
+
+    Return the names of the removed runs, with the size that `measure` gave of each; `keep` is not among them.
+    """
+    removed = {}
     for run in [run for run in runs() if _is_over(run)][KEEP_ENDED:]:
+        if keep is not None and run.path == keep.path:
+            continue
         with contextlib.suppress(RunDirError):
+            size = measure(run.path)
             remove(run)
+            removed[run.name] = size
     with os.scandir(base()) as entries:
         left = [entry for entry in islice(entries, MOST_ENTRIES) if _LEFT.fullmatch(entry.name)]
     for entry in left:
         if entry.is_dir(follow_symlinks=False):
             removal.clear_away(Path(entry.path))
+    return removed
 
 
 def _is_over(run: RunDir) -> bool:

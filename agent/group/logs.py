@@ -70,7 +70,7 @@ class Logs:
         if not self._told:
             self._told = True
             self._report(
-                f"nothing can be cut out of {path} ({problem.strerror}): it grows on, and the other logs become shorter",
+                f"nothing can be cut out of {path} ({problem.strerror}): it grows on; the other logs become shorter",
                 "warning",
             )
 

@@ -128,6 +128,8 @@ class Recorder:
         self._held_up = False
         self._said: set[str] = set()
         """Kinds of trouble that were reported."""
+        self._unremoved: set[str] = set()
+        """What was said of runs that could not be removed."""
         self._logs_due = self._all_due = 0.0
         # A daemon: a disk that hangs forever must not keep the supervisor from ending.
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
@@ -204,7 +206,7 @@ class Recorder:
             self._logs.keep_within(min(self._budget // _LOGS_SHARE, max(left, self._budget // _LEAST_LOGS_SHARE)))
         if self._all_bytes is not None and now >= self._all_due:
             self._all_due = now + ALL_S
-            room.make_room(self._all_bytes, self._report)
+            room.make_room(self._all_bytes, self._report, told=self._unremoved)
 
     @property
     def _room(self) -> int:
