@@ -28,7 +28,7 @@ from ddptop.agent.rundir import Run, RunDir
 from ddptop.agent.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI
-from ddptop.tui import settings
+from ddptop.tui import modules, settings
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
@@ -339,17 +339,10 @@ def target(request: Request) -> str:
 
 
 def _check_module(module: str) -> str:
-    path = list(sys.path)
-    sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as problem:
-        raise RequestError(f"no module {module!r}: {problem}; run it where its package can be imported") from problem
-    finally:
-        # What this process imports later is not to be found there.
-        sys.path[:] = path
-    if found is None:
-        raise RequestError(f"no module {module!r} here or in this environment; check its name and `cd` to its package")
+        modules.check(module, os.getcwd())
+    except modules.ModuleMissing as problem:
+        raise RequestError(str(problem)) from problem
     return module
 
 

@@ -447,9 +447,7 @@ def test_what_a_removal_leaves_is_told(base: Path, monkeypatch: pytest.MonkeyPat
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", refuse)
-        with pytest.raises(
-            RunDirError, match=r"removed, but .*/stays could not .*Operation not.*remove .*/\.x\."
-        ):
+        with pytest.raises(RunDirError, match=r"removed, but .*/stays could not .*Operation not.*remove .*/\.x\."):
             rundir.remove(run)
         assert rundir.runs() == []
         again = rundir.create(a_run("x", "finished"))
