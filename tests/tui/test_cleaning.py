@@ -20,6 +20,7 @@ from ddptop.agent import rundir
 from ddptop.agent.group import journal, supervisor
 from ddptop.agent.rundir import BASE_VARIABLE, Run, RunDir
 from ddptop.tui import cli, launch
+from ddptop.tui.verbs import cleaning
 
 DAY_S = 86_400
 
@@ -172,3 +173,15 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     assert said[0] in [event.text for event in journal.events(again.database)]
     assert launch.restart(oldest, tell=said.append).name == "oldest.3"
     assert len(said) == 1
+
+
+def test_a_run_that_has_taken_the_name_meanwhile_stays(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Between the table and the yes a run may end, go, and leave its name to another one: that one was not chosen."""
+    old = made("same", 3, size=4096)
+    (chosen,) = cleaning._named(["same"])
+    rundir.remove(old)
+    new = made("same", 1, size=4096)
+    assert cleaning._remove([chosen]) == ([], 1)
+    assert "another run has taken this name meanwhile" in capsys.readouterr().err
+    assert new.read().run_id != chosen.run.run_id
+    assert left() == ["same"]

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from harness import until
 from ddptop.agent import wire
 from ddptop.agent.group import census, ladder, processes
 from ddptop.agent.identity import boot, namespace
-from ddptop.agent.private import Hold
+from ddptop.agent.private import Claim, Hold
 from ddptop.agent.rundir import Ended, Member, Process, RunDir, identify
 from ddptop.tui.cli import main
 
@@ -188,3 +189,30 @@ def test_a_look_whether_a_folder_is_held_disturbs_nobody(new_run: Callable[..., 
         for looker in lookers:
             looker.join()
     assert Hold.is_free(path)
+
+
+def test_an_end_is_written_under_the_claim_alone(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while somebody else holds it, and not into the record of another run that has the name by then."""
+    directory = new_run(torchrun=GONE, supervisor=GONE)
+    for rank in (0, 1):
+        enlist(directory, rank, code=0)
+    claim = Claim.take(directory.path)
+    assert claim is not None
+    assert census.settle(directory).state == "finished"
+    assert directory.read().state == "starting"
+    claim.release()
+    take = Claim.take
+
+    def late(path: Path) -> Claim | None:
+        directory.update(run_id="another")
+        return take(path)
+
+    with monkeypatch.context() as patch:
+        before = directory.read().run_id
+        patch.setattr(Claim, "take", late)
+        census.settle(directory)
+    assert directory.read().state == "starting"
+    directory.update(run_id=before)
+    assert census.settle(directory).state == directory.read().state == "finished"

@@ -258,6 +258,19 @@ def test_logs_are_in_the_budget(context: zmq.Context, tmp_path: Path) -> None:
     assert (1 << 19) <= recording._room < (1 << 20) - (1 << 18)
 
 
+def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(context: zmq.Context, tmp_path: Path) -> None:
+    """The file never becomes smaller, so that together they keep within the budget; a share stays for the logs."""
+    budget = 8 << 20
+    log, database = tmp_path / "rank-0.log", tmp_path / "run.db"
+    recording = Recorder(context, database, 1, lambda text, level: None, budget=budget, logs=tmp_path)
+    for grown, most in ((6 << 20, 2 << 20), (9 << 20, 1 << 20)):
+        log.write_bytes(b"a line\n" * 1_000_000)
+        database.write_bytes(b"x" * grown)
+        recording._logs_due = 0.0
+        recording._look_after_room()
+        assert most // 2 <= sparse.allocated(log) <= most
+
+
 def test_a_full_disk_costs_steps_and_no_event(context: zmq.Context, tmp_path: Path) -> None:
     """On a file system without room the recorder says so once, goes on, and writes the events when there is room."""
     said: list[str] = []
