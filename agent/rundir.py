@@ -1,11 +1,12 @@
 """The run directory: who is in a run, where each of them listens, how it ended.
 
 One folder a run, `<base>/<run>/`, mode 0700, holding `run.json` (the run), `ranks/N.json`
-(one a rank, written by that rank alone), `logs/`, `run.db` (recorded by the supervisor)
+(one a rank, which that rank writes), `logs/`, `run.db` (recorded by the supervisor)
 and the sockets.  Files are replaced atomically, so that a reader never sees half of one.
-Each folder bears a mark of ours, and nothing without it is listed or removed: the base may be a folder in
-use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind removes that when the user's last session ends,
-which is the very moment a detached run must outlive.  Knows neither torch nor textual.
+Each folder bears a mark of ours, and nothing without it is listed or removed, but for what an older version has made
+in the default base: another base may be a folder in use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind
+removes that when the user's last session ends, which is the very moment a detached run must outlive.  Knows neither
+torch nor textual.
 """
 
 from __future__ import annotations

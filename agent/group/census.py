@@ -1,7 +1,7 @@
 """What is true of a run now, whoever looks after it: from its record, its ranks' records and the process table.
 
 A run's own record is the supervisor's word.  Where no supervisor lives (it was killed, or the
-job was started by hand), the processes decide, and the first to notice an end writes it down.
+job was started by hand), the processes decide, and the first to `settle` an end writes it down; an onlooker does not.
 """
 
 from __future__ import annotations

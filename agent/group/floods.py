@@ -1,4 +1,5 @@
-"""Which events are written: all of them, but a repeated one once with its number, and of a flood only the beginning.
+"""Which events are written: as long as there is room, all, but a repeated one once with its number and of a flood the
+beginning.
 
 A rank that has gone wrong may tell of the same thing ten times a second for a week, and a hostile one of a
 thousand things.  What is left out is counted, and the count stands among the events.  Knows no file.

@@ -1,8 +1,9 @@
-"""Find every process of a run, and nobody else's, and send it a signal.
+"""Find the processes of a run that can be seen from here, and nobody else's, and send them a signal.
 
 A process belongs to a run when it stands below torchrun, a rank or the supervisor, in a
 session that one of the first two leads, or when its owner is the run's and its environment
-carries the run's marker.  Right before a signal goes out, pid and start time are compared
+carries the run's marker.  What has left all of these is not found; the caller and what stands above it
+is left out.  Right before a signal goes out, pid and start time are compared
 again, through a pidfd where the platform has them.
 """
 

@@ -1,6 +1,6 @@
 """The memory of a run: a subscriber to every rank that writes the run's SQLite file.
 
-Payloads are stored as they came, one transaction a second and one for what the supervisor
+What ranks send is stored as it came but for events (`floods`), one transaction a second and one for what the supervisor
 adds, in a thread of its own: neither a slow nor a failing disk reaches supervision.  What a
 rank published before anybody listened is asked for.  The thread also keeps the run within its
 room on the disk: steps are thinned (`ring`), logs are cut (`logs`), ended runs go (`room`).
