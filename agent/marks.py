@@ -1,7 +1,7 @@
 """The mark of ours: a small file in the base and in each run directory that says who made it, and of which run.
 
 What does not bear it was made by somebody else, whatever it is called, and is neither listed nor
-touched.  Knows no records.
+touched; runs of versions that marked nothing are marked where they are met (see `rundir`).  Knows no records.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Mark(msgspec.Struct, frozen=True):
     format: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = FORMAT
     run_id: str = ""
     """Of the run whose folder it is."""
+    inode: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Of the folder that was marked, which a copy of it is not; 0 where that was not noted."""
 
 
 def read(folder: Path, kind: str) -> Mark | None:
@@ -41,12 +43,25 @@ def read(folder: Path, kind: str) -> Mark | None:
     return mark if mark.kind == kind else None
 
 
+def is_original(folder: Path, mark: Mark) -> bool:
+    """Say whether a folder is the one that was marked so, and no copy of it."""
+    return mark.inode == folder.lstat().st_ino
+
+
+def renew(folder: Path, mark: Mark) -> None:
+    """Mark a folder of ours as that one, where it is a copy or was marked before copies were told apart."""
+    if not is_original(folder, mark):
+        mark = msgspec.structs.replace(mark, inode=folder.lstat().st_ino)
+        private.replace(folder / NAME, msgspec.json.encode(mark))
+
+
 def write(folder: Path, mark: Mark) -> None:
-    """Mark a folder; what bears that name already stays.
+    """Mark a folder, that one and no copy of it; what bears that name already stays.
 
     Raises:
         OSError: nothing was written, or something else has the name.
     """
+    mark = msgspec.structs.replace(mark, inode=folder.stat().st_ino)
     descriptor = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, msgspec.json.encode(mark))

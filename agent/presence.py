@@ -1,6 +1,6 @@
 """That somebody lives in a run directory: a lock on it, and files that never look old.
 
-The supervisor and the agent of each rank are present from their beginning to their end.  Nobody removes
+The supervisor and the agent of each rank are present from their beginning to their end.  No ddptop removes
 the directory meanwhile, also where its record is gone; cleaners of the temporary directory either
 respect the lock (systemd-tmpfiles) or go by the age of the files (tmpwatch), which are touched now and
 then.  Nothing in here raises: a training goes on without.

@@ -12,12 +12,15 @@ import fcntl
 import os
 import stat
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, ClassVar, Final
 
 from ddptop.agent.text import Complaint
 
+_PROBE_S: Final = 0.02
+"""How long a folder may be locked by somebody who only looks whether it is held."""
 LARGEST_RECORD: Final = 1 << 20
 """Bytes of a record at most; what is larger was not written by us."""
 
@@ -178,11 +181,35 @@ class Hold:
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            deadline = time.monotonic() + _PROBE_S
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return cls(descriptor)
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(0.001)
         except OSError:
             os.close(descriptor)
             raise
-        return cls(descriptor)
+
+    @staticmethod
+    def is_free(path: Path) -> bool:
+        """Say whether nobody holds a folder, in whatever container; False where that cannot be known."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            # Let go at once: who takes hold meanwhile waits for longer than this takes.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        else:
+            return True
+        finally:
+            os.close(descriptor)
 
     def release(self) -> None:
         """Let go; a second time does nothing."""

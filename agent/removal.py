@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from ddptop.agent.rundir import RunDir
 
 
+class Remained(RunDirError):
+    """The run is gone, and its name is free; something of its files is still there."""
+
+
 def take_away(directory: RunDir, run_id: str, patience_s: float = 0.0) -> None:
     """Remove the directory of that run, whatever its state; wait so long for who is just about to let go of it.
 
     Raises:
         RunDirError: it is not ours, somebody looks after it or lives in it, or it cannot be removed.
+        Remained: its name is free, but not all of its files could be removed.
     """
     name, path = directory.name, directory.path
     deadline = time.monotonic() + patience_s
@@ -45,30 +50,58 @@ def take_away(directory: RunDir, run_id: str, patience_s: float = 0.0) -> None:
             # Nobody else removes it now, so that this is what goes.
             if directory.read_own().run_id != run_id:
                 raise RunDirError(f"run {name}: another run has taken the name meanwhile")
+            if (mark := directory.mark()) is not None:
+                # On a full disk what is left of a copy stays, and is told.
+                with contextlib.suppress(OSError):
+                    marks.renew(path, mark)
             path.rename(gone)
-            empty(gone)
+            if (problem := empty(gone)) is not None:
+                raise Remained(
+                    f"run {name}: removed, but {problem.filename or gone} could not be ({problem.strerror}); "
+                    f"remove {gone} yourself"
+                )
     except OSError as error:
         raise RunDirError(f"run {name}: {path} could not be removed ({error.strerror}); see its permissions") from error
 
 
-def empty(folder: Path) -> None:
-    """Remove a folder of ours, its mark last: what stays of it after a failure is still known for ours."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != marks.NAME:
-                os.unlink(entry.path)
-        if set(os.listdir(folder)) <= {marks.NAME}:
+def empty(folder: Path) -> OSError | None:
+    """Remove a folder of ours, its mark last: what stays of it after a failure is still known for ours.
+
+    Return the first failure, None where nothing is left.
+    """
+    failures: list[OSError] = []
+
+    try:
+        with os.scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    # All that can go has gone; what is left says why.
+                    shutil.rmtree(entry.path)
+                elif entry.name != marks.NAME:
+                    os.unlink(entry.path)
+            except FileNotFoundError:
+                continue
+            except OSError as problem:
+                failures.append(problem)
+        if not failures:
             (folder / marks.NAME).unlink(missing_ok=True)
             folder.rmdir()
+    except OSError as problem:
+        failures.append(problem)
+    return failures[0] if failures else None
 
 
 def clear_away(folder: Path) -> None:
-    """Remove a half made or half removed run directory that bears our mark and whose maker is dead."""
+    """Remove a half made or half removed run directory that bears our mark, is no copy, and whose maker is dead."""
     with contextlib.suppress(OSError, RunDirError):
         private.check_folder(folder, os.getuid(), "")
         if (mark := marks.read(folder, marks.RUN)) is None or mark.format > marks.FORMAT:
+            return
+        if not marks.is_original(folder, mark):
+            # A copy that the user has made, mark and all.
             return
         # Its maker holds it up to the moment that it bears its own name, and so does who removes it.
         if (claim := Claim.take(folder, to_remove=True)) is not None:

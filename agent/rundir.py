@@ -1,11 +1,12 @@
 """The run directory: who is in a run, where each of them listens, how it ended.
 
 One folder a run, `<base>/<run>/`, mode 0700, holding `run.json` (the run), `ranks/N.json`
-(one a rank, written by that rank alone), `logs/`, `run.db` (recorded by the supervisor)
+(one a rank, which that rank writes), `logs/`, `run.db` (recorded by the supervisor)
 and the sockets.  Files are replaced atomically, so that a reader never sees half of one.
-Each folder bears a mark of ours, and nothing without it is listed or removed: the base may be a folder in
-use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind removes that when the user's last session ends,
-which is the very moment a detached run must outlive.  Knows neither torch nor textual.
+Each folder bears a mark of ours, and nothing without it is listed or removed, but for what an older version has made
+in the default base: another base may be a folder in use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind
+removes that when the user's last session ends, which is the very moment a detached run must outlive.  Knows neither
+torch nor textual.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import os
 import re
 import secrets
 import tempfile
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from ddptop.agent import marks, masking, private, records, removal
+from ddptop.agent import generations, marks, masking, private, records, removal
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
@@ -176,10 +178,15 @@ class RunDir:
         """Return the ranks that have reported, by rank, of the newest generation. Unreadable ones are left out.
 
         So are those that the run does not have.  Their addresses and logs are those of this directory, whatever
-        the records say: a reader connects to nothing that somebody else names.
+        the records say: a reader connects to nothing that somebody else names.  A generation that the run cannot have
+        is not believed, nor one that most of those that live know nothing of.
         """
+        most = None
         try:
-            world = self.read().world
+            run = self.read()
+            world = run.world
+            if run.launched:
+                most = generations.most(run, 1 << 31)
         except RunDirError:
             world = MOST_RANKS
         found = {}
@@ -188,15 +195,20 @@ class RunDir:
                 member = records.decode(private.read(file), Member)
             except (OSError, ValueError):
                 continue
-            if member.rank < world and file.stem == str(member.rank):
+            if member.rank >= world or (most is not None and member.generation > most):
+                continue
+            if file.stem == str(member.rank):
                 found[member.rank] = msgspec.structs.replace(
                     own_word(member),
                     pub=self.address(member.rank, "pub"),
                     cmd=self.address(member.rank, "cmd"),
                     log=None if member.log is None else str(self.rank_log(member.rank)),
                 )
-        newest = max((member.generation for member in found.values()), default=0)
-        return {rank: member for rank, member in sorted(found.items()) if member.generation == newest}
+        if len({member.generation for member in found.values()}) > 1:
+            claims = [(member.generation, is_alive(member.process)) for member in found.values()]
+            newest = generations.present(claims)
+            found = {rank: member for rank, member in found.items() if member.generation == newest}
+        return dict(sorted(found.items()))
 
     def write_member(self, member: Member) -> None:
         """Replace one rank's record."""
@@ -292,7 +304,9 @@ def _make_way(target: RunDir) -> None:
         old = target.read_own()
         if old.state in ENDED_STATES:
             # It says so a moment before its supervisor lets go of it.
-            removal.take_away(target, old.run_id, _LETS_GO_S)
+            # What stays of it has another name, and the next launch tries again.
+            with contextlib.suppress(removal.Remained):
+                removal.take_away(target, old.run_id, _LETS_GO_S)
             return
     except RunDirError as problem:
         raise RunDirError(f"{problem}; or choose another --name") from problem
@@ -426,16 +440,25 @@ def find(prefix: str) -> RunDir:
     raise RunDirError(f"run {prefix!r}: no such run; `ddptop ps` lists them")
 
 
-def prune() -> None:
-    """Remove all but the newest `KEEP_ENDED` ended runs, and what launches and removals that broke off have left."""
+def prune(keep: RunDir | None = None, measure: Callable[[Path], int] = lambda path: 0) -> dict[str, int]:
+    """Remove all but the newest `KEEP_ENDED` ended runs, and what launches and removals that broke off have left.
+
+    Return the names of the removed runs, with the size that `measure` gave of each; `keep` is not among them.
+    """
+    removed = {}
     for run in [run for run in runs() if _is_over(run)][KEEP_ENDED:]:
+        if keep is not None and run.path == keep.path:
+            continue
         with contextlib.suppress(RunDirError):
+            size = measure(run.path)
             remove(run)
+            removed[run.name] = size
     with os.scandir(base()) as entries:
         left = [entry for entry in islice(entries, MOST_ENTRIES) if _LEFT.fullmatch(entry.name)]
     for entry in left:
         if entry.is_dir(follow_symlinks=False):
             removal.clear_away(Path(entry.path))
+    return removed
 
 
 def _is_over(run: RunDir) -> bool:

@@ -2,7 +2,8 @@
 
 Pure: who looks gathers the evidence (records, the process table, what it has heard, what the supervisor has
 recorded) and asks here. A state is said only from evidence: a rank that cannot be heard is silent, frozen or lost,
-and never `starting` once it has been seen to run; nothing that has ended is alive again.
+and not `starting` once it has been seen to run.  What has ended is not alive again, but for a rank whose own process
+denies the record of its end.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ STATES: Final = (
     "finished", "stopped", "failed", "killed", "lost",
 )  # fmt: skip
 """Every state of a run or a rank that is known here; a newer agent may say others. `frozen`: its processes are
-stopped where they stood; `stalled`: alive without progress; `silent`: no sign of life; `lost`: ended with nobody
-watching."""
+stopped where they stood; `stalled`: alive without progress; `silent`: no sign of life; `lost`: gone
+without a word on how it ended."""
 
 ENDED: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
 

@@ -18,7 +18,7 @@ import zmq
 from ddptop.agent import deadline, wire
 from ddptop.agent.caller import connect, readable
 from ddptop.agent.group import census, journal, processes, roster, succession
-from ddptop.agent.group.ladder import NotOurs
+from ddptop.agent.group.ladder import NotOurs, Survived
 from ddptop.agent.identity import is_stopped, may_live
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import Process, RunDir
@@ -140,6 +140,9 @@ class Endings:
         except NotOurs as refusal:
             self._note(command, f"refused: {refusal}", "warning")
             raise Refused(str(refusal)) from refusal
+        except Survived as left:
+            self._note(command, str(left), "error")
+            raise Refused(str(left)) from left
         # What a supervisor does it tells itself.
         self._note(command, done, "warning")
         return done
@@ -159,6 +162,9 @@ class Endings:
         while time.monotonic() < give_up and not consent.cancelled:
             state = census.survey(self._directory)
             if state.ended:
+                if processes.find(self._directory.read(), self._directory.members()):
+                    # Something has outlived the end that is recorded.
+                    return False
                 raise Refused(f"run {self._directory.name} is over already ({succession.meet(self._directory).state})")
             if state.supervised:
                 return True

@@ -15,7 +15,7 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ from ddptop.agent.rundir import Run, RunDir
 from ddptop.agent.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI
-from ddptop.tui import settings
+from ddptop.tui import modules, settings
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
@@ -41,6 +41,8 @@ _SETTINGS: Final = (
 """Fields of a run that its repetition takes over as they are."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS: Final = "DDPTOP_"
+_NAMED: Final = 5
+"""Runs that are named in one line."""
 
 
 class RequestError(Complaint):
@@ -73,8 +75,12 @@ class Request:
     """What the ranks' environment gets on top, each `KEY=VALUE`, or `KEY` to take the value from ours."""
 
 
-def launch(request: Request) -> RunDir:
-    """Start a run and return its directory, without waiting for its ranks.
+Tell = Callable[[str], None]
+"""Takes a line on what was done besides."""
+
+
+def launch(request: Request, tell: Tell = lambda line: None) -> RunDir:
+    """Start a run and return its directory, without waiting for its ranks; `tell` what was removed to make room.
 
     Raises:
         RequestError: the request cannot work.
@@ -93,7 +99,7 @@ def launch(request: Request) -> RunDir:
         given = variables(request.environment)
     except ValueError as problem:
         raise RequestError(str(problem)) from problem
-    succession.tidy()
+    removed = succession.tidy()
     name = request.name or rundir.suggest_name(
         request.program.rpartition(".")[2] if request.as_module else request.program
     )
@@ -123,7 +129,7 @@ def launch(request: Request) -> RunDir:
         max_restarts=request.max_restarts,
         owner=os.getuid(),
     )
-    return _start(run, request.who)
+    return _start(run, request.who, removed, tell)
 
 
 def check_on_term(on_term: str, start: str) -> None:
@@ -182,7 +188,7 @@ def variables(assignments: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> RunDir:
+def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell: Tell = lambda line: None) -> RunDir:
     """Start a run again with the settings of one that has ended; the old one and its history stay.
 
     The new run is called as the old one with a number behind it, counting up.
@@ -191,6 +197,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> Ru
         ended: the run to repeat.
         who: who asks, for the run's event list.
         resume: let the program go on from its checkpoint, where it is one of the catalogue's that can.
+        tell: takes a line on other runs that were removed to make room.
 
     Raises:
         RequestError: it has not ended, or cannot be repeated.
@@ -209,7 +216,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> Ru
             f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
         )
     _check_torch()
-    succession.tidy()
+    removed = succession.tidy(ended)
     fields = {name: getattr(old, name) for name in _SETTINGS}
     run = Run(
         **fields,
@@ -221,7 +228,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody") -> Ru
         launched=True,
         owner=os.getuid(),
     )
-    return _start(run, who)
+    return _start(run, who, removed, tell, ended)
 
 
 def refuse_to_resume(run: Run) -> str | None:
@@ -233,9 +240,14 @@ def refuse_to_resume(run: Run) -> str | None:
     return None
 
 
-def _start(run: Run, who: str) -> RunDir:
-    run = _with_room(run)
+def _start(run: Run, who: str, removed: dict[str, int], tell: Tell, keep: RunDir | None = None) -> RunDir:
+    run, more = _with_room(run, keep)
+    told = _removal(removed | more)
+    if told:
+        tell(told)
     directory = rundir.create(run)
+    if told:
+        journal.note(directory, wire.Event(run.created_at_ns, told, None, "info"))
     command = shlex.join((run.program, *masking.masked_words(run.arguments)))
     text = f"launched by {who}: {command}, world {run.world}"
     journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
@@ -248,14 +260,24 @@ def _start(run: Run, who: str) -> RunDir:
     return directory
 
 
-def _with_room(run: Run) -> Run:
-    """Return the run with the room that the settings give it, made where other runs take it."""
+def _with_room(run: Run, keep: RunDir | None) -> tuple[Run, dict[str, int]]:
+    """Return the run with the room that the settings give it, and the ended runs that were removed to make it."""
     try:
         storage = settings.load().storage
     except settings.SettingsError as problem:
         raise RequestError(str(problem)) from problem
-    room.make_room(storage.all_mib << 20, lambda text, level: None)
-    return msgspec.structs.replace(run, run_bytes=storage.run_mib << 20, all_bytes=storage.all_mib << 20)
+    removed = room.make_room(storage.all_mib << 20, keep=keep)
+    return msgspec.structs.replace(run, run_bytes=storage.run_mib << 20, all_bytes=storage.all_mib << 20), removed
+
+
+def _removal(removed: Mapping[str, int]) -> str:
+    """Say in one line which runs were removed, nothing where none was."""
+    if not removed:
+        return ""
+    names = sorted(removed)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    number = f"{len(names)} finished run" + ("" if len(names) == 1 else "s")
+    return f"removed {number}, {sum(removed.values()) / 2**20:,.0f} MiB: {', '.join(names[:_NAMED])}{more}"
 
 
 def _next_name(name: str) -> str:
@@ -317,17 +339,10 @@ def target(request: Request) -> str:
 
 
 def _check_module(module: str) -> str:
-    path = list(sys.path)
-    sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as problem:
-        raise RequestError(f"no module {module!r}: {problem}; run it where its package can be imported") from problem
-    finally:
-        # What this process imports later is not to be found there.
-        sys.path[:] = path
-    if found is None:
-        raise RequestError(f"no module {module!r} here or in this environment; check its name and `cd` to its package")
+        modules.check(module, os.getcwd())
+    except modules.ModuleMissing as problem:
+        raise RequestError(str(problem)) from problem
     return module
 
 

@@ -499,15 +499,16 @@ class Link:
             Refused: nothing was started.
         """
         directory = self.directory
+        told: list[str] = []
         with _refusing():
             self._check_run()
         try:
-            started = launch.restart(directory, resume=resume, who=self._who)
+            started = launch.restart(directory, resume=resume, who=self._who, tell=told.append)
         except (launch.RequestError, RunDirError) as problem:
             raise Refused(str(problem)) from problem
         if self.directory is directory:
             self._next = started
-        return f"started again as {started.name}"
+        return "; ".join([f"started again as {started.name}", *told])
 
     def close(self) -> None:
         """Close all sockets; the run does not notice."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ddptop.agent import states, wire
+from ddptop.agent import generations, states, wire
 from ddptop.agent.identity import Row
 from ddptop.agent.rundir import Member, Run
 from ddptop.agent.text import clean
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ddptop.tui.past import Past
 
 EVENTS = 500
-MOST_RESTARTS = 10_000
-"""No group is started anew so often between two looks: whoever says so is not believed."""
 ALL_IN_SIGHT = 8
 """In a larger group not every rank is drawn in every picture."""
 RENEWED_S = 1.0
@@ -98,7 +96,11 @@ class Store:
         self._verdict: Verdict | None = None
         self._generation = 0
         self._newest = 0
-        """The newest generation that any rank has reported for: its records may come later."""
+        """The newest generation that is known of, by the ranks' records or by their word: its steps may come later."""
+        self._recorded = False
+        """The ranks' records are known: what no record says yet, no rank begins by its word alone."""
+        self._early: dict[int, wire.Hello] = {}
+        """By rank, a greeting that came before the record of its generation was read; it comes once."""
         self._restarts: tuple[Restart, ...] = ()
         self._countdown = ""
         self.refused = 0
@@ -122,6 +124,8 @@ class Store:
                 if message.generation is not None and message.generation != self._newest:
                     # Late, of a process that another one has taken the place of.
                     return
+                if not self._is_possible(message.seq, now):
+                    return
                 model.beat, model.heard_at, model.met = message, now, True
                 self._judge.beat(message)
                 if self.past is not None:
@@ -132,7 +136,7 @@ class Store:
                 if model is None:
                     self.refused += 1
                     return
-                if generation == self._generation:
+                if generation == self._generation and all(self._is_possible(step.seq, now) for step in steps):
                     model.take(steps)
                     model.heard_at = now
             case wire.Summary():
@@ -141,7 +145,7 @@ class Store:
                 if model is None:
                     self.refused += 1
                     return
-                if message.generation == self._generation:
+                if message.generation == self._generation and self._is_possible(message.number, now):
                     if model.take_summary(message) and self._brief:
                         self._take_round(message)
                     model.heard_at = now
@@ -193,6 +197,8 @@ class Store:
             return
         self._follow(hello.generation, hello.started_at_ns / 1e9)
         if hello.generation != self._generation:
+            if heard and self._generation < hello.generation <= generations.most(self._run, self._newest):
+                self._early[hello.rank] = hello
             return
         model = self._ranks[hello.rank]
         if hello.protocol != wire.PROTOCOL and model.hello is None:
@@ -214,8 +220,11 @@ class Store:
         """Begin with the ranks of a new generation, where this is one: torchrun has started all of them anew."""
         if generation <= self._generation:
             return
-        if generation > self._newest + MOST_RESTARTS:
+        if generation > generations.most(self._run, self._newest):
             self.refused += 1
+            return
+        if generation > self._newest and self._recorded:
+            # Its record has not been read yet, or says something else.
             return
         if generation > self._newest:
             self._expect(generation)
@@ -299,10 +308,32 @@ class Store:
 
     def know_members(self, members: Mapping[int, Member]) -> None:
         """Take in the ranks' records."""
-        self._expect(max((member.generation for member in members.values()), default=0))
+        newest = max((member.generation for member in members.values()), default=0)
+        self._recorded = self._recorded or bool(members)
+        if members and newest < self._newest:
+            self._fall_back(newest)
+        self._expect(newest)
         for rank, member in members.items():
             if rank in self._ranks and member.generation == self._newest:
                 self._ranks[rank].member = member
+                early = self._early.get(rank)
+                if early is not None and early.generation == member.generation:
+                    self._greet(self._early.pop(rank), early.started_at_ns / 1e9, heard=True)
+
+    def _is_possible(self, seq: int, now: float) -> bool:
+        """Say whether a rank can have done so many steps; one that says more is not heard in this."""
+        possible = generations.can_reach(seq, now - self._run.created_at_ns / 1e9)
+        self.refused += not possible
+        return possible
+
+    def _fall_back(self, generation: int) -> None:
+        """Go back to a generation: whoever had claimed a newer one was alone with that."""
+        self._newest = generation
+        if self._generation > generation:
+            self._generation = generation
+            self._restarts = tuple(each for each in self._restarts if each.generation <= generation)
+            self._ranks = {rank: model.successor(model.last_step) for rank, model in self._ranks.items()}
+            self._begin_anew()
 
     def _expect(self, generation: int) -> None:
         """Await the ranks of a generation, where it is a new one: what those before said last tells nothing of them."""

@@ -1,7 +1,7 @@
 """What is true of a run now, whoever looks after it: from its record, its ranks' records and the process table.
 
 A run's own record is the supervisor's word.  Where no supervisor lives (it was killed, or the
-job was started by hand), the processes decide, and the first to notice an end writes it down.
+job was started by hand), the processes decide, and the first to `settle` an end writes it down; an onlooker does not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +19,8 @@ import msgspec
 
 from ddptop.agent import identity, states, wire
 from ddptop.agent.group import cause, ladder, processes
-from ddptop.agent.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped, may_live
-from ddptop.agent.private import Claim
+from ddptop.agent.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
+from ddptop.agent.private import Claim, Hold
 from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.text import clean_line
 
@@ -73,20 +73,21 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         RunDirError: the run has no readable record.
     """
     run = directory.read()
-    supervised = run.state not in ENDED_STATES and may_live(run.supervisor)
+    unseen = _Unseen(directory)
+    supervised = run.state not in ENDED_STATES and unseen.may_live(run.supervisor)
     if not supervised:
         # It may have ended and written its last word between our two looks.
         run = directory.read()
     known = directory.members() if members is None else members
     rows = {rank: identity.look(member.process) for rank, member in known.items() if rank not in heard}
     seen = {rank: row for rank, row in rows.items() if row is not None}
-    living = {rank for rank, member in known.items() if rank in heard or rank in seen or _may_train(member)}
+    living = {rank for rank, member in known.items() if rank in heard or rank in seen or unseen.may_train(member)}
     alive = tuple(rank for rank in known if rank in living)
     dead = tuple(rank for rank in known if rank not in living)
     if not supervised and run.supervisor is not None and run.torchrun is None and run.state not in ENDED_STATES:
         # The supervisor may have been killed between the start of torchrun and the note of it.
         run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
-    torchrun = may_live(run.torchrun)
+    torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
     def census(state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None) -> Census:
@@ -94,11 +95,11 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
 
     if run.state in ENDED_STATES:
         return census(run.state, run.exit_code, run.cause, run.cause_rank)
-    unseen = ELSEWHERE if _is_elsewhere(run, known) else None
+    where = ELSEWHERE if unseen.holds_all(run, known) else None
     if supervised:
-        return census(run.state, why=unseen)
+        return census(run.state, why=where)
     if torchrun or alive:
-        return census(states.of_reports(known, run.world), why=unseen)
+        return census(states.of_reports(known, run.world), why=where)
     nobody = run.torchrun is None and not known
     if nobody and run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_PATIENCE_S * 1e9:
         return census("starting")
@@ -106,6 +107,9 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         said = cause.last_line(cause.tail(directory.supervisor_log))
         return census("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
     if run.killed_by is not None:
+        if processes.find(run, known):
+            # A helper has outlived its rank: it is not killed yet, and can be killed once more.
+            return census(states.of_reports(known, run.world))
         # Whoever ended it was ended at that, too.
         return census("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
     # What a rank wrote at its end decides, and a list known before may lack it.
@@ -157,9 +161,11 @@ def kill(
 
     Raises:
         ladder.NotOurs: there is no such rank or process, or it is over; or nothing of the run is visible here.
+        ladder.Survived: something would not die, or cannot be reached from here. The run is not called over then.
     """
     run, members = directory.read(), directory.members()
-    if _is_elsewhere(run, members):
+    unseen = _Unseen(directory)
+    if unseen.holds_all(run, members):
         raise ladder.NotOurs(f"run {run.run} {ELSEWHERE}; `ddptop kill {run.run}` has to be run in that one")
     process = None if command.pid is None else Process(command.pid, command.started or 0.0, boot())
     if command.signal is not None:
@@ -167,10 +173,10 @@ def kill(
         return ladder.deliver(targets, command.signal)
     if process is not None:
         outcome = ladder.end_process(directory, run, process, command.grace_s, progress, countdown)
-        return outcome.text_of(process)
+        return _ended(run, outcome, outcome.text_of(process))
     if command.rank is not None:
         outcome = ladder.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
-        return f"rank {command.rank}: {outcome.text}"
+        return _ended(run, outcome, f"rank {command.rank}: {outcome.text}")
     over = survey(directory)
     who = clean_line(command.who, 100)
     if not over.ended:
@@ -181,9 +187,13 @@ def kill(
     claim = None if over.supervised else _claim(directory)
     try:
         outcome = ladder.end(directory, run, command.grace_s, progress, countdown)
-        if over.supervised:
+        outcome = _with_survivors(outcome, _out_of_reach(run, directory.members(), unseen, outcome.left))
+        if over.supervised and not outcome.survivors:
             _dismiss(directory, run.supervisor, progress)
             claim = _claim(directory)
+            if run.supervisor is not None and unseen.may_live(run.supervisor):
+                outcome = _with_survivors(outcome, {"supervisor": run.supervisor})
+        _ended(run, outcome, outcome.text)
         if not over.ended:
             _write_end(directory, f"killed by {who}" if who else "killed")
             return outcome.text
@@ -191,6 +201,45 @@ def kill(
         if claim is not None:
             claim.release()
     return f"already {settle(directory).state}: {outcome.text}"
+
+
+def _ended(run: Run, outcome: ladder.Outcome, text: str) -> str:
+    """Return what was done; raise `ladder.Survived` where something is left."""
+    if outcome.survivors:
+        raise ladder.Survived(
+            f"{text}; not all of it has ended: `ddptop kill {run.run}` tries again (another user's process only as "
+            "that user or root, another container's only in there)"
+        )
+    return text
+
+
+def _with_survivors(outcome: ladder.Outcome, others: Mapping[str, Process]) -> ladder.Outcome:
+    found = [f"{name} with pid {process.pid} ({_why_left(process)})" for name, process in others.items()]
+    return replace(outcome, survivors=(*outcome.survivors, *found))
+
+
+def _why_left(process: Process) -> str:
+    if is_elsewhere(process):
+        return ELSEWHERE
+    above = process.pid in processes.lineage(os.getpid(), identity.table())
+    return "this command was started from within it, and ends nobody above itself" if above else "too slow to go"
+
+
+def _out_of_reach(
+    run: Run, members: Mapping[int, Member], unseen: _Unseen, told: Collection[int]
+) -> dict[str, Process]:
+    """Return by name what of the run may live and is none of those `told`: above this process, or in a container."""
+    found = {} if run.torchrun is None else {run.leader: run.torchrun}
+    found |= {
+        f"rank {rank}": each.process
+        for rank, each in members.items()
+        if is_alive(each.process) or unseen.may_train(each)
+    }
+    return {
+        name: process
+        for name, process in found.items()
+        if unseen.may_live(process) and (is_elsewhere(process) or process.pid not in told)
+    }
 
 
 def _dismiss(directory: RunDir, supervisor: Process | None, progress: ladder.Progress) -> None:
@@ -216,17 +265,36 @@ def _write_end(directory: RunDir, why: str) -> None:
             directory.remove_sockets()
 
 
-def _may_train(member: Member) -> bool:
-    """Say whether a rank whose process cannot be seen from here may still train."""
-    # What has told of its end needs no look: a process out of sight would seem to live for ever.
-    return member.ended is None and is_elsewhere(member.process)
+class _Unseen:
+    """What is known of the processes of a run that cannot be seen from here: whether anybody holds its folder."""
 
+    def __init__(self, directory: RunDir) -> None:
+        self._path = directory.path
+        self._is_free: bool | None = None
 
-def _is_elsewhere(run: Run, members: Mapping[int, Member]) -> bool:
-    """Say whether the run belongs to another pid namespace, all of it: a supervisor here sees its ranks."""
-    found = [run.supervisor, run.torchrun, *(member.process for member in members.values())]
-    known = [process for process in found if process is not None]
-    return bool(known) and all(map(is_elsewhere, known))
+    def _may_live(self, process: Process | None) -> bool:
+        """Say whether a process lives in another pid namespace, as far as is known here."""
+        if not is_elsewhere(process):
+            return False
+        if self._is_free is None:
+            # Each rank and the supervisor hold it as long as they live, and a container that is killed lets go.
+            self._is_free = Hold.is_free(self._path)
+        return not self._is_free
+
+    def may_live(self, process: Process | None) -> bool:
+        """Say whether a process lives, or may well do so out of sight."""
+        return is_alive(process) or self._may_live(process)
+
+    def may_train(self, member: Member) -> bool:
+        """Say whether a rank whose process cannot be seen from here may still train."""
+        # What has told of its end needs no look: its process would seem to live as long as others hold the folder.
+        return member.ended is None and self._may_live(member.process)
+
+    def holds_all(self, run: Run, members: Mapping[int, Member]) -> bool:
+        """Say whether the whole run belongs to another pid namespace: a supervisor here sees its ranks."""
+        found = [run.supervisor, run.torchrun, *(member.process for member in members.values())]
+        known = [process for process in found if process is not None]
+        return bool(known) and all(map(self._may_live, known))
 
 
 def _claim(directory: RunDir) -> Claim | None:

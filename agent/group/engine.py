@@ -1,6 +1,7 @@
 """torchrun: its command line, and the process itself.
 
-ddptop spawns no ranks itself: torchrun does all spawning, rendezvous and restarting.  Knows
+ddptop spawns no ranks itself: torchrun does spawning, rendezvous and restarting, or the program where it is one
+that spawns its own ranks, which is then started in torchrun's place.  Knows
 how to start it and how to take it over, not what becomes of a run.
 """
 

@@ -1,4 +1,5 @@
-"""Which events are written: all of them, but a repeated one once with its number, and of a flood only the beginning.
+"""Which events are written: as long as there is room, all, but a repeated one once with its number and of a flood the
+beginning.
 
 A rank that has gone wrong may tell of the same thing ten times a second for a week, and a hostile one of a
 thousand things.  What is left out is counted, and the count stands among the events.  Knows no file.
@@ -17,7 +18,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.group import recording
 from ddptop.agent.group.recording import Row
-from ddptop.agent.text import clean, shorten
+from ddptop.agent.text import clean, clean_line, shorten
 
 REPEAT_S: Final = 60.0
 """An event that comes again within this, and was not done by somebody, is counted and not written again."""
@@ -29,6 +30,8 @@ OWN_AT_ONCE: Final = 20_000
 """The same for what the supervisor tells: what was done with the run, and what became of its ranks."""
 _LONGEST_TEXT: Final = 4096
 """Bytes."""
+_LONGEST_LINE: Final = 400
+"""Characters of an event that a reader takes in; see `agent.incoming.Line`."""
 _LONGEST_NAME: Final = 200
 _REMEMBERED: Final = 1_000
 """Events that a repeat is looked for among."""
@@ -84,7 +87,7 @@ class Flood:
         Args:
             event: what has happened, as `sound` leaves it.
             source: whose allowance it is counted against.
-            full: whether there is no more room for events of ranks.
+            full: whether there is no more room for events of this source.
         """
         now = self._clock()
         key = (source, event.rank, event.level, event.text, event.who)
@@ -93,7 +96,7 @@ class Flood:
             before.times, before.last_at, before.changed = before.times + 1, now, True
             self._recent.move_to_end(key)
             return []
-        if not self._may(source, now) or (full and source != SUPERVISOR):
+        if not self._may(source, now) or full:
             self._allowances[source].omitted += 1
             return []
         payload = wire.encode(event)
@@ -129,8 +132,10 @@ def _counted(written: _Written) -> list[Row]:
     if not written.changed:
         return []
     written.changed = False
-    text = f"{written.event.text} ({written.times:,} times within a minute of each other)"
-    payload = wire.encode(msgspec.structs.replace(written.event, text=text))
+    times = f" ({written.times:,} times within a minute of each other)"
+    # Whoever reads it cuts it off at its limit, and the number stands last.
+    text = clean_line(written.event.text, _LONGEST_LINE - len(times))
+    payload = wire.encode(msgspec.structs.replace(written.event, text=text + times))
     row = recording.rewritten(written.payload, payload)
     written.payload = payload
     return [row]

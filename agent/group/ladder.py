@@ -1,7 +1,7 @@
 """End what belongs to a run, rung by rung: TERM, a grace period, KILL, and a count of who survives.
 
-Who belongs to it is asked again on every rung: whoever forks while being ended leaves nobody
-behind.  Also single signals, for those who want no ladder.
+Who belongs to it is asked again and again: what a process forks while it is being ended is ended too.  What is
+still there some seconds after the KILL is named as a survivor.  Also single signals, for those who want no ladder.
 """
 
 from __future__ import annotations
@@ -31,11 +31,18 @@ _LOOK_S: Final = 0.03
 _STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 
 FOR_ALL: Final = frozenset({signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT})
-"""Signals that no program can handle or miss: half a group killed or stopped is of no use, so helpers get them too."""
+"""Signals whose effect no program can refuse: half a group killed or stopped is of no use, so helpers get them too.
+
+A program may handle SIGCONT, but goes on all the same.
+"""
 
 
 class NotOurs(ValueError):
     """What was to be ended is not there, or is none of the run's; one line for the user."""
+
+
+class Survived(Exception):
+    """Something was asked to end and has not; one line for the user, with what is left and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class Outcome:
     """Data workers and all other children."""
     survivors: tuple[str, ...] = ()
     """One text each: which process, and why it is still there."""
+    left: frozenset[int] = frozenset()
+    """Their numbers."""
 
     @property
     def text(self) -> str:
@@ -246,7 +255,7 @@ def _climb(
     left = {target.process for target in targets}
     ended = [target.role for process, target in seen.items() if process not in left]
     survivors = tuple(f"{_who(target)} ({_why(target)})" for target in targets)
-    return Outcome(ended.count("rank"), ended.count("helper"), survivors)
+    return Outcome(ended.count("rank"), ended.count("helper"), survivors, frozenset(process.pid for process in left))
 
 
 def _note(targets: list[Target], seen: dict[Process, Target]) -> list[Target]:

@@ -6,6 +6,7 @@ said last stay.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Sequence
@@ -19,7 +20,8 @@ _LEAST_BYTES: Final = 32 << 10
 _LOWER: Final = 0.75
 """They are cut down to this part of their share, so that it is not done again at once."""
 _MOST_FILES: Final = 100_000
-_IMPOSSIBLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EROFS)
+_IMPOSSIBLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
+"""What is wrong with the file system, and so with every log."""
 
 
 class Logs:
@@ -28,7 +30,7 @@ class Logs:
     def __init__(self, folder: Path, report: Callable[[str, str], None]) -> None:
         self._folder = folder
         self._report = report
-        self._refused = False
+        self._refused = self._told = False
         self.bytes = 0
         """What they take on the disk, as last seen."""
 
@@ -43,22 +45,34 @@ class Logs:
             if size > highest:
                 try:
                     self.bytes -= sparse.cut(path, highest)
+                except FileNotFoundError:
+                    continue
                 except OSError as problem:
                     if problem.errno in _IMPOSSIBLE:
                         self._say(share, problem)
                         return
+                    self._say_of_one(path, problem)
 
     def _sizes(self) -> dict[Path, int]:
         found: dict[Path, int] = {}
         try:
             with os.scandir(self._folder) as entries:
                 for entry, _ in zip(entries, range(_MOST_FILES), strict=False):
-                    if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):
-                        found[Path(entry.path)] = entry.stat(follow_symlinks=False).st_blocks * 512
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):
+                            found[Path(entry.path)] = entry.stat(follow_symlinks=False).st_blocks * 512
         except OSError:
             # The folder is on its way out, or cannot be read; there is nothing to be done about its logs.
             return found
         return found
+
+    def _say_of_one(self, path: Path, problem: OSError) -> None:
+        if not self._told:
+            self._told = True
+            self._report(
+                f"nothing can be cut out of {path} ({problem.strerror}): it grows on; the other logs become shorter",
+                "warning",
+            )
 
     def _say(self, share: int, problem: OSError) -> None:
         self._refused = True

@@ -1,8 +1,9 @@
-"""Find every process of a run, and nobody else's, and send it a signal.
+"""Find the processes of a run that can be seen from here, and nobody else's, and send them a signal.
 
 A process belongs to a run when it stands below torchrun, a rank or the supervisor, in a
 session that one of the first two leads, or when its owner is the run's and its environment
-carries the run's marker.  Right before a signal goes out, pid and start time are compared
+carries the run's marker.  What has left all of these is not found; the caller and what stands above it
+is left out.  Right before a signal goes out, pid and start time are compared
 again, through a pidfd where the platform has them.
 """
 
@@ -47,7 +48,7 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
     Neither the caller nor anything above it is ever among them, nor the run's supervisor.
     """
     table = identity.table()
-    spared = set(_climb(os.getpid(), table))
+    spared = set(lineage(os.getpid(), table))
     supervisor = run.supervisor.pid if run.supervisor and _is_in(table, run.supervisor) else None
     if supervisor is not None:
         spared.add(supervisor)
@@ -79,7 +80,7 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
 
 
 def _target(row: Row, role: str, ranks: Mapping[int, int], found: Iterable[int], table: Mapping[int, Row]) -> Target:
-    above = [pid for pid in _climb(row.process.pid, table) if pid in ranks]
+    above = [pid for pid in lineage(row.process.pid, table) if pid in ranks]
     return Target(
         row.process,
         role,
@@ -124,7 +125,8 @@ def _is_in(table: Mapping[int, Row], process: Process) -> bool:
     return process.pid in table and is_alive(process)
 
 
-def _climb(pid: int, table: Mapping[int, Row]) -> list[int]:
+def lineage(pid: int, table: Mapping[int, Row]) -> list[int]:
+    """Return the number of a process and of all above it, its parent's first."""
     line: list[int] = []
     while pid in table and pid not in line:
         line.append(pid)

@@ -1,6 +1,6 @@
 """The memory of a run: a subscriber to every rank that writes the run's SQLite file.
 
-Payloads are stored as they came, one transaction a second and one for what the supervisor
+What ranks send is stored as it came but for events (`floods`), one transaction a second and one for what the supervisor
 adds, in a thread of its own: neither a slow nor a failing disk reaches supervision.  What a
 rank published before anybody listened is asked for.  The thread also keeps the run within its
 room on the disk: steps are thinned (`ring`), logs are cut (`logs`), ended runs go (`room`).
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import zmq
 
-from ddptop.agent import wire
+from ddptop.agent import generations, wire
 from ddptop.agent.group import recording, room
 from ddptop.agent.group.floods import SUPERVISOR, Flood, Source, sound
 from ddptop.agent.group.logs import Logs
@@ -116,6 +116,8 @@ class Recorder:
         """Addresses subscribed to; the rank of a new generation takes over that of the old one."""
         self._generation = 0
         """The newest one followed; a rank cannot begin another by itself."""
+        self._reached: dict[int, tuple[int, float]] = {}
+        """By rank, the number of the last record taken in, and when that was: the next cannot be any far ahead."""
         self._fills: dict[int, _Fill] = {}
         self._newest: dict[int, tuple[int, int]] | None = None
         """Generation and number of the last record kept, by rank."""
@@ -126,6 +128,8 @@ class Recorder:
         self._held_up = False
         self._said: set[str] = set()
         """Kinds of trouble that were reported."""
+        self._unremoved: set[str] = set()
+        """What was said of runs that could not be removed."""
         self._logs_due = self._all_due = 0.0
         # A daemon: a disk that hangs forever must not keep the supervisor from ending.
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
@@ -202,7 +206,7 @@ class Recorder:
             self._logs.keep_within(min(self._budget // _LOGS_SHARE, max(left, self._budget // _LEAST_LOGS_SHARE)))
         if self._all_bytes is not None and now >= self._all_due:
             self._all_due = now + ALL_S
-            room.make_room(self._all_bytes, self._report)
+            room.make_room(self._all_bytes, self._report, told=self._unremoved)
 
     @property
     def _room(self) -> int:
@@ -214,7 +218,9 @@ class Recorder:
         with contextlib.suppress(queue.Empty):
             while True:
                 member = self._newcomers.get_nowait()
-                self._generation = max(self._generation, member.generation)
+                if member.generation != self._generation:
+                    self._generation = member.generation
+                    self._reached.clear()
                 try:
                     if member.pub not in self._heard:
                         listener.connect(member.pub)
@@ -234,6 +240,9 @@ class Recorder:
         if not member.cmd:
             return
         generation, seq = self._kept.get(member.rank, recording.NOTHING)
+        if generation > member.generation:
+            # No record of the rank says so: it was never of that generation.
+            self._kept[member.rank] = generation, seq = recording.NOTHING
         asking = self._context.socket(zmq.DEALER)
         asking.linger = 0
         asking.setsockopt(zmq.MAXMSGSIZE, wire.MAX_MESSAGE_BYTES)
@@ -269,8 +278,18 @@ class Recorder:
     def _fresh(self, steps: wire.Steps, payload: bytes) -> list[recording.Row]:
         """Return the row of a batch, nothing where all of it is kept already, or where the file takes no more now."""
         newest = max(step.seq for step in steps.steps)
+        if steps.generation != self._generation:
+            # Of a rank that has just begun anew: what it keeps is asked for as soon as its record is read.
+            return []
         if (steps.generation, newest) <= self._kept.get(steps.rank, recording.NOTHING):
             return []
+        now = time.monotonic()
+        # Of a rank that was not heard yet only this is known: no process is older than the machine.
+        reached, at = self._reached.get(steps.rank, (0, 0.0))
+        if not generations.can_reach(newest, now - at, reached):
+            self.refused += 1
+            return []
+        self._reached[steps.rank] = newest, now
         self._kept[steps.rank] = (steps.generation, newest)
         if self._held_up:
             self.skipped += 1

@@ -41,26 +41,54 @@ def size_of(path: Path) -> int:
     return total
 
 
-def make_room(most: int, report: Callable[[str, str], None]) -> None:
-    """Remove the oldest ended runs until all runs of this user together take at most so many bytes."""
+def make_room(
+    most: int,
+    report: Callable[[str, str], None] = lambda text, level: None,
+    *,
+    keep: RunDir | None = None,
+    told: set[str] | None = None,
+) -> dict[str, int]:
+    """Remove the oldest ended runs until all runs of this user together take at most so many bytes.
+
+    Args:
+        most: the bytes.
+        report: takes text and level of what was removed, and of what could not be.
+        keep: a run that is not removed.
+        told: what could not be removed and was reported already, from call to call; it is not reported again.
+
+    Returns:
+        The names of the removed runs, with the bytes that each took.
+    """
+    removed: dict[str, int] = {}
     try:
         directories = rundir.runs()
     except (OSError, RunDirError):
-        return
+        return removed
     sizes = {directory.path: size_of(directory.path) for directory in directories}
     total = sum(sizes.values())
+    told = set() if told is None else told
+    problems = set()
     # The newest first: the first ended one stays.
     for directory in reversed(_ended(directories)[1:]):
         if total <= most:
-            return
+            break
+        if keep is not None and directory.path == keep.path:
+            continue
         size = sizes[directory.path]
         try:
             rundir.remove(directory)
         except (OSError, RunDirError) as problem:
-            report(f"run {directory.name} was not removed to make room: {problem}", "warning")
+            text = f"run {directory.name} was not removed to make room: {problem}"
+            problems.add(text)
+            if text not in told:
+                report(text, "warning")
             continue
         total -= size
+        removed[directory.name] = size
         report(f"run {directory.name} was removed: all runs together took more than {most / 2**20:,.0f} MiB", "info")
+    told.clear()
+    told.update(problems)
+    return removed
 
 
 def _ended(directories: Iterable[RunDir]) -> list[RunDir]:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Final
 
 from ddptop.agent import rundir
-from ddptop.agent.group import census, processes, supervisor
+from ddptop.agent.group import census, processes, room, supervisor
 from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
 
 _AGAIN_S: Final = 3.0
@@ -44,12 +44,15 @@ def meet(
     return now
 
 
-def tidy() -> None:
-    """Write down the end of every run that has ended unseen, and remove the oldest ended ones."""
+def tidy(keep: RunDir | None = None) -> dict[str, int]:
+    """Write down the end of every run that has ended unseen, and remove the oldest ended ones but `keep`.
+
+    Return the names of the removed runs, with the bytes that each took.
+    """
     for run in rundir.runs():
         with contextlib.suppress(RunDirError):
             meet(run)
-    rundir.prune()
+    return rundir.prune(keep, room.size_of)
 
 
 def _is_due(directory: RunDir) -> bool:

@@ -3,7 +3,7 @@
 It publishes the run's state, watches the ranks die, records, and obeys `wire.Kill`.  The
 training does not depend on it: torchrun and the ranks write to files, are in a session of
 their own, and go on when this process ends, however it ends.  Another one then takes over
-(`succession`), and finds all it needs in the run directory; a lock keeps two from doing so.
+(`succession`), and finds all but torchrun's exit status in the run directory; a lock keeps two from doing so.
 """
 
 from __future__ import annotations
@@ -309,7 +309,9 @@ class Supervisor:
             self._run.leader,
         )
         if self._orders.killed_by is not None:
-            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}")
+            outcome = self._orders.outcome
+            left = f"; {len(outcome.survivors)} left, see its events" if outcome and outcome.survivors else ""
+            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}{left}")
         return self._attributed(judgement)
 
     def _attributed(self, judgement: cause.Judgement) -> cause.Judgement:

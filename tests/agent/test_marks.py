@@ -411,6 +411,51 @@ def test_a_removal_that_is_killed_halfway_is_finished_by_the_next(base: Path) ->
     assert sorted(path.name for path in base.iterdir()) == [marks.NAME, "a"]
 
 
+def test_a_copy_that_is_called_like_a_leftover_is_not_removed(base: Path) -> None:
+    """It bears the mark as the run does that it was made of; only the folder that was marked is ours."""
+    run = rundir.create(a_run("x", "finished"))
+    copy = base / ".x.20240101"
+    subprocess.run(["cp", "-a", run.path, copy], check=True)
+    rundir.prune()
+    assert (copy / "run.json").exists()
+    # One that was copied as a whole is a run like any other, and its removal, broken off, is finished.
+    moved = base / "moved"
+    subprocess.run(["cp", "-a", run.path, moved], check=True)
+    rundir.remove(run)
+    moved.rename(run.path)
+    code = (
+        "import os, shutil\n"
+        "from ddptop.agent import rundir\n"
+        "shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+        "rundir.remove(rundir.find('x'))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    rundir.prune()
+    assert sorted(path.name for path in base.iterdir()) == [marks.NAME, copy.name]
+
+
+def test_what_a_removal_leaves_is_told(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's name is free, the message names the file and the folder, and the next one finishes it."""
+    run = rundir.create(a_run("x", "finished"))
+    (run.path / "stays").touch()
+    unlink = os.unlink
+
+    def refuse(path: str, **more: int) -> None:
+        if os.path.basename(path) == "stays":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        unlink(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        with pytest.raises(RunDirError, match=r"removed, but .*/stays could not .*Operation not.*remove .*/\.x\."):
+            rundir.remove(run)
+        assert rundir.runs() == []
+        again = rundir.create(a_run("x", "finished"))
+        assert rundir.create(a_run("x")).path == again.path
+    rundir.prune()
+    assert sorted(path.name for path in base.iterdir()) == [marks.NAME, "x"]
+
+
 ANY_JSON = st.recursive(
     st.none()
     | st.booleans()

@@ -126,6 +126,30 @@ def test_a_file_system_that_cannot_do_it_is_said_once(tmp_path: Path, monkeypatc
     assert sparse.allocated(tmp_path / "rank-0.log") >= size
 
 
+def test_a_log_that_cannot_be_cut_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are cut, then and later, also as they grow; one event names the one that is not."""
+    cut = sparse.cut
+
+    def refuse(path: Path, keep: int) -> int:
+        if path.name == "rank-0.log":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return cut(path, keep)
+
+    monkeypatch.setattr(sparse, "cut", refuse)
+    for rank in range(3):
+        written(tmp_path / f"rank-{rank}.log")
+    said: list[str] = []
+    kept = Logs(tmp_path, lambda text, level: said.append(text))
+    for _ in range(2):
+        kept.keep_within(128 << 10)
+        for rank in (1, 2):
+            assert sparse.allocated(tmp_path / f"rank-{rank}.log") <= 64 << 10
+            with (tmp_path / f"rank-{rank}.log").open("ab") as log:
+                log.write(b"more\n" * (100 << 10))
+    assert len(said) == 1
+    assert "rank-0.log (Permission denied)" in said[0]
+
+
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50), st.integers(0, 10**10))
 def test_the_level_uses_the_share_and_no_more(sizes: list[int], total: int) -> None:
     """Cut down to it, all together take the share, but for what the division leaves."""

@@ -17,8 +17,10 @@ import pytest
 from harness import DDPTOP
 
 from ddptop.agent import rundir
+from ddptop.agent.group import journal, supervisor
 from ddptop.agent.rundir import BASE_VARIABLE, Run, RunDir
-from ddptop.tui import cli
+from ddptop.tui import cli, launch
+from ddptop.tui.verbs import cleaning
 
 DAY_S = 86_400
 
@@ -149,3 +151,37 @@ def test_ps_says_the_size(base: Path, command: Callable[..., Done]) -> None:
     assert 3 << 20 <= row["size_bytes"] <= (3 << 20) + (64 << 10)
     header, line = command("ps").stdout.splitlines()
     assert header.index("SIZE") == line.index("3 MiB")
+
+
+def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where runs have to go for room, the repeated one stays though it is the oldest, and one line names the others."""
+    monkeypatch.setattr(supervisor, "start", lambda directory: None)
+    monkeypatch.setattr(rundir, "KEEP_ENDED", 3)
+    monkeypatch.setattr(
+        launch.settings, "load", lambda: launch.settings.Settings(storage=launch.settings.Storage(all_mib=8))
+    )
+    for days in range(1, 5):
+        made(f"old-{days}", days, size=6 << 20 if days == 2 else 1 << 20)
+    oldest = made("oldest", 9)
+    oldest.update(launched=True, cwd=str(tmp_path), command=("x",))
+    said: list[str] = []
+    again = launch.restart(oldest, tell=said.append)
+    assert left() == ["old-1", "oldest", "oldest.2"]
+    assert said == ["removed 3 finished runs, 8 MiB: old-2, old-3, old-4"]
+    assert said[0] in [event.text for event in journal.events(again.database)]
+    assert launch.restart(oldest, tell=said.append).name == "oldest.3"
+    assert len(said) == 1
+
+
+def test_a_run_that_has_taken_the_name_meanwhile_stays(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Between the table and the yes a run may end, go, and leave its name to another one: that one was not chosen."""
+    old = made("same", 3, size=4096)
+    (chosen,) = cleaning._named(["same"])
+    rundir.remove(old)
+    new = made("same", 1, size=4096)
+    assert cleaning._remove([chosen]) == ([], 1)
+    assert "another run has taken this name meanwhile" in capsys.readouterr().err
+    assert new.read().run_id != chosen.run.run_id
+    assert left() == ["same"]

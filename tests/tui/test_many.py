@@ -14,7 +14,7 @@ from ddptop.agent import rundir, wire
 from ddptop.agent.private import seal
 from ddptop.agent.rank.digest import Digest
 from ddptop.agent.rundir import Member, Process, Run
-from ddptop.tui.link import DETAILED, Link
+from ddptop.tui.link import DETAILED, MOST_WATCHED, REST_S, Link
 from ddptop.tui.past import Past
 from ddptop.tui.store import Store
 
@@ -197,6 +197,39 @@ def test_ranks_out_of_sight_send_no_records():
             for rank in ranks:
                 rank.pub.close()
                 rank.cmd.close()
+
+
+def test_who_is_in_sight_for_long_enough_is_followed_and_nobody_else() -> None:
+    """Not while somebody scrolls past, not a rank whose socket is not the owner's, never more than a bound."""
+    now = 0.0
+    link = Link(rundir.create(RUN), "test", clock=lambda: now)
+    connected: list[str] = []
+
+    class Near:
+        connect, disconnect = connected.append, connected.remove
+
+    try:
+        link._listened = set(range(100))
+        near, link._near = link._near, Near()  # type: ignore[assignment] # what it needs of a listener
+        for wanted, followed in (
+            ({5}, {5}),
+            ({5, 6, 200}, {5, 6}),
+            (set(range(100)), set(range(MOST_WATCHED))),
+            (set(), set()),
+        ):
+            before = sorted(connected)
+            link.watch(frozenset(wanted))
+            now += REST_S / 2
+            link._follow_watched()
+            assert sorted(connected) == before
+            now += REST_S / 2
+            for _ in range(2):
+                link._follow_watched()
+            assert sorted(connected) == sorted(link.directory.address(rank, "pub") for rank in followed)
+            assert link.store._watched == followed
+    finally:
+        link._near = near
+        link.close()
 
 
 @pytest.mark.parametrize("near", [False, True], ids=["heard by all", "watched"])

@@ -17,7 +17,7 @@ from ddptop.tui.settings import Thresholds
 from ddptop.tui.store import Liveness, Store
 
 WORLD = 2
-RUN = Run("toy-1", "id", "toy.py", (), WORLD, "gloo", "cpu", 10**9, True)
+RUN = Run("toy-1", "id", "toy.py", (), WORLD, "gloo", "cpu", 10**9, True, max_restarts=50)
 SILENT_S = Thresholds().silent_s
 GRAY = ("starting", "silent", "frozen")
 """What may be said of a rank that nobody has seen to run."""

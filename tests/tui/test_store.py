@@ -13,7 +13,7 @@ from ddptop.agent.rundir import Ended, Member, Process, Run
 from ddptop.tui.past import Past
 from ddptop.tui.store import Liveness, Store
 
-RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True)
+RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, max_restarts=2)
 
 
 def step(seq: int, *, wall_ms: int = 10, wait_ms: int | None = 4, loss: float | None = 1.0) -> wire.Step:
@@ -188,6 +188,48 @@ def test_a_restart_keeps_the_curve_and_is_marked():
     assert [restart.step for restart in frame.restarts] == [3]
     assert list(past.history.read(0, "loss").steps) == [1, 2, 3, 4]
     assert list(past.history.read(1, "loss").steps) == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("launched", [True, False], ids=["launched", "by hand"])
+def test_a_rank_that_claims_another_generation_harms_its_own_row_alone(launched: bool) -> None:
+    """Neither a huge number nor one that the run could have begins a generation of which no record tells."""
+    store = Store(msgspec.structs.replace(RUN, launched=launched))
+    for claim in (2**31 - 1, 2**60):
+        store.apply(beat(1, generation=claim), 2.0)
+    store.know_members({0: member(0), 1: member(1)})
+    for claim in (1, 2, 3, 2**31 - 1):
+        store.apply(beat(1, generation=claim), 2.0)
+        store.apply(hello(1, claim), 2.0)
+        store.apply(wire.Steps(1, (step(1),), claim), 2.0)
+        store.apply(beat(0, generation=0, state="running", seq=1), 2.0)
+        store.apply(wire.Steps(0, (step(1),)), 2.0)
+    frame = store.frame(2.1)
+    assert (frame.restarts, frame.generation) == ((), 0)
+    assert (frame.ranks[0].state, frame.ranks[0].loss) == ("running", 1.0)
+    # Its records know of a restart: what it has said before they were read counts.
+    store.apply(hello(0, 1), 3.0)
+    store.know_members({rank: msgspec.structs.replace(member(rank), generation=1) for rank in (0, 1)})
+    frame = store.frame(3.0)
+    assert [restart.generation for restart in frame.restarts] == [1]
+    assert frame.ranks[0].python_version == "3"
+    # The first to be there had claimed too much, and the others say otherwise.
+    store.know_members({rank: member(rank) for rank in (0, 1)})
+    store.apply(wire.Steps(0, (step(1),)), 3.0)
+    assert store.frame(3.0).restarts == ()
+    assert store.frame(3.0).ranks[0].loss == 1.0
+
+
+def test_a_number_that_no_rank_reaches_does_not_make_the_next_ones_old() -> None:
+    """Steps, a heartbeat and a summary of a far future leave the records that come after them as they are."""
+    store = Store(RUN, past=Past(2))
+    for far in (2**31 - 1, 2**60):
+        store.apply(wire.Steps(0, (step(far),)), 2.0)
+        store.apply(beat(0, seq=far), 2.0)
+        store.fill(0, (), last=True)
+    for number in (1, 2):
+        store.apply(wire.Steps(0, (step(number, loss=float(number)),)), 2.0)
+    assert store.frame(2.0).ranks[0].loss == 2.0
+    assert store.gaps() == {}
 
 
 def test_a_record_that_changes_its_number_of_ranks_changes_no_size() -> None:

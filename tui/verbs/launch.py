@@ -113,7 +113,7 @@ def _run(options: argparse.Namespace) -> int:
         environment=tuple(options.env),
     )
     try:
-        directory = launch(request)
+        directory = launch(request, _tell)
     except RequestError as problem:
         return complain(problem, 2)
     if options.detach:
@@ -127,11 +127,15 @@ def _restart(options: argparse.Namespace) -> int:
 
     settings = configured(options)
     try:
-        directory = restart(chosen(options.run), resume=options.resume, who=view.who("shell"))
+        directory = restart(chosen(options.run), resume=options.resume, who=view.who("shell"), tell=_tell)
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: started again as {directory.name}", file=sys.stderr)
     return _detach(directory) if options.detach else show(options, directory, settings)
+
+
+def _tell(line: str) -> None:
+    print(f"ddptop: {line}", file=sys.stderr)
 
 
 def _detach(directory: RunDir) -> int:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
+import pytest
+from harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.group import census
+from ddptop.agent.group import census, ladder, processes
+from ddptop.agent.identity import boot, namespace
+from ddptop.agent.private import Claim, Hold
 from ddptop.agent.rundir import Ended, Member, Process, RunDir, identify
+from ddptop.tui.cli import main
 
 GONE = Process(2**22 + 1, 1.0)
 """No process: beyond the largest number that Linux gives."""
@@ -79,3 +88,131 @@ def test_last_word_of_the_supervisor_wins(new_run: Callable[..., RunDir]) -> Non
     assert (census.settle(directory).state, census.survey(directory).cause) == ("failed", "as written")
     assert census.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks and 0 helpers ended, 0 left"
     assert msgspec.json.encode(directory.read()) == msgspec.json.encode(before)
+
+
+@pytest.fixture
+def undying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No signal reaches anybody, as where a process waits in the kernel or belongs to another user."""
+    monkeypatch.setattr(ladder, "send", lambda process, number: False)
+    monkeypatch.setattr(ladder, "_KILL_PATIENCE_S", 0.05)
+
+
+@pytest.mark.usefixtures("undying")
+def test_a_kill_with_survivors_does_not_call_the_run_killed(
+    new_run: Callable[..., RunDir],
+    python: Callable[..., subprocess.Popen[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shell verb fails, says which process is left and what to do, and the record has no end; nor when only a
+    helper is left, until that is gone too.
+    """
+    directory = new_run(supervisor=GONE, torchrun=GONE)
+    rank, helper = (python(SLEEP, directory.read().run_id) for _ in range(2))
+    until(lambda: len(processes.find(directory.read(), {})) == 2, "both carry the marker")
+    enlist(directory, 0, identify(rank.pid) or GONE)
+    enlist(directory, 1, identify(rank.pid) or GONE)
+    name = directory.name
+    monkeypatch.setattr("sys.argv", ["ddptop", "kill", name, "--grace", "0"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    said = capsys.readouterr().err
+    assert f"rank with pid {rank.pid}" in said
+    assert f"helper with pid {helper.pid}" in said
+    assert f"`ddptop kill {name}` tries again" in said
+    assert census.settle(directory).state == "running"
+    assert directory.read().ended_at_ns is None
+    with pytest.raises(ladder.Survived, match=f"rank 0: .*pid {rank.pid}"):
+        census.kill(directory, wire.Kill(1, 0, rank=0, who="ada"))
+    os.kill(rank.pid, signal.SIGKILL)
+    rank.wait()
+    assert census.settle(directory).state == "running"
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    os.kill(helper.pid, signal.SIGKILL)
+    helper.wait()
+    assert census.settle(directory).state == "killed"
+
+
+def test_what_a_kill_cannot_reach_is_a_survivor(
+    new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A rank that another container holds, and the process that the command was started from."""
+    directory = new_run(supervisor=GONE, torchrun=identify(os.getpid()))
+    enlist(directory, 0, identify(python(SLEEP).pid) or GONE)
+    enlist(directory, 1, Process(7, 1.0, boot(), namespace() + "0"))
+    hold = Hold.take(directory.path)
+    with pytest.raises(ladder.Survived) as left:
+        census.kill(directory, wire.Kill(1, 0, who="ada"))
+    hold.release()
+    assert f"torchrun with pid {os.getpid()} (this command was started from within it" in str(left.value)
+    assert "rank 1 with pid 7 (lives in another pid namespace" in str(left.value)
+    assert directory.read().ended_at_ns is None
+
+
+def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]) -> None:
+    """Processes out of sight are believed as long as anybody holds the run's folder, and no longer."""
+    unseen = Process(7, 1.0, boot(), namespace() + "0")
+    directory = new_run(supervisor=unseen, torchrun=unseen, state="running")
+    for rank in (0, 1):
+        enlist(directory, rank, unseen)
+    hold = Hold.take(directory.path)
+    found = census.settle(directory)
+    assert (found.state, found.supervised, found.alive) == ("running", True, (0, 1))
+    with pytest.raises(ladder.NotOurs, match="another pid namespace"):
+        census.kill(directory, wire.Kill(1, 0, who="ada"))
+    hold.release()
+    assert census.settle(directory).state == directory.read().state == "lost"
+
+
+def test_a_look_whether_a_folder_is_held_disturbs_nobody(new_run: Callable[..., RunDir]) -> None:
+    """While others look again and again, whoever takes hold of the folder gets it."""
+    path = new_run().path
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            Hold.is_free(path)
+            # In a folder that is always locked nobody gets in; those who look do so four times a second.
+            time.sleep(0.0005)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(200):
+            hold = Hold.take(path)
+            assert not Hold.is_free(path)
+            hold.release()
+    finally:
+        over.set()
+        for looker in lookers:
+            looker.join()
+    assert Hold.is_free(path)
+
+
+def test_an_end_is_written_under_the_claim_alone(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while somebody else holds it, and not into the record of another run that has the name by then."""
+    directory = new_run(torchrun=GONE, supervisor=GONE)
+    for rank in (0, 1):
+        enlist(directory, rank, code=0)
+    claim = Claim.take(directory.path)
+    assert claim is not None
+    assert census.settle(directory).state == "finished"
+    assert directory.read().state == "starting"
+    claim.release()
+    take = Claim.take
+
+    def late(path: Path) -> Claim | None:
+        directory.update(run_id="another")
+        return take(path)
+
+    with monkeypatch.context() as patch:
+        before = directory.read().run_id
+        patch.setattr(Claim, "take", late)
+        census.settle(directory)
+    assert directory.read().state == "starting"
+    directory.update(run_id=before)
+    assert census.settle(directory).state == directory.read().state == "finished"

@@ -54,6 +54,25 @@ def test_a_repeated_event_stands_once_with_its_number() -> None:
     assert told[1:] == ["other 0", "other 1", "loss is nan", "paused", "paused"]
 
 
+def test_the_number_of_a_long_event_is_read() -> None:
+    """However long its text is: what a reader cuts off is the text, and not the number at its end."""
+    flood = Flood(Clock())
+    rows: list[Row] = []
+    for number in range(7):
+        rows += flood.take(sound(wire.Event(number, "all work and no play " * 100, 0), 1, 0), 0)
+    told = texts(rows + flood.settle(9))
+    assert len(told) == 1
+    assert told[0].startswith("all work and no play")
+    assert told[0].endswith("(7 times within a minute of each other)")
+
+
+def test_what_the_supervisor_tells_is_bounded_too() -> None:
+    """Without room nothing more of anybody is written, and the number of what was left out is told."""
+    flood = Flood(Clock())
+    assert flood.take(wire.Event(1, "rank 0 is up"), SUPERVISOR, full=True) == []
+    assert texts(flood.settle(2))[0].startswith("1 events of supervisor are left out")
+
+
 def test_a_flood_of_one_rank_is_bounded_and_told() -> None:
     """Others lose nothing by it; the number left out stands in the record and is kept up to date."""
     clock = Clock()

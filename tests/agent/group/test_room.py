@@ -12,6 +12,7 @@ import pytest
 
 from ddptop.agent import rundir
 from ddptop.agent.group import room
+from ddptop.agent.private import Hold
 from ddptop.agent.rundir import BASE_VARIABLE, Run, RunDir
 
 
@@ -60,3 +61,27 @@ def test_the_oldest_ended_runs_go_first(base: Path) -> None:
     room.make_room(0, lambda text, level: said.append(text))
     assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
     assert (base / "foreign" / "file").exists()
+
+
+def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
+    """Again only once it has changed; a run that is to be kept is not removed, and what was is returned."""
+    held = made("held", 9)
+    for age in (8, 7, 6):
+        made(f"old-{age}", age)
+    hold = Hold.take(held.path)
+    said: list[str] = []
+    told: set[str] = set()
+    keep = RunDir(base / "old-8")
+    removed = [
+        room.make_room(3 << 20, lambda text, level: said.append(f"{level}: {text}"), keep=keep, told=told)
+        for _ in range(3)
+    ]
+    assert [list(each) for each in removed] == [["old-7"], [], []]
+    assert removed[0]["old-7"] >= 1 << 20
+    assert [line.partition(":")[0] for line in said] == ["warning", "info"]
+    assert "run held was not removed" in said[0]
+    hold.release()
+    assert sorted(run.name for run in rundir.runs()) == ["held", "old-6", "old-8"]
+    assert list(room.make_room(0, keep=keep, told=told)) == ["held"]
+    assert sorted(run.name for run in rundir.runs()) == ["old-6", "old-8"]
+    assert told == set()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +19,7 @@ import zmq
 from harness import carriers, until
 
 from ddptop.agent import rundir, wire
-from ddptop.agent.group import census, succession
+from ddptop.agent.group import census, engine, succession, supervisor
 from ddptop.agent.group.recording import read_history
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import Process, RunDir, RunDirError, identify, is_alive
@@ -278,3 +280,34 @@ def test_a_kill_that_was_ended_at_its_last_word_is_a_kill(new_run: Callable[...,
     directory = new_run(state="running", supervisor=gone, torchrun=gone, killed_by="ada")
     assert succession.meet(directory).state == "killed"
     assert (directory.read().cause, directory.read().exit_code) == ("killed by ada", 128 + signal.SIGTERM)
+
+
+def test_a_supervisor_has_the_limit_that_its_caller_had_before_it_took_a_lower_one(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is started again from a browser's tab is not bound by the memory of that tab, nor told of it."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg] # as a base it takes no parameter at run time
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    monkeypatch.setattr(engine, "isolated", lambda module: [sys.executable, "-c", "import time; time.sleep(100)"])
+    soft, most = resource.getrlimit(resource.RLIMIT_DATA)
+    room = 7 << 40 if most == resource.RLIM_INFINITY else most // 2
+    for given, expected in ((str(room), room), ("no number", soft), (None, soft)):
+        if given is None:
+            monkeypatch.delenv(supervisor.DATA_ROOM_VARIABLE)
+        else:
+            monkeypatch.setenv(supervisor.DATA_ROOM_VARIABLE, given)
+        supervisor.start(new_run())
+        child = started.pop()
+        try:
+            assert resource.prlimit(child.pid, resource.RLIMIT_DATA) == (expected, most)
+            until(lambda: b"sleep" in Path(f"/proc/{child.pid}/cmdline").read_bytes(), "it runs")  # noqa: B023 # at once
+            assert supervisor.DATA_ROOM_VARIABLE.encode() not in Path(f"/proc/{child.pid}/environ").read_bytes()
+        finally:
+            child.kill()
+            child.wait()
