@@ -51,7 +51,8 @@ class Ended(msgspec.Struct, frozen=True):
     """How one rank ended, by its own account; a rank that was killed leaves none."""
 
     at_ns: _Whole
-    exit_code: _Code
+    exit_code: _Code | None
+    """None: not known to the rank, which was started by another process of the script; that one is told."""
     error: _Error | None = None
     """Type and message of the exception that ended the script, one line."""
     traceback: Lines | None = None
@@ -138,6 +139,8 @@ class Run(msgspec.Struct, frozen=True):
     """Room that it may take on the disk: its recording is thinned, and its logs are cut, to fit in."""
     all_bytes: _Bytes = ALL_BYTES
     """Room of all runs of its owner together: where they take more, the oldest ended ones are removed."""
+    guessed: bool = False
+    """True where nobody has said how many ranks it has, and `world` is what is usual on its machine."""
 
     @property
     def leader(self) -> str:

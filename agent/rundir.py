@@ -34,14 +34,16 @@ from ddptop.agent.records import Ended as Ended
 from ddptop.agent.records import Member as Member
 from ddptop.agent.records import Run as Run
 from ddptop.agent.records import own_word as own_word
+from ddptop.agent.states import ENDED as ENDED_STATES
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"
 """Environment variable that marks every process of a run with the run's id."""
 DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
 """Environment variable that tells a rank its run directory."""
+RANK_VARIABLE: Final = "DDPTOP_RANK_PID"
+"""Environment variable that tells what a rank starts which process that rank is."""
 
-ENDED_STATES: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
 KEEP_ENDED: Final = 20
 """Ended runs kept for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
 

@@ -17,6 +17,7 @@ from ddptop.agent.rundir import (
     DIRECTORY_VARIABLE,
     ENGINE,
     MARKER,
+    RANK_VARIABLE,
     Process,
     Run,
     RunDir,
@@ -94,6 +95,8 @@ class Torchrun:
             MARKER: run.run_id,
             DIRECTORY_VARIABLE: str(directory.path),
         }
+        # Launched by a rank of another run, it is a run all the same.
+        environment.pop(RANK_VARIABLE, None)
         with directory.torchrun_log.open("ab") as log:
             child = subprocess.Popen(
                 run.command,
