@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch.optim import optimizer as optimizer_module
 
+from ddptop.agent.rank import hooks, losses
 from ddptop.agent.rank.boundary import Boundary
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import _steps_inside
@@ -105,3 +108,46 @@ def test_a_wrapper_and_what_it_wraps_are_one_step(session: Any) -> None:
     for _ in range(3):
         wrapper.step()
     assert (session.steps, session.cuts, session.depth) == (3, 3, 0)
+
+
+@pytest.fixture
+def hooked(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A rank whose optimizers are hooked as in a training, as long as the test lasts."""
+    for owner, names in (
+        (torch.nn.utils.clip_grad, ("clip_grad_norm_", "clip_grad_value_")),
+        (torch.nn.utils, ("clip_grad_norm_", "clip_grad_value_")),
+        (torch.amp.GradScaler, ("scale", "unscale_", "step")),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        monkeypatch.setattr(optimizer_module, name, type(getattr(optimizer_module, name))())
+    found = Session()
+    hooks._optimizer(found, torch, losses.Scaled())  # type: ignore[arg-type]
+    return found
+
+
+def in_a_thread(work: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_another_threads_optimizer_is_no_step_of_the_training(hooked: Session) -> None:
+    """Stepped between the training's steps, and in the middle of one, it changes nothing."""
+    trained, other = made(torch.optim.SGD), made(torch.optim.SGD)
+    trained.step()
+    in_a_thread(other.step)
+    trained.register_step_pre_hook(lambda *_: in_a_thread(other.step))
+    trained.step()
+    assert (hooked.steps, hooked.cuts, hooked.depth) == (2, 2, 0)
+
+
+def test_a_training_in_a_thread_of_its_own_is_counted(hooked: Session) -> None:
+    """As long as the main thread steps nothing; from then on the main thread's steps are the training's."""
+    trained, main = made(torch.optim.SGD), made(torch.optim.SGD)
+    in_a_thread(lambda: [trained.step() for _ in range(2)])
+    first = hooked.steps
+    main.step()
+    in_a_thread(trained.step)
+    assert (first, hooked.steps, hooked.depth) == (2, 3, 0)
