@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from ddptop import agent
 from ddptop.agent.decisions import Decisions
+from ddptop.agent.incoming import LONGEST_NAME, clean_name
 from ddptop.agent.presence import Presence
 from ddptop.agent.rank import ancestry, device_time, given
 from ddptop.agent.rank.account import Account
@@ -33,6 +34,8 @@ from ddptop.agent.wire import PROTOCOL, Beat, Hello
 
 MOST_METRICS: Final = 512
 """Names that a script may log; further ones are left out."""
+_LONGEST_GIVEN: Final = 4096
+"""Characters of such a name that are looked at."""
 _MOST_COORDINATES: Final = 8
 _LOOK_S: Final = 1.0
 
@@ -256,7 +259,10 @@ class Session:
     def _name(self, name: str) -> str:
         if len(self._names) >= MOST_METRICS:
             raise ValueError(f"more than {MOST_METRICS} names; the rest is left out")
-        known = self._names[name] = given.line(name, 80)
+        whole = given.line(name, _LONGEST_GIVEN)
+        known = self._names[name] = clean_name(whole)
+        if known != whole:
+            self.faults.tell(f"log({whole[:60]}…): longer than {LONGEST_NAME} characters; shown as {known}")
         return known
 
     def register(self, save: object) -> None:
