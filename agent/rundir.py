@@ -1,10 +1,11 @@
 """The run directory: who is in a run, where each of them listens, how it ended.
 
 One folder a run, `<base>/<run>/`, mode 0700, holding `run.json` (the run), `ranks/N.json`
-(one a rank, written by that rank alone), `logs/`, `run.db` (recorded by the supervisor)
-and the sockets.  Files are replaced atomically, so that a reader never sees half of one.
-Each folder bears a mark of ours, and nothing without it is listed or removed: the base may be a folder in
-use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind removes that when the user's last session ends,
+(one a rank, written by its agent), `logs/`, `run.db` (recorded by the supervisor)
+and the sockets.  Files are replaced atomically, so that a reader sees one or the other; a rank that ends on
+a full disk writes over its record, and a reader of that moment may find it damaged.
+Each folder bears a mark of ours, and nothing without it is removed: the base may be a folder in use for other
+things.  The base is not `$XDG_RUNTIME_DIR`: logind removes that when the user's last session ends,
 which is the very moment a detached run must outlive.  Knows neither torch nor textual.
 """
 

@@ -1,13 +1,13 @@
 """Every message that crosses a ddptop socket, on one page.
 
 Imports msgspec and how text is cleaned, nothing else, so that both ends, and any third one, can speak it.
-What is read here is clean and bounded, whoever sent it: text by `incoming`, numbers by their types.
+What is read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
 Telemetry goes out on PUB sockets as two frames, `[topic, payload]`; commands travel
 DEALER -> ROUTER as one payload and are answered by one `Reply` (and, for `Fill`, by any
-number of `Steps` before it).  Times are wall-clock nanoseconds (`time.time_ns`) where
-the name says `at_ns`, durations otherwise; every field carries its unit in its name.
-`None` means "not known", never zero.  Fields may be added only at the end and only with
-a default; anything else raises `PROTOCOL`.
+number of `Steps` before it), unless the answer cannot be delivered: then it is dropped.
+Times are wall-clock nanoseconds (`time.time_ns`) where the name says `at_ns`, durations
+otherwise; every field carries its unit in its name.  `None` means "not known", never zero.
+Fields may be added only at the end and only with a default; anything else raises `PROTOCOL`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One optimizer step of one rank. The six phases are exclusive and add up to `wall_ns`."""
+    """One optimizer step of one rank. The six phases are exclusive, and those of our agent add up to `wall_ns`."""
 
     seq: Count
     """Consecutive number of the record, so that a gap is seen."""

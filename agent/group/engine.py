@@ -1,7 +1,7 @@
-"""torchrun: its command line, and the process itself.
+"""torchrun, or a program that spawns its own ranks: the command line, and the process itself.
 
-ddptop spawns no ranks itself: torchrun does all spawning, rendezvous and restarting.  Knows
-how to start it and how to take it over, not what becomes of a run.
+The supervisor spawns no ranks: torchrun does all spawning, rendezvous and restarting, or the program that is
+started in its place.  Knows how to start it and how to take it over, not what becomes of a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The agent in a rank that the program has spawned itself, as torch.multiprocessing does.
 
-Such a process is a fresh interpreter that no runner has wrapped, and which rank it is shows only
-when it joins a process group: until then nothing but the imports is watched.
+Such a process is one that no runner has wrapped, a fresh interpreter or a fork of one, and which rank it is
+shows when it joins the run's process group: until then its imports, and how it ends, are all that is watched.
 """
 
 from __future__ import annotations
