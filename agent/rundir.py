@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import marks, masking, private, records, removal
+from ddptop.agent import marks, masking, private, records, removal, states
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
@@ -35,7 +35,6 @@ from ddptop.agent.records import Ended as Ended
 from ddptop.agent.records import Member as Member
 from ddptop.agent.records import Run as Run
 from ddptop.agent.records import own_word as own_word
-from ddptop.agent.states import ENDED as ENDED_STATES
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"
@@ -45,6 +44,7 @@ DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
 RANK_VARIABLE: Final = "DDPTOP_RANK_PID"
 """Environment variable that tells what a rank starts which process that rank is."""
 
+ENDED_STATES: Final = states.ENDED
 KEEP_ENDED: Final = 20
 """Ended runs kept for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
 
