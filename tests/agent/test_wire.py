@@ -93,3 +93,19 @@ def test_a_step_beyond_all_measure_is_no_message(changes):
     for step in (damaged, msgspec.structs.replace(STEP, collectives=(call,))):
         with pytest.raises(wire.Unreadable):
             wire.read_telemetry(wire.encode(wire.Steps(0, (step,))))
+
+
+def test_names_that_are_remembered_are_bounded(monkeypatch):
+    """A sender of ever new names, or of very many at once, does not fill the memory of who reads."""
+    monkeypatch.setattr(wire, "_MOST_PLAIN", 20)
+    monkeypatch.setattr(wire, "_plain_metrics", metrics := set())
+    monkeypatch.setattr(wire, "_plain_calls", calls := set())
+    for number in range(60):
+        call = wire.Collective(f"op{number}", 5, None, 1024, 2)
+        step = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0}, collectives=(call,))
+        assert wire.read_telemetry(wire.encode(wire.Steps(0, (step,)))).steps == (step,)
+    assert (len(metrics), len(calls)) == (20, 20)
+    metrics.clear()
+    many = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0 for number in range(wire._MOST_NAMES)})
+    wire.read_telemetry(wire.encode(wire.Steps(0, (many,))))
+    assert not metrics

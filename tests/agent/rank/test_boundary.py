@@ -14,6 +14,7 @@ from ddptop.agent.rank import hooks, losses
 from ddptop.agent.rank.boundary import Boundary
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import _steps_inside
+from ddptop.agent.rank.tape import Tape
 
 
 class Session:
@@ -151,3 +152,26 @@ def test_a_training_in_a_thread_of_its_own_is_counted(hooked: Session) -> None:
     main.step()
     in_a_thread(trained.step)
     assert (first, hooked.steps, hooked.depth) == (2, 3, 0)
+
+
+def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of the script's own making that raises when it is measured: a fault, and no phase is left open."""
+    from torch.utils.data import DataLoader, dataloader
+
+    def raises(_: object, batch: object) -> int | None:
+        if batch is None:  # the end of the loader
+            return None
+        raise TypeError("no length")
+
+    for owner, name in ((dataloader._BaseDataLoaderIter, "__next__"), (DataLoader, "__iter__")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(hooks.batches, "size_of", raises)
+    found: Any = Session()
+    found.tape, found.sees_forward = Tape(), False
+    hooks._data(found, torch)
+    assert len(list(DataLoader(torch.zeros(3, 1)))) == 3  # type: ignore[arg-type]
+    assert (len(found.tape._phases), found.faults.count) == (1, 3)
+    found.tape.cut(1)
+    take = found.tape.finished.popleft()
+    assert [draw.samples for draw in take.draws[:3]] == [None] * 3
+    assert take.samples is None
