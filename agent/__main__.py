@@ -27,7 +27,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from ddptop.agent import importpath, injection
-from ddptop.agent.rank import endings, enrolment, hooks, preemption
+from ddptop.agent.rank import ancestry, endings, enrolment, hooks, preemption
 from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.output import Output, flush, say
 from ddptop.agent.rank.session import Session, open_session
@@ -75,12 +75,15 @@ def _folder() -> str:
 
 def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
     try:
+        if (above := ancestry.rank_above(os.environ)) is not None:
+            say(f"ddptop: no agent in this process (the rank of process {above.pid} has started it); it runs without")
+            return None
         directory = enrolment.enrolled()
         if directory is None:
             enrolment.enrol_and_restart(program, arguments)
             return None
         run = directory.read()
-        output = enrolment.redirect(directory) if run.launched else Output()
+        output = enrolment.redirect(directory, enrolment.Standing.told(os.environ).rank) if run.launched else Output()
     except Exception as error:  # the training goes on, whatever it is
         told = str(error) if isinstance(error, RunDirError) else describe(error)
         say(f"ddptop: no agent in this rank ({told}); the training goes on without")

@@ -1,8 +1,9 @@
 """What a controller does with a group: pause, step, checkpoint, stop, resume. Pure: acts through `Group`.
 
 Key, shell verb and a signal from outside all end here.  An action returns one line on what was
-done, or raises `Refused` with the reason; a refused one leaves no rank held.  The group is held
-under a lease until the action is decided, so that it goes on by itself if the controller dies.
+done, or raises `Refused` with the reason.  A pause that is refused leaves no rank held by it: the group is held
+under a lease until the action is decided, so that it goes on by itself if the controller dies.  What was decided
+stays decided: a refused step of a paused group leaves its ranks paused, or on their way to that step.
 """
 
 from __future__ import annotations

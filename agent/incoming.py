@@ -7,6 +7,7 @@ such type has at most `LONGEST` characters.  Knows no message and no record.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter
@@ -19,7 +20,10 @@ from ddptop.agent.text import clean
 
 LONGEST: Final = 2000
 
-Name = Annotated[str, Meta(extra={"limit": 40})]
+LONGEST_NAME: Final = 40
+"""Characters of a name, of a metric too: in the rank that gives it and in everybody who reads it."""
+
+Name = Annotated[str, Meta(extra={"limit": LONGEST_NAME})]
 """One word or two: a state, a device, a metric."""
 Label = Annotated[str, Meta(extra={"limit": 100})]
 """What somebody or something is called: a user on a terminal, a host."""
@@ -51,17 +55,24 @@ def is_plain(text: str) -> bool:
 
 
 def clean_name(text: str) -> str:
-    """Return the name of a value as the script gave it, clean and never empty."""
-    return _clean_name(text[:_LONGEST_NAME])
+    """Return the name of a value as the script gave it, clean and never empty.
+
+    Of what is longer than `LONGEST_NAME` the beginning stays, and a mark that tells it from what begins alike.
+    """
+    return _clean_name(text) if len(text) <= _REMEMBERED else _bounded_name(text)
 
 
-@lru_cache(4096)
-def _clean_name(text: str) -> str:
-    return clean(text, 40).strip() or "?"
+def _bounded_name(text: str) -> str:
+    name = clean(text, len(text)).strip() or "?"
+    if len(name) <= LONGEST_NAME:
+        return name
+    mark = f"~{zlib.crc32(name.encode(errors='replace')):08x}"
+    return name[: LONGEST_NAME - len(mark)] + mark
 
 
-_LONGEST_NAME: Final = 160
-"""Characters of a name that are looked at, and remembered."""
+_clean_name: Final = lru_cache(4096)(_bounded_name)
+_REMEMBERED: Final = 160
+"""Characters of a name that is remembered."""
 
 
 _MOST_PLAIN: Final = 256

@@ -1,7 +1,7 @@
 """The mark of ours: a small file in the base and in each run directory that says who made it, and of which run.
 
-What does not bear it was made by somebody else, whatever it is called, and is neither listed nor
-touched; runs of versions that marked nothing are marked where they are met (see `rundir`).  Knows no records.
+What does not bear it was made by somebody else, whatever it is called, and is not touched; in a user's default
+base it may be of an older version, which marked nothing (`rundir` looks, and marks it).  Knows no records.
 """
 
 from __future__ import annotations

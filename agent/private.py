@@ -1,4 +1,4 @@
-"""Files that nobody else may touch: owner and mode are checked before one is trusted, and no link is followed.
+"""Files that nobody else may touch: owner and mode of their folder are checked, and no link to one is followed.
 
 The runtime directory stands in /tmp, where anybody may have put something first; and root
 reads the runs of others.  Knows no run, only paths.

@@ -14,13 +14,13 @@ from ddptop.agent.identity import Process
 from ddptop.agent.incoming import Label, Line, Lines, Name, Verbatim, cleaned
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS as MOST_RANKS
+from ddptop.agent.wire import Rank
 
 RUN_BYTES: Final = 512 << 20
 """Room of a run on the disk, its logs included, where nobody says otherwise."""
 ALL_BYTES: Final = 4 << 30
 """Room of all runs of a user together, where nobody says otherwise."""
 
-_Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 _World = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """Steps, or nanoseconds since the epoch: what 63 bits hold."""
@@ -51,7 +51,8 @@ class Ended(msgspec.Struct, frozen=True):
     """How one rank ended, by its own account; a rank that was killed leaves none."""
 
     at_ns: _Whole
-    exit_code: _Code
+    exit_code: _Code | None
+    """None: not known to the rank, which was started by another process of the script; that one is told."""
     error: _Error | None = None
     """Type and message of the exception that ended the script, one line."""
     traceback: Lines | None = None
@@ -66,8 +67,8 @@ class Ended(msgspec.Struct, frozen=True):
 class Member(msgspec.Struct, frozen=True):
     """One rank of a run, written by its own agent."""
 
-    rank: _Rank
-    local_rank: _Rank
+    rank: Rank
+    local_rank: Rank
     world: _World
     process: Process
     host: Label
@@ -127,7 +128,7 @@ class Run(msgspec.Struct, frozen=True):
     ended_at_ns: _Whole | None = None
     cause: Line | None = None
     """The first cause of a failure, one line."""
-    cause_rank: _Rank | None = None
+    cause_rank: Rank | None = None
     max_restarts: _Count = 0
     """How often torchrun starts the group anew when it fails."""
     owner: _User | None = None
@@ -138,6 +139,8 @@ class Run(msgspec.Struct, frozen=True):
     """Room that it may take on the disk: its recording is thinned, and its logs are cut, to fit in."""
     all_bytes: _Bytes = ALL_BYTES
     """Room of all runs of its owner together: where they take more, the oldest ended ones are removed."""
+    guessed: bool = False
+    """True where nobody has said how many ranks it has, and `world` is what is usual on its machine."""
 
     @property
     def leader(self) -> str:

@@ -1,8 +1,9 @@
 """The run directory: who is in a run, where each of them listens, how it ended.
 
 One folder a run, `<base>/<run>/`, mode 0700, holding `run.json` (the run), `ranks/N.json`
-(one a rank, which that rank writes), `logs/`, `run.db` (recorded by the supervisor)
-and the sockets.  Files are replaced atomically, so that a reader never sees half of one.
+(one a rank, written by its agent), `logs/`, `run.db` (recorded by the supervisor)
+and the sockets.  Files are replaced atomically, so that a reader sees one or the other; a rank that ends on
+a full disk writes over its record, and a reader of that moment may find it damaged.
 Each folder bears a mark of ours, and nothing without it is listed or removed, but for what an older version has made
 in the default base: another base may be a folder in use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind
 removes that when the user's last session ends, which is the very moment a detached run must outlive.  Knows neither
@@ -23,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import generations, marks, masking, private, records, removal
+from ddptop.agent import generations, marks, masking, private, records, removal, states
 from ddptop.agent.identity import Process as Process
 from ddptop.agent.identity import identify as identify
 from ddptop.agent.identity import is_alive as is_alive
@@ -42,8 +43,10 @@ MARKER: Final = "DDPTOP_RUN_ID"
 """Environment variable that marks every process of a run with the run's id."""
 DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
 """Environment variable that tells a rank its run directory."""
+RANK_VARIABLE: Final = "DDPTOP_RANK_PID"
+"""Environment variable that tells what a rank starts which process that rank is."""
 
-ENDED_STATES: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
+ENDED_STATES: Final = states.ENDED
 KEEP_ENDED: Final = 20
 """Ended runs kept for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
 

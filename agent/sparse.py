@@ -31,15 +31,6 @@ class Piece(NamedTuple):
     data: bytes
 
 
-def allocated(path: Path) -> int:
-    """Return the bytes that a plain file takes on the disk, 0 where there is none."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return 0
-    return status.st_blocks * 512 if stat.S_ISREG(status.st_mode) else 0
-
-
 def cut(path: Path, keep: int) -> int:
     """Cut the middle out of a plain file of ours, so that about `keep` bytes stay; return the bytes that came free.
 

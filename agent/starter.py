@@ -1,4 +1,4 @@
-"""Runs a module as a program of its own, without any folder of the user's on the import path.
+"""Runs a module as a program of its own, without the current directory on the import path.
 
     python …/agent/starter.py MODULE ARGS…
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 STATES: Final = (
     "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",
-    "finished", "stopped", "failed", "killed", "lost",
+    "finished", "ended", "stopped", "failed", "killed", "lost",
 )  # fmt: skip
 """Every state of a run or a rank that is known here; a newer agent may say others. `frozen`: its processes are
-stopped where they stood; `stalled`: alive without progress; `silent`: no sign of life; `lost`: gone
-without a word on how it ended."""
+stopped where they stood; `stalled`: alive without progress; `silent`: no sign of life; `ended`: by itself, with what
+exit code is not known; `lost`: gone without a word on how it ended."""
 
-ENDED: Final = frozenset({"finished", "stopped", "failed", "killed", "lost"})
+ENDED: Final = frozenset({"finished", "ended", "stopped", "failed", "killed", "lost"})
 
 SAID: Final = ("starting", "running", "paused", "ended")
 """The states that a rank says of itself."""
@@ -80,7 +80,9 @@ def of_rank(evidence: Evidence, silent_s: float) -> str:
     if ended is not None and not (evidence.denies and evidence.alive is not False and _is_heard(evidence, silent_s)):
         if ended.exit_code:
             return "failed"
-        return "finished" if ended.stopped_by is None else "stopped"
+        if ended.stopped_by is not None:
+            return "stopped"
+        return "ended" if ended.exit_code is None else "finished"
     if evidence.alive is False:
         return "lost"
     if evidence.status in _STOPPED:
@@ -194,7 +196,7 @@ def in_run(rank: str, run: str, culprit: bool) -> str:
     """
     if rank == "lost" and run in ("killed", "killing", "failed"):
         return "failed" if culprit else "killed"
-    if rank == "finished" and run == "stopped":
+    if (rank == "finished" and run == "stopped") or (rank == "ended" and run in ("finished", "stopped")):
         return run
     return run if rank not in ENDED and (run in ENDED or run == "frozen") else rank
 

@@ -1,13 +1,13 @@
 """Every message that crosses a ddptop socket, on one page.
 
 Imports msgspec and how text is cleaned, nothing else, so that both ends, and any third one, can speak it.
-What is read here is clean and bounded, whoever sent it: text by `incoming`, numbers by their types.
+What is read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
 Telemetry goes out on PUB sockets as two frames, `[topic, payload]`; commands travel
 DEALER -> ROUTER as one payload and are answered by one `Reply` (and, for `Fill`, by any
-number of `Steps` before it).  Times are wall-clock nanoseconds (`time.time_ns`) where
-the name says `at_ns`, durations otherwise; every field carries its unit in its name.
-`None` means "not known", never zero.  Fields may be added only at the end and only with
-a default; anything else raises `PROTOCOL`.
+number of `Steps` before it), unless the answer cannot be delivered: then it is dropped.
+Times are wall-clock nanoseconds (`time.time_ns`) where the name says `at_ns`, durations
+otherwise; every field carries its unit in its name.  `None` means "not known", never zero.
+Fields may be added only at the end and only with a default; anything else raises `PROTOCOL`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """Wall-clock nanoseconds, to the year 2262."""
 Span = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
 """A duration in nanoseconds, up to 104 days; below zero where a clock was set back."""
+Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""Bytes, or samples, of one step: sums of them stay within what a float and 64 bits hold."""
 Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """A number that the script gives."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
@@ -60,19 +62,19 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     op: Called
     """Name in lower case, as torch.distributed spells it: `all_reduce`, `broadcast`."""
-    entered_ns: int
+    entered_ns: Span
     """When this rank called it, counted from the start of the step."""
-    duration_ns: int | None
+    duration_ns: Span | None
     """From the call to completion on this rank; holds the wait for peers. None: not observed."""
-    bytes: int
+    bytes: Size
     """Size of this rank's input."""
-    in_flight: int
+    in_flight: Count
     """Collectives under way on this rank when this one was called, itself included."""
     group: Called = ""
     """Process group, the same name on all its ranks; `0` is the default group."""
     blocking: bool = False
     """True where the rank's main thread stood in it from the call to completion."""
-    queued_ns: int = 0
+    queued_ns: Span = 0
     """Of the duration, what went by before the backend took it up: gloo works on two at a time."""
     estimated: bool = False
     """True where `queued_ns` is modelled, where completion was seen only when it was waited for, and where
@@ -82,31 +84,31 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One optimizer step of one rank. The six phases are exclusive and add up to `wall_ns`."""
+    """One optimizer step of one rank. The six phases are exclusive, and those of our agent add up to `wall_ns`."""
 
-    seq: int
+    seq: Count
     """Consecutive number of the record, so that a gap is seen."""
-    step: int
+    step: Count
     """Optimizer steps completed by the end of this record, counted from 1; one that GradScaler skips counts."""
-    end_at_ns: int
-    wall_ns: int
-    data_ns: int
-    forward_ns: int
-    backward_ns: int
-    optimizer_ns: int
-    wait_ns: int | None
+    end_at_ns: Moment
+    wall_ns: Span
+    data_ns: Span
+    forward_ns: Span
+    backward_ns: Span
+    optimizer_ns: Span
+    wait_ns: Span | None
     """Time in which this rank's main thread was blocked in a collective. None: collectives are not seen."""
-    other_ns: int
+    other_ns: Span
     loss: float | None = None
-    samples: int | None = None
+    samples: Size | None = None
     """Samples this rank drew from its loader for this step."""
     collectives: tuple[Collective, ...] = ()
     metrics: dict[str, float] = {}
     """What the script gave to `ddptop.agent.log` during this step."""
-    device_ns: tuple[int, ...] | None = None
+    device_ns: tuple[Span, ...] | None = None
     """Time on the device's own time line in data, forward, backward, optimizer and other, by events on the
     stream of the training thread; what waits for peers or for the host is inside. None: not on CUDA, not known."""
-    starved_ns: int | None = None
+    starved_ns: Span | None = None
     """Time in which the training thread could have run but had no core, wherever in the step; a batch of records
     shares one reading. None: the system does not tell."""
     lr: float | None = None
@@ -273,7 +275,7 @@ class Hold(_Message, frozen=True, tag="hold"):
     Answered with `Reply.step`, the promised step. The promise lapses after `lease_ms`.
     """
 
-    id: int
+    id: Whole
     token: Label
     lease_ms: Count = 4000
     asked_ns: Whole | None = None
@@ -287,7 +289,7 @@ class Commit(_Message, frozen=True, tag="commit"):
     the controller lives. Without one it is kept until `Resume`.
     """
 
-    id: int
+    id: Whole
     token: Label
     step: Count
     lease_ms: Count = 0
@@ -298,7 +300,7 @@ class Commit(_Message, frozen=True, tag="commit"):
 class Resume(_Message, frozen=True, tag="resume"):
     """Let go, whoever committed the pause."""
 
-    id: int
+    id: Whole
     serial: Count = 0
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
@@ -307,18 +309,18 @@ class Resume(_Message, frozen=True, tag="resume"):
 class Fill(_Message, frozen=True, tag="fill"):
     """Send the step records from `first_seq` on that the rank still keeps; `Steps` messages, then a `Reply`."""
 
-    id: int
-    first_seq: int = 0
-    limit: int = 20_000
+    id: Whole
+    first_seq: Count = 0
+    limit: Count = 20_000
     """Newest records only, so that an answer stays within a few megabytes."""
-    earlier: int = 0
+    earlier: Count = 0
     """Of the records before those, send so many, evenly spread: enough for a curve."""
 
 
 class Query(_Message, frozen=True, tag="query"):
     """Answered with the steps completed and, in `done`, whether the rank is held."""
 
-    id: int
+    id: Whole
 
 
 # What all ranks must do or none is decided once, in the run directory (see `decisions`), and sent to
@@ -328,7 +330,7 @@ class Query(_Message, frozen=True, tag="query"):
 class Keep(_Message, frozen=True, tag="keep"):
     """Decision: the hold under this lease lasts until `Resume`."""
 
-    id: int
+    id: Whole
     token: Label
     step: Count
     serial: Count = 0
@@ -337,7 +339,7 @@ class Keep(_Message, frozen=True, tag="keep"):
 class Advance(_Message, frozen=True, tag="advance"):
     """Decision: from a kept hold go on to the end of `step`, and stay there."""
 
-    id: int
+    id: Whole
     step: Count
     serial: Count = 0
 
@@ -345,7 +347,7 @@ class Advance(_Message, frozen=True, tag="advance"):
 class End(_Message, frozen=True, tag="end"):
     """Decision: the script of every rank ends where it is held, in good order and with exit code 0."""
 
-    id: int
+    id: Whole
     who: Label
     serial: Count = 0
 
@@ -353,7 +355,7 @@ class End(_Message, frozen=True, tag="end"):
 class Lapse(_Message, frozen=True, tag="lapse"):
     """Decision, made by the first rank whose lease runs out: the hold under this lease is over."""
 
-    id: int
+    id: Whole
     token: Label
 
 
@@ -363,7 +365,7 @@ class Save(_Message, frozen=True, tag="save"):
     Asked again with the same `token` until the `Reply` is no longer `pending`; the function is called once.
     """
 
-    id: int
+    id: Whole
     token: Label
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
@@ -372,7 +374,7 @@ class Save(_Message, frozen=True, tag="save"):
 class Note(_Message, frozen=True, tag="note"):
     """Publish an event: what somebody did with the run and what came of it."""
 
-    id: int
+    id: Whole
     event: Event
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
@@ -381,7 +383,7 @@ class Note(_Message, frozen=True, tag="note"):
 class Kill(_Message, frozen=True, tag="kill"):
     """To the supervisor: end the run, one rank or one process of it; or send it a signal and no more."""
 
-    id: int
+    id: Whole
     grace_s: float
     rank: Rank | None = None
     who: Label = ""
@@ -408,7 +410,7 @@ Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | 
 class Reply(_Message, frozen=True, tag="reply"):
     """The one answer to a command."""
 
-    id: int
+    id: Whole
     done: bool
     text: str = ""
     """What was done, or the reason for the refusal."""

@@ -36,7 +36,7 @@ MOST_RESTARTS: Final = 1000
 _CHECKPOINTS: Final = "--checkpoint-dir"
 _SETTINGS: Final = (
     "program", "world", "backend", "device", "cwd", "environment", "placement", "injected", "grace_s", "max_restarts",
-    "on_term",
+    "on_term", "guessed",
 )  # fmt: skip
 """Fields of a run that its repetition takes over as they are."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -128,6 +128,7 @@ def launch(request: Request, tell: Tell = lambda line: None) -> RunDir:
         on_term=request.on_term,
         max_restarts=request.max_restarts,
         owner=os.getuid(),
+        guessed=request.world is None,
     )
     return _start(run, request.who, removed, tell)
 

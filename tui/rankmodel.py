@@ -382,7 +382,8 @@ class RankModel:
         if self.member is None or self.member.ended is None:
             return "its process is gone" if self.alive is False else None
         ended = self.member.ended
-        return f"exit code {ended.exit_code}" + (f": {ended.error[:300]}" if ended.error else "")
+        code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
+        return code + (f": {ended.error[:300]}" if ended.error else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,9 @@ def describe_end(member: Member) -> tuple[str, str]:
     ended = member.ended
     if ended is None:
         return f"rank {member.rank} is gone, without a word", "warning"
-    if ended.exit_code == 0:
+    if ended.exit_code is None and not ended.stopped_by:
+        return f"rank {member.rank} has ended; its exit code is not known", "info"
+    if not ended.exit_code:
         return f"rank {member.rank} {'stopped' if ended.stopped_by else 'finished'}", "info"
     reason = f": {clean_line(ended.error)}" if ended.error else ""
     return f"rank {member.rank} ended with exit code {ended.exit_code}{reason}", "error"
@@ -151,7 +153,7 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
         member = members.get(rank)
         ended = member.ended if member else None
         died = died_at_ns.get(rank, float("inf"))
-        if ended is not None and ended.exit_code != 0:
+        if ended is not None and ended.exit_code:
             reason = clean_line(ended.error) if ended.error else f"ended with exit code {ended.exit_code}"
             secondary = ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM) or bool(_LOST_PEER.search(reason))
             text = f"rank {rank}: {reason}" if ended.error else f"rank {rank} {reason}"

@@ -1,8 +1,7 @@
-"""torchrun: its command line, and the process itself.
+"""torchrun, or a program that spawns its own ranks: the command line, and the process itself.
 
-ddptop spawns no ranks itself: torchrun does spawning, rendezvous and restarting, or the program where it is one
-that spawns its own ranks, which is then started in torchrun's place.  Knows
-how to start it and how to take it over, not what becomes of a run.
+The supervisor spawns no ranks: torchrun does all spawning, rendezvous and restarting, or the program that is
+started in its place.  Knows how to start it and how to take it over, not what becomes of a run.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from ddptop.agent.rundir import (
     DIRECTORY_VARIABLE,
     ENGINE,
     MARKER,
+    RANK_VARIABLE,
     Process,
     Run,
     RunDir,
@@ -95,6 +95,8 @@ class Torchrun:
             MARKER: run.run_id,
             DIRECTORY_VARIABLE: str(directory.path),
         }
+        # Launched by a rank of another run, it is a run all the same.
+        environment.pop(RANK_VARIABLE, None)
         with directory.torchrun_log.open("ab") as log:
             child = subprocess.Popen(
                 run.command,

@@ -76,11 +76,6 @@ class Flood:
         self._recent: OrderedDict[tuple[object, ...], _Written] = OrderedDict()
         self._allowances: dict[Source, _Allowance] = {}
 
-    @property
-    def omitted(self) -> int:
-        """Events that were left out."""
-        return sum(each.omitted for each in self._allowances.values())
-
     def take(self, event: wire.Event, source: Source, *, full: bool = False) -> list[Row]:
         """Return the rows for an event; none where it repeats another, or is one too many.
 

@@ -22,10 +22,10 @@ from ddptop.agent import private, records
 from ddptop.agent.control import Refused
 from ddptop.agent.group import processes
 from ddptop.agent.group.processes import Target
+from ddptop.agent.identity import STOPPED
 from ddptop.agent.incoming import Label
 from ddptop.agent.rundir import ENDED_STATES, Process, RunDir, is_alive
 
-_STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 _SETTLE_S: Final = 2.0
 
 
@@ -53,7 +53,7 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
         private.replace(_record(directory), msgspec.json.encode(Frozen(time.time_ns(), who, timeout_s)))
     except OSError as error:
         raise Refused(f"{_record(directory)}: {error.strerror}; nothing is frozen without a note of it") from error
-    stopped = _signal_all(directory, signal.SIGSTOP, lambda target: target.status not in _STOPPED)
+    stopped = _signal_all(directory, signal.SIGSTOP, lambda target: target.status not in STOPPED)
     if not stopped:
         _forget(directory)
         raise Refused("none of its processes could be stopped")
@@ -71,7 +71,7 @@ def thaw(directory: RunDir) -> str:
         Refused: nothing is stopped.
     """
     since = frozen(directory)
-    going = _signal_all(directory, signal.SIGCONT, lambda target: target.status in _STOPPED)
+    going = _signal_all(directory, signal.SIGCONT, lambda target: target.status in STOPPED)
     _forget(directory)
     if not going:
         raise Refused("not frozen")
@@ -95,7 +95,7 @@ def has_stopped(directory: RunDir) -> bool:
 
 def _is_stopped(process: Process) -> bool:
     try:
-        return psutil.Process(process.pid).status() in _STOPPED
+        return psutil.Process(process.pid).status() in STOPPED
     except psutil.Error:
         return False
 

@@ -18,6 +18,7 @@ import msgspec
 import psutil
 
 from ddptop.agent.group.processes import ROLES, Target, find, send
+from ddptop.agent.identity import STOPPED
 from ddptop.agent.rundir import Member, Process, Run, RunDir, is_alive
 
 Progress = Callable[[str], None]
@@ -28,7 +29,6 @@ _KILL_PATIENCE_S: Final = 5.0
 _LAST_S: Final = 0.4
 """How long torchrun may stay when nobody else is left."""
 _LOOK_S: Final = 0.03
-_STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 
 FOR_ALL: Final = frozenset({signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT})
 """Signals whose effect no program can refuse: half a group killed or stopped is of no use, so helpers get them too.
@@ -99,8 +99,8 @@ def end(
 
     def ask(targets: list[Target]) -> list[Target]:
         # torchrun hands the signal on to its ranks, and they look after their own helpers, while they live and run.
-        leader = [target for target in targets if target.role == "torchrun" and target.status not in _STOPPED]
-        others = [target for target in targets if target.adrift or target.status in _STOPPED]
+        leader = [target for target in targets if target.role == "torchrun" and target.status not in STOPPED]
+        others = [target for target in targets if target.adrift or target.status in STOPPED]
         return leader + others if leader else targets
 
     return _climb(scan, ask, grace_s, progress, countdown)
@@ -231,7 +231,7 @@ def _climb(
         for target in fresh:
             send(target.process, signal.SIGTERM)
             told.add(target.process)
-            if target.status in _STOPPED:
+            if target.status in STOPPED:
                 # What is stopped can end in order only once it runs; the TERM waits for it.
                 send(target.process, signal.SIGCONT)
         left_s = deadline - time.monotonic()

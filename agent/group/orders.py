@@ -13,7 +13,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import zmq
@@ -34,6 +34,8 @@ _LONGEST_GRACE_S: Final = 3600.0
 _PATIENCE_S: Final = 2.0
 _OTHERS_S: Final = 15.0
 """How long somebody else may take to end the run, beyond its grace period, before it is done here."""
+
+_TOO_LATE: Final = "not done: the run is over, or its supervisor leaves it; look, and ask again where it is still there"
 
 Say = Callable[[str, str, "int | None"], None]
 """Makes an event of text, level and rank."""
@@ -82,9 +84,21 @@ class Orders:
 
     def turn(self, run: Run) -> None:
         """Send the replies that are ready and take the commands that have come."""
+        self._give_replies()
+        for sender, command in self._received():
+            refusal = lateness(command) or self._obey(sender, command, run)
+            if refusal is not None:
+                self._tell_of_refusal(command, refusal)
+                self._send(sender, wire.Reply(command.id, False, refusal))
+        self._look_after_others(run)
+
+    def _give_replies(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._send(*self._replies.get_nowait())
+
+    def _received(self) -> Iterator[tuple[bytes, wire.Command]]:
+        """Yield the commands that have come, and who sent each; what cannot be read is counted."""
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_A_TURN):
                 sender, *rest = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -95,11 +109,7 @@ class Orders:
                 except wire.Unreadable:
                     self.refused += 1
                     continue
-                refusal = lateness(command) or self._obey(sender, command, run)
-                if refusal is not None:
-                    self._tell_of_refusal(command, refusal)
-                    self._send(sender, wire.Reply(command.id, False, refusal))
-        self._look_after_others(run)
+                yield sender, command
 
     def await_parts(self) -> None:
         """Let the endings of single ranks and processes tell what came of them."""
@@ -107,10 +117,12 @@ class Orders:
             # The group follows its rank at once; the thread may still be counting.
             thread.join(_PATIENCE_S)
 
-    def close(self, run: Run) -> None:
-        """Give the last replies, once the run is over and all traces are gone."""
+    def close(self) -> None:
+        """Give the last replies, once this process has let go of the run: what is asked for now is not done here."""
         self.await_parts()
-        self.turn(run)
+        self._give_replies()
+        for sender, command in self._received():
+            self._send(sender, wire.Reply(command.id, False, _TOO_LATE))
         done = self.outcome is not None and not self.outcome.survivors
         for sender, number in self._waiting:
             self._send(sender, wire.Reply(number, done, self.summary))

@@ -145,7 +145,7 @@ class Supervisor:
 
     def _close(self) -> None:
         self._deaths.close()
-        self._orders.close(self._run)
+        self._orders.close()
         self._air.close()
 
     def _start(self) -> str | None:

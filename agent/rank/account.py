@@ -60,7 +60,7 @@ class Account:
                 self._faults.note("saying in the run directory that the rank is there", problem)
 
     def end(
-        self, exit_code: int, error: str | None, traceback: str | None, stopped_by: str | None, step: int | None
+        self, exit_code: int | None, error: str | None, traceback: str | None, stopped_by: str | None, step: int | None
     ) -> None:
         """Write how the script ended: with less of it where there is no room for all."""
         if os.getpid() != self._owner:

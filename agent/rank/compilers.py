@@ -17,7 +17,7 @@ _PACKAGE = __package__
 
 
 def hide(torch: Any) -> None:
-    """Mark all code of the agent; nothing where this torch has no such mark."""
+    """Mark the agent's code in this process, as far as it is imported; nothing where this torch has no such mark."""
     skip = _mark(torch)
     if skip is None:
         return

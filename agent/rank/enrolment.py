@@ -11,11 +11,27 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from ddptop.agent import injection, rundir
 from ddptop.agent.rank.output import Output, say
 from ddptop.agent.rundir import Run, RunDir, RunDirError
+
+
+class Standing(NamedTuple):
+    """Which of the ranks of a run a process is."""
+
+    rank: int
+    local_rank: int
+    world: int
+
+    @classmethod
+    def told(cls, environment: Mapping[str, str]) -> Standing:
+        """Return what a launcher says in the environment; raises `ValueError` where these are no numbers."""
+        names = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
+        return cls(*(int(environment.get(name, otherwise)) for name, otherwise in names))
 
 
 def enrolled() -> RunDir | None:
@@ -24,11 +40,10 @@ def enrolled() -> RunDir | None:
     return RunDir(Path(given)) if given else None
 
 
-def redirect(directory: RunDir) -> Output:
+def redirect(directory: RunDir, rank: int) -> Output:
     """Send stdout and stderr of a launched rank to its log, in the order written; leave them where that cannot be."""
     output = Output()
-    rank = os.environ.get("RANK", "0")
-    output.redirect(directory.rank_log(int(rank) if rank.isdecimal() else 0))
+    output.redirect(directory.rank_log(rank))
     if output.problem is not None:
         say(f"ddptop: rank {rank}'s {output.problem}")
     return output

@@ -2,7 +2,7 @@
 
 Python reaches a group through the methods of `ProcessGroup`, which are wrapped here. DDP's
 C++ code does not: it is handed a stand-in, a Python subclass that passes every call on to
-the group itself. The stand-in never calls its own base: torch does that under the
+the group itself. No collective goes by way of the stand-in's own base: torch calls that under the
 interpreter lock, which a thread of gloo may wait for while it holds the lock of its queue.
 """
 

@@ -1,8 +1,9 @@
-"""The one file that patches torch: data, forward, backward and loss, optimizer, start-up.
+"""What of torch is patched to see a step: data, forward, backward and loss, optimizer, start-up.
 
 Every patch calls the original exactly as it was called and lets its exceptions through;
-what ours fails at is counted and dropped.  Only the main thread's steps are stamped, and a
-compiler that traces a patch sees the original alone.
+what ours fails at is counted and dropped.  Phases are those of the main thread, and a
+compiler that traces a patch sees the original alone.  Process groups are hooked by `comms` and
+`fallback`, functions that compilers trace by `compilers`, and faults are put in by `injection`.
 """
 
 from __future__ import annotations
@@ -226,18 +227,29 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     tape = session.tape
     boundary = Boundary(session, functools.partial(_steps_inside, optimizer.__file__))
     guard, compiling = session.faults.guard, torch.compiler.is_compiling
+    main, ident = threading.main_thread().ident, threading.get_ident
+    trainer: int | None = None
+
+    def counts() -> bool:
+        # What another thread steps beside the training is none of its steps. A script that trains in one thread
+        # alone, and not in the main one, has its steps counted there.
+        nonlocal trainer
+        here = ident()
+        if here != trainer and (trainer is None or here == main):
+            trainer = here
+        return here == trainer and not compiling()
 
     def before(stepping: Any, *_: Any) -> None:
-        if not compiling():
+        if counts():
             boundary.begin(stepping)
 
     def after(stepping: Any, *_: Any) -> None:
-        if not compiling():
+        if counts():
             boundary.end(stepping)
 
     def hold(*_: Any) -> None:
         # Not guarded: what a signal handler of the script raises while held here is the script's.
-        if not compiling():
+        if counts():
             boundary.hold()
 
     optimizer.register_optimizer_step_pre_hook(guard(before))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ddptop.agent.injection import Injection, from_environment
+from ddptop.agent.injection import Injection, listed, parse_all
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -72,7 +72,7 @@ injector: Injector | None = None
 def inject(session: Session, torch: Any) -> None:
     """Patch torch where the environment asks for faults; call this before anything else patches it."""
     global injector
-    wanted = [each for each in from_environment(os.environ) if each.rank == session.rank]
+    wanted = [each for each in parse_all(listed(os.environ), session.hello.world) if each.rank == session.rank]
     if not wanted:
         return
     injector = Injector(lambda: session.gate.completed + 1)

@@ -1,6 +1,6 @@
-"""The agent's one background thread: owns the sockets, publishes, answers commands.
+"""The thread of the agent that lasts as long as the rank: owns the sockets, publishes, answers commands.
 
-It wakes ten times a second, for a command, and more often while somebody takes an answer of many
+It wakes ten times a second, for a command or a subscriber, and more often while somebody takes an answer of many
 records: the interpreter lock that it takes from the training is paid by wake-ups, not by volume.
 """
 

@@ -13,11 +13,13 @@ from typing import Any, Final, TypeVar
 
 from ddptop import agent
 from ddptop.agent.decisions import Decisions
+from ddptop.agent.incoming import LONGEST_NAME, clean_name
 from ddptop.agent.presence import Presence
-from ddptop.agent.rank import device_time, given
+from ddptop.agent.rank import ancestry, device_time, given
 from ddptop.agent.rank.account import Account
 from ddptop.agent.rank.comms import Collectives
 from ddptop.agent.rank.device import Gauges, Reading
+from ddptop.agent.rank.enrolment import Standing
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.follower import Follower
 from ddptop.agent.rank.gate import Gate, GateError, Saved
@@ -32,6 +34,8 @@ from ddptop.agent.wire import PROTOCOL, Beat, Hello
 
 MOST_METRICS: Final = 512
 """Names that a script may log; further ones are left out."""
+_LONGEST_GIVEN: Final = 4096
+"""Characters of such a name that are looked at."""
 _MOST_COORDINATES: Final = 8
 _LOOK_S: Final = 1.0
 
@@ -46,11 +50,19 @@ class Session:
     """
 
     def __init__(
-        self, directory: RunDir, *, run_id: str, program: str, log: str | None, output: Output | None = None
+        self,
+        directory: RunDir,
+        *,
+        run_id: str,
+        program: str,
+        log: str | None,
+        output: Output | None = None,
+        standing: Standing | None = None,
     ) -> None:
+        standing = standing or Standing.told(os.environ)
         self.owner = os.getpid()
         """The process that this is the agent of; a child that it forks has a copy, and is another process."""
-        self.rank = int(os.environ.get("RANK", "0"))
+        self.rank = standing.rank
         self.faults = Faults()
         self.tape = Tape()
         self.gate = Gate()
@@ -86,8 +98,8 @@ class Session:
             run=shorten(directory.name, 255),
             run_id=shorten(run_id, 255),
             rank=self.rank,
-            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-            world=int(os.environ.get("WORLD_SIZE", "1")),
+            local_rank=standing.local_rank,
+            world=standing.world,
             pid=os.getpid(),
             started_at_ns=time.time_ns(),
             host=shorten(socket.gethostname(), 255),
@@ -143,12 +155,12 @@ class Session:
             self._account.begin()
         agent._listener = self
 
-    def close(self, exit_code: int, error: str | None, traceback: str | None) -> None:
+    def close(self, exit_code: int | None, error: str | None, traceback: str | None) -> None:
         """Say how the script ended, publish what is left, and take the sockets away; nothing in a forked child."""
         if os.getpid() != self.owner:
             return
         self._ended = True
-        stopped_by = self.gate.ended_by if self._stopped and exit_code == 0 else None
+        stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
         try:
             self._account.end(exit_code, error, traceback, stopped_by, self.gate.completed)
             if self._publisher is not None:
@@ -247,7 +259,10 @@ class Session:
     def _name(self, name: str) -> str:
         if len(self._names) >= MOST_METRICS:
             raise ValueError(f"more than {MOST_METRICS} names; the rest is left out")
-        known = self._names[name] = given.line(name, 80)
+        whole = given.line(name, _LONGEST_GIVEN)
+        known = self._names[name] = clean_name(whole)
+        if known != whole:
+            self.faults.tell(f"log({whole[:60]}…): longer than {LONGEST_NAME} characters; shown as {known}")
         return known
 
     def register(self, save: object) -> None:
@@ -374,14 +389,17 @@ class Session:
             return Reading(None, None, None, None)
 
 
-def open_session(directory: RunDir, program: str, run_id: str, output: Output) -> Session | None:
+def open_session(
+    directory: RunDir, program: str, run_id: str, output: Output, standing: Standing | None = None
+) -> Session | None:
     """Start the agent of this process; None where there can be none, which never hurts the training.
 
     Where nothing can be published the session is not `heard`, and still writes down how the rank ends.
     """
     session = None
     try:
-        session = Session(directory, run_id=run_id, program=program, log=output.log, output=output)
+        session = Session(directory, run_id=run_id, program=program, log=output.log, output=output, standing=standing)
+        ancestry.leave_word()
         session.open()
     except Exception as error:
         say(f"ddptop: no agent in this rank ({describe(error)}); the training goes on without")

@@ -1,7 +1,7 @@
 """The agent in a rank that the program has spawned itself, as torch.multiprocessing does.
 
-Such a process is a fresh interpreter that no runner has wrapped, and which rank it is shows only
-when it joins a process group: until then nothing but the imports is watched.
+Such a process is one that no runner has wrapped, a fresh interpreter or a fork of one, and which rank it is
+shows when it joins the run's process group: until then its imports, and how it ends, are all that is watched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from ddptop.agent.rank.imports import after_import
 from ddptop.agent.rank.output import flush, say
 
 if TYPE_CHECKING:
+    from ddptop.agent.rank.enrolment import Standing
     from ddptop.agent.rank.session import Session
+    from ddptop.agent.rundir import Run, RunDir
 
 
 class _Rank:
@@ -30,45 +32,66 @@ class _Rank:
     def __init__(self) -> None:
         self._session: Session | None = None
 
-    def joins(self, torch: Any, given: Mapping[str, Any]) -> None:
-        """Start the agent: the process is about to join its group."""
+    def joins(self, given: Mapping[str, Any]) -> bool:
+        """Start the agent where the process is about to join the run's group; return whether that is settled now."""
+        from ddptop.agent.rank import ancestry, enrolment
+
+        directory = enrolment.enrolled()
+        if directory is None or ancestry.rank_above(os.environ) is not None:
+            return True
         rank, world = (_number(given, *names) for names in (("rank", "RANK"), ("world_size", "WORLD_SIZE")))
         if rank is None or world is None:
             _complain("its rank is not told to init_process_group")
-            return
-        # As torchrun would have set them; the agent, and whatever else asks, finds them there.
-        for name, value in (("RANK", rank), ("WORLD_SIZE", world), ("LOCAL_RANK", rank)):
-            os.environ.setdefault(name, str(value))
+            return True
+        run = directory.read()
+        if world != run.world and not run.guessed:
+            # A group for something else may come before the one of the training.
+            _complain(f"its group has world size {world}, the run {run.world}; `--world` says which")
+            return False
+        self._begin(directory, run, enrolment.Standing(rank, _local(rank), world))
+        return True
+
+    def _begin(self, directory: RunDir, run: Run, standing: Standing) -> None:
         from ddptop.agent.rank import enrolment, hooks
         from ddptop.agent.rank.session import open_session
         from ddptop.agent.rundir import MARKER
 
-        directory = enrolment.enrolled()
-        if directory is None:
-            return
-        run = directory.read()
-        output = enrolment.redirect(directory)
-        self._session = open_session(directory, run.program, os.environ.get(MARKER, run.run_id), output)
+        output = enrolment.redirect(directory, standing.rank)
+        marker = os.environ.get(MARKER, run.run_id)
+        self._session = open_session(directory, run.program, marker, output, standing)
         if self._session is not None:
             if self._session.heard:
                 hooks.install_with_torch(self._session)
-            atexit.register(lambda: self.ends(getattr(sys, "last_value", None)))
+            atexit.register(self.ends_with_interpreter)
 
     def ends(self, failure: BaseException | None) -> None:
-        """Tell how the process ended, the first time; never raises an `Exception` over the script's own."""
+        """Tell how a process of `multiprocessing` ended, by the exception that it ends with."""
+        code = 0 if failure is None else 1
+        if isinstance(failure, SystemExit):
+            code = endings.status(failure.code)
+            # torch.multiprocessing writes the exception to a file and leaves by way of this one.
+            failure = failure.__context__ if code else None
+        self._tell(code, failure)
+
+    def ends_with_interpreter(self) -> None:
+        """Tell that the script has ended, and no exit code but that of an exception that was not caught.
+
+        What a script gives to `sys.exit` is known to nobody in the process by then, only to who waits for it.
+        """
+        failure = getattr(sys, "last_value", None)
+        code = None if failure is None else 130 if isinstance(failure, KeyboardInterrupt) else 1
+        self._tell(code, failure)
+
+    def _tell(self, code: int | None, failure: BaseException | None) -> None:
+        """Write down the end, the first time; never raises an `Exception` over the script's own."""
         session, self._session = self._session, None
         # Data workers are forked by ranks, and end where these have not.
         if session is None or session.owner != os.getpid():
             return
         try:
-            code = 0 if failure is None else 1
-            if isinstance(failure, SystemExit):
-                code = endings.status(failure.code)
-                # torch.multiprocessing writes the exception to a file and leaves by way of this one.
-                failure = failure.__context__ if code else None
             flush()
             if failure is None:
-                session.close(code, None if code == 0 else f"SystemExit: {code}", None)
+                session.close(code, f"SystemExit: {code}" if code else None, None)
             else:
                 session.close(code, *endings.told(failure, failure.__traceback__))
         except Exception as error:
@@ -104,9 +127,14 @@ def _watch_joining(rank: _Rank, torch: Any) -> None:
             pending.pop()
             c10d.init_process_group = torch.distributed.init_process_group = original
             try:
-                rank.joins(torch, signature.bind_partial(*args, **kwargs).arguments)
+                settled = rank.joins(signature.bind_partial(*args, **kwargs).arguments)
             except Exception as error:  # the training goes on, whatever it is
                 _complain(error)
+                settled = True
+            if not settled:
+                pending.append(rank)
+                c10d.init_process_group = torch.distributed.init_process_group = init_process_group
+                return original(*args, **kwargs)
         # The agent's own hooks are around it by now.
         return c10d.init_process_group(*args, **kwargs)
 
@@ -134,6 +162,11 @@ def _number(given: Mapping[str, Any], argument: str, variable: str) -> int | Non
         return value
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() else None
+
+
+def _local(rank: int) -> int:
+    text = os.environ.get("LOCAL_RANK", "")
+    return int(text) if text.isdecimal() else rank
 
 
 def _complain(why: object) -> None:

@@ -1,8 +1,8 @@
 """What the training thread writes down: stamps, and nothing else.
 
 All arithmetic is left to the agent's own thread (`meter`), because every microsecond here
-is one of the training's.  A list append under the interpreter lock is the only
-synchronization: one thread writes, another reads what is finished.
+is one of the training's.  There are no locks: the training's threads append under the interpreter
+lock, and the agent's thread reads what is finished.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Take:
 
 
 class Tape:
-    """The stamps of one rank. Only the training thread calls its methods, except where noted."""
+    """The stamps of one rank. Phases, steps and losses are the training thread's to tell."""
 
     def __init__(
         self,

@@ -122,7 +122,44 @@ def test_the_supervisor_answers_after_anything(
                 assert not any(map(marks, texts_in(answer)))
     assert not any(marks(text) for event in heard for text in texts_in(event))
     assert orders.refused
-    orders.close(RUN)
+    orders.close()
+
+
+class _Socket:
+    """A ROUTER with messages that wait in it."""
+
+    def __init__(self, waiting: list[list[bytes]]) -> None:
+        self._waiting = waiting
+        self.sent: list[list[bytes]] = []
+
+    def recv_multipart(self, _: int) -> list[bytes]:
+        if not self._waiting:
+            raise zmq.Again
+        return self._waiting.pop(0)
+
+    def send_multipart(self, frames: list[bytes]) -> None:
+        self.sent.append(frames)
+
+    def close(self) -> None: ...
+
+
+def test_a_supervisor_that_has_let_go_of_the_run_refuses(directory: RunDir, context: zmq.Context[Any]) -> None:
+    """What comes after the end is answered and not carried out: the run's name may be another run's by then."""
+    told: list[wire.Event] = []
+    orders = Orders(context, directory, lambda *_: None, told.append)
+    record = directory.read()
+    commands = (
+        wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0), wire.Kill(3, 0.0, signal=10),
+        wire.Note(4, wire.Event(1, "x")),
+    )  # fmt: skip
+    orders.socket.close()
+    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])  # type: ignore[assignment]
+    orders.close()
+    replies = [wire.read_answer(payload) for _, payload in socket.sent]
+    assert [(reply.id, reply.done) for reply in replies if isinstance(reply, wire.Reply)] == [
+        (number, False) for number in (1, 2, 3, 4)
+    ]
+    assert (told, orders.killed_by, directory.read()) == ([], None, record)
 
 
 def test_a_rank_answers_after_anything(
@@ -172,4 +209,4 @@ def test_a_supervisor_cuts_off_who_sends_too_much(
 
         until(hears, "an event")
     events.close()
-    orders.close(RUN)
+    orders.close()

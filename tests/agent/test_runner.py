@@ -116,3 +116,18 @@ def test_without_a_place_for_the_run_the_script_still_runs(tmp_path):
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert "goes on without" in done.stderr
+
+
+def test_in_a_folder_that_is_gone_the_script_still_runs(tmp_path):
+    """A script by its whole path trains; one by a path into that folder is refused in one line."""
+    (tmp_path / "ok.py").write_text("print('trained')")
+    (tmp_path / "gone").mkdir()
+    inside = f"import os, sys\nos.chdir({str(tmp_path / 'gone')!r})\nos.rmdir({str(tmp_path / 'gone')!r})\n"
+    code = inside + "os.execv(sys.executable, [sys.executable, '-m', 'ddptop.agent', sys.argv[1]])"
+    done = run("-c", code, str(tmp_path / "ok.py"), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    (tmp_path / "gone").mkdir()
+    done = run("-c", code, "ok.py", cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "no script ok.py in a folder that is gone" in line

@@ -16,7 +16,7 @@ EVIDENCE = st.builds(
     Evidence,
     reported=st.booleans(),
     ended=st.none() | st.builds(
-        Ended, st.just(5), st.sampled_from([0, 1, -9]), stopped_by=st.sampled_from([None, "ada"])
+        Ended, st.just(5), st.sampled_from([0, 1, -9, None]), stopped_by=st.sampled_from([None, "ada"])
     ),
     alive=st.sampled_from([None, True, False]),
     status=st.sampled_from(["", "running", "sleeping", "stopped", "tracing-stop", "disk-sleep", "odd"]),
@@ -56,6 +56,7 @@ EVIDENCE = st.builds(
         ),
         (Evidence(True, None, True, "tracing-stop"), "frozen", "stopped by a debugger; not heard yet"),
         (Evidence(True, Ended(5, 0), False, activity="data"), "finished", "its script has ended"),
+        (Evidence(True, Ended(5, None), False), "ended", "its script has ended"),
         (Evidence(True, Ended(5, 3), True, said="running", heard_s=0.1), "failed", "its script has ended"),
         (Evidence(True, Ended(5, 0), True, said="running", denies=True, heard_s=0.1, ran=True), "running", ""),
         (Evidence(True, Ended(5, 0), True, said="running", denies=True, heard_s=9), "finished", "its script has ended"),
@@ -77,7 +78,8 @@ def test_what_is_never_said_of_a_rank(evidence: Evidence) -> None:
     if evidence.ran:
         assert state != "starting"
     if evidence.ended is not None and not evidence.denies:
-        assert state in ("finished", "stopped", "failed")
+        assert state in ("finished", "stopped", "failed", "ended")
+        assert (state == "finished") <= (evidence.ended.exit_code == 0)
     elif evidence.ended is None:
         assert (state == "lost") == (evidence.alive is False)
         if evidence.alive is not False and evidence.heard_s is not None and evidence.heard_s > SILENT_S:

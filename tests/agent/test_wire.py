@@ -7,6 +7,7 @@ import random
 
 import msgspec
 import pytest
+from msgspec import inspect
 
 from ddptop.agent import wire
 
@@ -61,3 +62,50 @@ def test_a_newer_peer_may_add_fields():
     """Fields that a later version appends are skipped, so old and new can talk."""
     newer = [*msgspec.msgpack.decode(wire.encode(wire.Event(1, "text"))), "a field of the future"]
     assert wire.read_telemetry(msgspec.msgpack.encode(newer)) == wire.Event(1, "text")
+
+
+@pytest.mark.parametrize("kind", [wire.Collective, wire.Step, *wire.Telemetry.__args__, *wire.Command.__args__])
+def test_every_whole_number_is_bounded(kind):
+    """No field takes a number that 63 bits do not hold."""
+
+    def unbounded(found):
+        match found:
+            case inspect.IntType():
+                return None in (found.ge, found.le) and None in (found.ge, found.lt)
+            case inspect.UnionType(types):
+                return any(map(unbounded, types))
+            case inspect.VarTupleType(item):
+                return unbounded(item)
+            case inspect.DictType(key, value):
+                return unbounded(key) or unbounded(value)
+            case inspect.Metadata(inner):
+                return unbounded(inner)
+        return False
+
+    assert [field.name for field in inspect.type_info(kind).fields if unbounded(field.type)] == []
+
+
+@pytest.mark.parametrize("changes", [{"seq": -1}, {"wall_ns": 1 << 60}, {"samples": 1 << 60}, {"end_at_ns": 1 << 63}])
+def test_a_step_beyond_all_measure_is_no_message(changes):
+    """Nor is a collective of one."""
+    damaged = msgspec.structs.replace(STEP, **changes)
+    call = msgspec.structs.replace(STEP.collectives[0], bytes=1 << 60)
+    for step in (damaged, msgspec.structs.replace(STEP, collectives=(call,))):
+        with pytest.raises(wire.Unreadable):
+            wire.read_telemetry(wire.encode(wire.Steps(0, (step,))))
+
+
+def test_names_that_are_remembered_are_bounded(monkeypatch):
+    """A sender of ever new names, or of very many at once, does not fill the memory of who reads."""
+    monkeypatch.setattr(wire, "_MOST_PLAIN", 20)
+    monkeypatch.setattr(wire, "_plain_metrics", metrics := set())
+    monkeypatch.setattr(wire, "_plain_calls", calls := set())
+    for number in range(60):
+        call = wire.Collective(f"op{number}", 5, None, 1024, 2)
+        step = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0}, collectives=(call,))
+        assert wire.read_telemetry(wire.encode(wire.Steps(0, (step,)))).steps == (step,)
+    assert (len(metrics), len(calls)) == (20, 20)
+    metrics.clear()
+    many = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0 for number in range(wire._MOST_NAMES)})
+    wire.read_telemetry(wire.encode(wire.Steps(0, (many,))))
+    assert not metrics

@@ -67,6 +67,7 @@ def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **change
     if state in ENDED:
         how = {
             "finished": "exit code 0",
+            "ended": "exit code not known",
             "stopped": "exit code 0",
             "failed": "exit code 1",
             "killed": "signal TERM",

@@ -202,7 +202,7 @@ def test_ranks_out_of_sight_send_no_records():
 def test_who_is_in_sight_for_long_enough_is_followed_and_nobody_else() -> None:
     """Not while somebody scrolls past, not a rank whose socket is not the owner's, never more than a bound."""
     now = 0.0
-    link = Link(rundir.create(RUN), "test", clock=lambda: now)
+    link = Link(rundir.create(msgspec.structs.replace(RUN, run="sight", run_id="sight")), "test", clock=lambda: now)
     connected: list[str] = []
 
     class Near:

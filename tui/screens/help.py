@@ -28,6 +28,7 @@ _STATE_WORDS = {
     "silent": "no sign of life from its agent",
     "killing": "being ended",
     "finished": "ended by itself, exit code 0",
+    "ended": "ended by itself, exit code not known",
     "stopped": "ended in order at a step, by request",
     "failed": "ended by an error",
     "killed": "ended by request",

@@ -7,8 +7,10 @@ import resource
 import signal
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -380,3 +382,35 @@ def test_steps_that_cannot_be_do_not_silence_their_rank(context: zmq.Context, ru
 
 def _numbers(database: Path) -> list[int]:
     return [each.seq for message in read_history(database) if isinstance(message, wire.Steps) for each in message.steps]
+
+
+def test_a_fill_lasts_as_long_as_something_of_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that come in for 20 s in all are all kept; a rank that falls silent in the middle is given up."""
+    clock = [0.0]
+    monkeypatch.setattr(recorder.time, "monotonic", lambda: clock[0])
+
+    class Asked:
+        closed = False
+        waiting: ClassVar[list[bytes]] = []
+
+        def recv(self, _: int) -> bytes:
+            if not self.waiting:
+                raise zmq.Again
+            return self.waiting.pop()
+
+        def close(self, linger: int = 0) -> None:
+            self.closed = True
+
+    made: Any = Recorder.__new__(Recorder)
+    asked = Asked()
+    made._stop, made._newest, made._held_up, made._world = threading.Event(), {}, False, 1
+    made._generation = 0
+    made._fills = {0: recorder._Fill(asked, recorder.FILL_S)}  # type: ignore[arg-type]
+    for number in range(5):
+        clock[0] += 4.0
+        asked.waiting.append(wire.encode(wire.Steps(0, (step(number),))))
+        assert len(made._take_fills()) == 1
+    assert not asked.closed
+    clock[0] += 5.1
+    assert made._take_fills() == []
+    assert asked.closed

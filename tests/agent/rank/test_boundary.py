@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ddptop.agent.rank import hooks, losses
 from ddptop.agent.rank.boundary import Boundary
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import _steps_inside
+from ddptop.agent.rank.tape import Tape
 
 if TYPE_CHECKING:
     import torch
@@ -112,3 +116,69 @@ def test_a_wrapper_and_what_it_wraps_are_one_step(session: Any) -> None:
     for _ in range(3):
         wrapper.step()
     assert (session.steps, session.cuts, session.depth) == (3, 3, 0)
+
+
+@pytest.fixture
+def hooked(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A rank whose optimizers are hooked as in a training, as long as the test lasts."""
+    for owner, names in (
+        (torch.nn.utils.clip_grad, ("clip_grad_norm_", "clip_grad_value_")),
+        (torch.nn.utils, ("clip_grad_norm_", "clip_grad_value_")),
+        (torch.amp.GradScaler, ("scale", "unscale_", "step")),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        monkeypatch.setattr(optimizer_module, name, type(getattr(optimizer_module, name))())
+    found = Session()
+    hooks._optimizer(found, torch, losses.Scaled())  # type: ignore[arg-type]
+    return found
+
+
+def in_a_thread(work: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_another_threads_optimizer_is_no_step_of_the_training(hooked: Session) -> None:
+    """Stepped between the training's steps, and in the middle of one, it changes nothing."""
+    trained, other = made(torch.optim.SGD), made(torch.optim.SGD)
+    trained.step()
+    in_a_thread(other.step)
+    trained.register_step_pre_hook(lambda *_: in_a_thread(other.step))
+    trained.step()
+    assert (hooked.steps, hooked.cuts, hooked.depth) == (2, 2, 0)
+
+
+def test_a_training_in_a_thread_of_its_own_is_counted(hooked: Session) -> None:
+    """As long as the main thread steps nothing; from then on the main thread's steps are the training's."""
+    trained, main = made(torch.optim.SGD), made(torch.optim.SGD)
+    in_a_thread(lambda: [trained.step() for _ in range(2)])
+    first = hooked.steps
+    main.step()
+    in_a_thread(trained.step)
+    assert (first, hooked.steps, hooked.depth) == (2, 3, 0)
+
+
+def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of the script's own making that raises when it is measured: a fault, and no phase is left open."""
+    from torch.utils.data import DataLoader, dataloader
+
+    def raises(_: object, batch: object) -> int | None:
+        if batch is None:  # the end of the loader
+            return None
+        raise TypeError("no length")
+
+    for owner, name in ((dataloader._BaseDataLoaderIter, "__next__"), (DataLoader, "__iter__")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(hooks.batches, "size_of", raises)
+    found: Any = Session()
+    found.tape, found.sees_forward = Tape(), False
+    hooks._data(found, torch)
+    assert len(list(DataLoader(torch.zeros(3, 1)))) == 3  # type: ignore[arg-type]
+    assert (len(found.tape._phases), found.faults.count) == (1, 3)
+    found.tape.cut(1)
+    take = found.tape.finished.popleft()
+    assert [draw.samples for draw in take.draws[:3]] == [None] * 3
+    assert take.samples is None

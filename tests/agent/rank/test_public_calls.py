@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddptop import agent
-from ddptop.agent import wire
+from ddptop.agent import incoming, wire
 from ddptop.agent.rank.session import MOST_METRICS, Session
 from ddptop.agent.rundir import RunDir
 
@@ -221,6 +221,21 @@ def test_metrics_that_are_numbers_are_taken(session):
     assert (session.faults.count, session.faults.last) == (faults + 1, "log(loss): TypeError: Tensor is not a number")
     agent.log(g=10**400)
     assert session.faults.last == "log(g): OverflowError: int too large to convert to float"
+
+
+def test_long_names_that_begin_alike_stay_apart(session):
+    """From the script to whoever reads: each name is one value, told once as a fault where it is cut."""
+    names = [f"validation/{'accuracy ' * 5}at {top}" for top in (1, 5)] + ["x" * 999 + "a", "x" * 999 + "b", "y" * 40]
+    before = session.faults.count
+    for _ in range(2):
+        agent.log(**{name: float(number) for number, name in enumerate(names)})
+    taken = {known: session.tape._take.metrics[known] for known in map(session._names.get, names)}
+    assert list(taken.values()) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert session.faults.count == before + 4
+    step = wire.Step(1, 1, 1, 1, 0, 0, 0, 0, None, 0, metrics=taken)
+    read = wire.read_telemetry(wire.encode(wire.Steps(0, (step,))))
+    assert read.steps[0].metrics == taken
+    assert max(map(len, taken)) == incoming.LONGEST_NAME
 
 
 def test_the_names_of_metrics_are_bounded(session):
