@@ -143,7 +143,7 @@ class Actions:
         found = []
         for environment in ({}, {rundir.MARKER: "somebody-else"}, {rundir.DIRECTORY_VARIABLE: str(self.folder / "r1")}):
             # The same command line as a rank's, to whoever judges by that.
-            command = [sys.executable, "-c", "import time; time.sleep(3600)", "-m", "ddptop.agent", "train.py"]
+            command = [sys.executable, "-c", "import signal; signal.pause()", "-m", "ddptop.agent", "train.py"]
             child = subprocess.Popen(command, env=os.environ | environment, cwd=self.folder, text=True)
             process = identify(child.pid)
             assert process is not None
