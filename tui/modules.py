@@ -27,8 +27,9 @@ def check(module: str, folder: str) -> None:
         name = ".".join(parts[:number])
         found = _find(name, part, [folder, *sys.path] if places is None else places, top=places is None)
         if found is None:
+            inside = "" if name == module else f" ({name} is missing)"
             raise ModuleMissing(
-                f"no module {name!r} here or in this environment; check its name and `cd` to its package"
+                f"no module {module!r} here or in this environment{inside}; check its name and `cd` to its package"
             )
         if found.submodule_search_locations is None:
             if number < len(parts):

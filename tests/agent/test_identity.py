@@ -102,12 +102,15 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
     run = Run(name, name, "x.py", (), 1, None, None, time.time_ns() - 10**11, True, state="running")
     directory = rundir.create(run)
     inside = (
-        "import os, sys, time, msgspec\n"
+        "import os, pathlib, sys, time, msgspec\n"
         "from ddptop.agent.identity import identify\n"
+        "from ddptop.agent.private import Hold\n"
+        "hold = Hold.take(pathlib.Path(sys.argv[1]))\n"
         "print(msgspec.json.encode(identify(os.getpid())).decode(), flush=True)\n"
         "time.sleep(100)"
     )
-    with started(*CONTAINER, "--kill-child", sys.executable, "-c", inside, stdout=subprocess.PIPE) as box:
+    boxed = (*CONTAINER, "--kill-child", sys.executable, "-c", inside, directory.path)
+    with started(*boxed, stdout=subprocess.PIPE) as box:
         assert box.stdout
         process = msgspec.convert(json.loads(box.stdout.readline()), Process)
         assert process.pid == 1

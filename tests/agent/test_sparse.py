@@ -148,7 +148,7 @@ def test_a_log_that_cannot_be_cut_keeps_no_other_from_it(tmp_path: Path, monkeyp
     for _ in range(2):
         kept.keep_within(128 << 10)
         for rank in (1, 2):
-            assert sparse.allocated(tmp_path / f"rank-{rank}.log") <= 64 << 10
+            assert allocated(tmp_path / f"rank-{rank}.log") <= 64 << 10
             with (tmp_path / f"rank-{rank}.log").open("ab") as log:
                 log.write(b"more\n" * (100 << 10))
     assert len(said) == 1

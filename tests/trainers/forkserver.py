@@ -7,6 +7,7 @@ rank calls `module.main(arguments)` as torchrun would have it, and writes to `fo
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -26,6 +27,8 @@ from ddptop.trainers import CATALOGUE
 for program in CATALOGUE.values():
     importlib.import_module(program.module)
 torch.set_num_threads(1)
+# No rank is to go through all of that whenever garbage is collected.
+gc.freeze()
 sys.path.insert(0, str(Path(__file__).parent))
 
 

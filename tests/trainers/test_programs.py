@@ -60,6 +60,8 @@ def losses(done: Done) -> tuple[float, float]:
 
 def parameters(folder: Path) -> dict[str, torch.Tensor]:
     """Return the model of a checkpoint."""
+    import torch
+
     state: dict[str, Any] = torch.load(folder / "checkpoint.pt", weights_only=True)
     model: dict[str, torch.Tensor] = state["model"]
     return model

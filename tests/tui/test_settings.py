@@ -46,12 +46,18 @@ def test_where_the_file_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_is_given_the_room_that_the_settings_say(file: Path, runtime: Path) -> None:
     """Half a gigabyte and four of all runs where they say nothing."""
     run = Run("r", "id", "x.py", (), 2, None, None, 10**9, True)
-    assert (launch._with_room(run).run_bytes, launch._with_room(run).all_bytes) == (512 << 20, 4 << 30)
+
+    def given() -> tuple[int, int]:
+        with_room, removed = launch._with_room(run, None)
+        assert removed == {}
+        return with_room.run_bytes, with_room.all_bytes
+
+    assert given() == (512 << 20, 4 << 30)
     file.write_text("[storage]\nrun_mib = 16\nall_mib = 100_000\n")
-    assert (launch._with_room(run).run_bytes, launch._with_room(run).all_bytes) == (16 << 20, 100_000 << 20)
+    assert given() == (16 << 20, 100_000 << 20)
     file.write_text("[storage]\nrun_mib = 'all'\n")
     with pytest.raises(launch.RequestError, match=r"storage\.run_mib"):
-        launch._with_room(run)
+        given()
 
 
 @pytest.mark.parametrize(
