@@ -31,16 +31,18 @@ def most(run: Run, known: int) -> int:
     return known + 1
 
 
-def present(claims: Sequence[tuple[int, bool]]) -> int:
+def present(claims: Sequence[tuple[int, bool]], *, bounded: bool = False) -> int:
     """Return the present generation by the records of the ranks: of each its own, and whether its process lives.
 
     The ranks of a generation are all gone before those of the next begin, so that of those that live the most decide,
     and of two camps of one size the one that claims less.  Where none lives, the newest generation that follows the
-    others without a gap.
+    others without a gap, or simply the newest where the claims are `bounded` by what the run allows.
     """
     living = Counter(generation for generation, alive in claims if alive)
     if living:
         return min(living, key=lambda generation: (-living[generation], generation))
+    if bounded:
+        return max((generation for generation, _ in claims), default=0)
     found = sorted({generation for generation, _ in claims})
     newest = min(found, default=0)
     for generation in found:

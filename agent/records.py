@@ -139,8 +139,9 @@ class Run(msgspec.Struct, frozen=True):
     """Room that it may take on the disk: its recording is thinned, and its logs are cut, to fit in."""
     all_bytes: _Bytes = ALL_BYTES
     """Room of all runs of its owner together: where they take more, the oldest ended ones are removed."""
-    guessed: bool = False
-    """True where nobody has said how many ranks it has, and `world` is what is usual on its machine."""
+    guessed: bool | None = None
+    """True where nobody has said how many ranks it has, and `world` is what is usual on its machine; None where an
+    older version did not note it."""
 
     @property
     def leader(self) -> str:

@@ -7,6 +7,7 @@ removal that was broken off is known for ours and removed by the next.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -87,6 +88,8 @@ def empty(folder: Path) -> OSError | None:
             except OSError as problem:
                 failures.append(problem)
         if not failures:
+            if not set(os.listdir(folder)) <= {marks.NAME}:
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
             (folder / marks.NAME).unlink(missing_ok=True)
             folder.rmdir()
     except OSError as problem:

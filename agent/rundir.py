@@ -209,7 +209,7 @@ class RunDir:
                 )
         if len({member.generation for member in found.values()}) > 1:
             claims = [(member.generation, is_alive(member.process)) for member in found.values()]
-            newest = generations.present(claims)
+            newest = generations.present(claims, bounded=most is not None)
             found = {rank: member for rank, member in found.items() if member.generation == newest}
         return dict(sorted(found.items()))
 

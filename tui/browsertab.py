@@ -27,8 +27,32 @@ _BUFFER: Final = 1 << 16
 _SAID_LIMIT: Final = 16384
 
 
+class Patience:
+    """How long a site waits for what its tabs have begun: until it is told a second time to end."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def end(self) -> None:
+        """Tell the site to end."""
+        self._told += 1
+
+    @property
+    def ending(self) -> bool:
+        """True once the site was told."""
+        return self._told > 0
+
+    @property
+    def over(self) -> bool:
+        """True once it was told again."""
+        return self._told > 1
+
+
 class Tab(AppService):
     """A process that a websocket drives."""
+
+    patience = Patience()
+    """That of the site, which sets it."""
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         # Without a shell in between, which would be what gets our signals; and with a transport that can be closed.
@@ -72,7 +96,7 @@ class Tab(AppService):
             listening.cancel()
         if listening.done() and not listening.cancelled():
             for line in listening.result().decode(errors="replace").splitlines():
-                print(clean(line), file=sys.stderr)
+                _say(clean(line))
 
     async def _relay(self, output: asyncio.StreamReader) -> None:
         while (line := await output.readline()) != _READY:
@@ -90,7 +114,7 @@ class Tab(AppService):
                     await self.on_packed(payload)
 
     async def stop(self) -> None:
-        """End the process: by force where it does not end by itself, but never while it does something with the run."""
+        """End the process: by force where it does not end by itself, once what it does with the run is done."""
         process, task, self._task = self._process, self._task, None
         if process is None or task is None:
             return
@@ -98,8 +122,9 @@ class Tab(AppService):
             await asyncio.wait_for(self._leave(process, task), END_S)
         except asyncio.TimeoutError:
             if self._unfinished.any():
-                print("ddptop: a closed tab first finishes what it has begun with the run", file=sys.stderr)
-            while process.returncode is None and self._unfinished.any():
+                again = "; ctrl+c again ends it at once" if self.patience.ending else ""
+                _say(f"ddptop: a closed tab first finishes what it has begun with the run{again}")
+            while process.returncode is None and self._unfinished.any() and not self.patience.over:
                 await asyncio.sleep(_LOOK_S)
         finally:
             self._unfinished.close()
@@ -115,6 +140,12 @@ class Tab(AppService):
         self.stdin.close()
         await asyncio.wait([task])
         await process.wait()
+
+
+def _say(line: str) -> None:
+    # The terminal may be gone: that must not cut short what a tab has begun.
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:

@@ -130,12 +130,12 @@ class FleetApp(App[None]):
 
     async def show_run(self, run: str) -> None:
         """Show another run; the list stays beside it."""
-        if run != self.picture().run:
-            try:
-                self.source.open(run)
-            except Refused as problem:
-                self.notify(str(problem), title=f"{run} is not shown", severity="error", markup=False)
-                return
+        # Also the one shown: another run may have taken its name.
+        try:
+            self.source.open(run)
+        except Refused as problem:
+            self.notify(str(problem), title=f"{run} is not shown", severity="error", markup=False)
+            return
         self.let_go()
         with self.batch_update():
             while len(self.screen_stack) > 1:

@@ -99,7 +99,6 @@ def launch(request: Request, tell: Tell = lambda line: None) -> RunDir:
         given = variables(request.environment)
     except ValueError as problem:
         raise RequestError(str(problem)) from problem
-    removed = succession.tidy()
     name = request.name or rundir.suggest_name(
         request.program.rpartition(".")[2] if request.as_module else request.program
     )
@@ -130,7 +129,7 @@ def launch(request: Request, tell: Tell = lambda line: None) -> RunDir:
         owner=os.getuid(),
         guessed=request.world is None,
     )
-    return _start(run, request.who, removed, tell)
+    return _start(run, request.who, tell)
 
 
 def check_on_term(on_term: str, start: str) -> None:
@@ -217,7 +216,6 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
             f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
         )
     _check_torch()
-    removed = succession.tidy(ended)
     fields = {name: getattr(old, name) for name in _SETTINGS}
     run = Run(
         **fields,
@@ -229,7 +227,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
         launched=True,
         owner=os.getuid(),
     )
-    return _start(run, who, removed, tell, ended)
+    return _start(run, who, tell, ended)
 
 
 def refuse_to_resume(run: Run) -> str | None:
@@ -241,9 +239,9 @@ def refuse_to_resume(run: Run) -> str | None:
     return None
 
 
-def _start(run: Run, who: str, removed: dict[str, int], tell: Tell, keep: RunDir | None = None) -> RunDir:
-    run, more = _with_room(run, keep)
-    told = _removal(removed | more)
+def _start(run: Run, who: str, tell: Tell, keep: RunDir | None = None) -> RunDir:
+    run, removed = _with_room(run, keep)
+    told = _removal(removed)
     if told:
         tell(told)
     directory = rundir.create(run)
@@ -267,7 +265,7 @@ def _with_room(run: Run, keep: RunDir | None) -> tuple[Run, dict[str, int]]:
         storage = settings.load().storage
     except settings.SettingsError as problem:
         raise RequestError(str(problem)) from problem
-    removed = room.make_room(storage.all_mib << 20, keep=keep)
+    removed = succession.tidy(keep) | room.make_room(storage.all_mib << 20, keep=keep)
     return msgspec.structs.replace(run, run_bytes=storage.run_mib << 20, all_bytes=storage.all_mib << 20), removed
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import zmq
 
 from ddptop.agent import control, rundir, wire
@@ -153,9 +154,11 @@ class Link:
         """Show another run from now on; see `Source.open`."""
         try:
             directory = rundir.find(run)
-            directory.read()
+            run_id = directory.read().run_id
         except RunDirError as problem:
             raise Refused(str(problem)) from problem
+        if run_id == self._run.run_id and self._next is None:
+            return
         self._next = None
         self.close()
         self._open(directory)
@@ -305,6 +308,12 @@ class Link:
         if run.run_id != self._run.run_id:
             # Its name was taken by a newer run, and with it its sockets.
             self._is_replaced = True
+            if self._run.state not in ENDED_STATES:
+                # What has become of it stood in its record.
+                self._run = msgspec.structs.replace(
+                    self._run, state="lost", cause=f"another run has its name: `ddptop attach {run.run}` shows that one"
+                )
+                self.store.know_run(self._run)
             return
         self._run = run
         self._members = members = self.directory.members()
@@ -458,7 +467,9 @@ class Link:
     def _check_run(self) -> None:
         """Refuse to act on a newer run that has taken the name of the one shown."""
         if self.directory.read().run_id != self._run.run_id:
-            raise Refused(f"the {self.directory.name} shown here is gone: another run has its name; open that one")
+            raise Refused(
+                f"the {self.directory.name} shown here is gone: another run has its name; choose it in the list of runs"
+            )
 
     def _note(self, directory: RunDir, action: str, outcome: str, level: str) -> None:
         text = f"{action} by {self._who}: {outcome}"

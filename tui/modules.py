@@ -43,13 +43,14 @@ def check(module: str, folder: str) -> None:
 
 
 def _find(name: str, part: str, places: Sequence[str], *, top: bool) -> ModuleSpec | None:
-    # Told of its last part alone it needs no package that would have to be imported.
-    found = PathFinder.find_spec(part, places)
-    if found is not None:
-        return found
     for finder in sys.meta_path:
-        # Built-in modules, and packages that are installed to be edited.
-        if finder is not PathFinder and (found := finder.find_spec(name, None if top else places)) is not None:
+        if finder is PathFinder:
+            # Told of its last part alone it needs no package that would have to be imported.
+            found = PathFinder.find_spec(part, places)
+        else:
+            # Built-in modules, and packages that are installed to be edited.
+            found = finder.find_spec(name, None if top else places) if hasattr(finder, "find_spec") else None
+        if found is not None:
             return found
     return None
 

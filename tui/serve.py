@@ -21,7 +21,7 @@ from aiohttp import WSMsgType, web
 from textual_serve.server import Server
 
 from ddptop.agent.group import engine
-from ddptop.tui.browsertab import END_S, Tab, cells
+from ddptop.tui.browsertab import END_S, Patience, Tab, cells
 
 ADDRESS: Final = "127.0.0.1"
 TABS: Final = 8
@@ -74,6 +74,7 @@ class Site(Server):
         self._sockets: set[web.WebSocketResponse] = set()
         self._known: set[object] = set()
         """Connections that have shown the cookie."""
+        self.patience = Patience()
         self._leaving: set[asyncio.Task[None]] = set()
         """Tabs that are being ended."""
 
@@ -203,6 +204,7 @@ class Site(Server):
                 close=_closing(browser),
                 download_manager=self.download_manager,
             )
+            tab.patience = self.patience
             try:
                 await tab.start(*cells(request.query.get("width"), request.query.get("height")))
                 await _pass_on(browser, tab)
@@ -274,7 +276,14 @@ def serve(site: Site, listening: socket.socket) -> None:
 
 async def _serve(site: Site, listening: socket.socket) -> None:
     end = asyncio.Event()
+
+    def told() -> None:
+        site.patience.end()
+        end.set()
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, end.set)
+        # Who starts it with nohup wants it to go on.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, told)
     async with site.opened(listening):
         await end.wait()

@@ -76,7 +76,7 @@ class Source(Protocol):
         ...
 
     def open(self, run: str) -> None:
-        """Show another run of this user from now on. Takes a moment; called where `poll` is.
+        """Show this run of the user's from now on. Takes a moment, unless it is shown; called where `poll` is.
 
         Raises:
             Refused: it cannot be shown, and why; the run shown stays.

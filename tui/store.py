@@ -195,11 +195,16 @@ class Store:
         if model is None or hello.run_id != self._run.run_id:
             self.refused += 1
             return
+        if heard and self._generation < hello.generation <= generations.most(self._run, self._newest):
+            self._early[hello.rank] = hello
         self._follow(hello.generation, hello.started_at_ns / 1e9)
         if hello.generation != self._generation:
-            if heard and self._generation < hello.generation <= generations.most(self._run, self._newest):
-                self._early[hello.rank] = hello
             return
+        for early in [early for rank, early in self._early.items() if rank != hello.rank]:
+            if early.generation == self._generation:
+                del self._early[early.rank]
+                self._greet(early, early.started_at_ns / 1e9, heard=False)
+        self._early.pop(hello.rank, None)
         model = self._ranks[hello.rank]
         if hello.protocol != wire.PROTOCOL and model.hello is None:
             text = (
@@ -224,8 +229,10 @@ class Store:
             self.refused += 1
             return
         if generation > self._newest and self._recorded:
-            # Its record has not been read yet, or says something else.
-            return
+            # Its record has not been read yet, or says something else; on a full disk there is none.
+            said = sum(hello.generation == generation for hello in self._early.values())
+            if 2 * said <= self._run.world:
+                return
         if generation > self._newest:
             self._expect(generation)
         # Every rank's curve goes on from the same step, however far each had come.

@@ -13,10 +13,9 @@ from typing import Any, Final, cast
 
 from ddptop.tui.source import Source
 
-_ACTIONS: Final = frozenset(
-    {"pause", "freeze", "step", "checkpoint", "stop", "resume", "kill", "signal", "restart"}
-)  # fmt: skip
-"""Methods of `Source` that change the run."""
+_ACTIONS: Final = frozenset({"freeze", "resume", "kill", "signal", "restart"})
+"""Methods of `Source` that would leave the run half way if they were broken off. The others are decided by the ranks
+together, which hold nothing for a controller that is gone, and may take as long as the training does."""
 _BEGUN: Final = b"+"
 _ENDED: Final = b"-"
 _CHUNK: Final = 4096

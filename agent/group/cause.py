@@ -87,9 +87,11 @@ def judge(
     members = {rank: own_word(member) for rank, member in members.items()}
     codes = _summary(torchrun_log, members)
     code = None if exit_code is None else _positive(exit_code)
-    whole = len(members) >= world and all(member.ended and member.ended.exit_code == 0 for member in members.values())
+    ended = [member.ended for member in members.values() if member.ended is not None]
+    in_order = len(ended) == len(members) >= world and not any(end.exit_code for end in ended)
+    whole = in_order and all(end.exit_code == 0 for end in ended)
     stoppers = [member.ended.stopped_by for member in members.values() if member.ended and member.ended.stopped_by]
-    if stoppers and (exit_code == 0 or whole):
+    if stoppers and (exit_code == 0 or in_order):
         return Judgement(
             "stopped", 0, f"stopped by {clean_line(stoppers[0], 100)}", warning=_late_trouble(codes, exit_code, leader)
         )
@@ -97,6 +99,8 @@ def judge(
         return Judgement("finished", 0)
     if whole:
         return Judgement("finished", 0, warning=_late_trouble(codes, exit_code, leader))
+    if in_order and exit_code is None:
+        return Judgement("ended", None, "every rank ended by itself, with what exit code nobody has seen")
     told = _TOLD.findall(torchrun_log)
     if told and not codes:
         name = _signal_name(int(told[-1])) if told[-1].isdecimal() else told[-1]

@@ -25,6 +25,8 @@ from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunD
 from ddptop.agent.text import clean_line
 
 _START_PATIENCE_S: Final = 30.0
+_DIES_S: Final = 1.0
+"""How long a process may take to go after SIGKILL."""
 """How long a run may have nobody at all before it counts as lost."""
 _LETS_GO_S: Final = 1.0
 """How long a supervisor that was killed may still hold its claim."""
@@ -254,6 +256,9 @@ def _dismiss(directory: RunDir, supervisor: Process | None, progress: ladder.Pro
         time.sleep(0.02)
     if processes.send(supervisor, signal.SIGKILL):
         progress(f"SIGKILL to the supervisor (pid {supervisor.pid}), which did not answer for {_CONCLUDES_S:g} s")
+        deadline = time.monotonic() + _DIES_S
+        while is_alive(supervisor) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
 
 def _write_end(directory: RunDir, why: str) -> None:
@@ -277,9 +282,17 @@ class _Unseen:
         if not is_elsewhere(process):
             return False
         if self._is_free is None:
-            # Each rank and the supervisor hold it as long as they live, and a container that is killed lets go.
-            self._is_free = Hold.is_free(self._path)
+            # Each rank and the supervisor hold it as long as they live, and a container that is killed lets go. Nobody
+            # does while ranks start, at first or anew: that is not long after the last word of somebody.
+            self._is_free = self._is_quiet() and Hold.is_free(self._path)
         return not self._is_free
+
+    def _is_quiet(self) -> bool:
+        try:
+            words = [(self._path / name).stat().st_mtime for name in (".", "run.json", "ranks")]
+        except OSError:
+            return False
+        return time.time() - max(words) > _START_PATIENCE_S
 
     def may_live(self, process: Process | None) -> bool:
         """Say whether a process lives, or may well do so out of sight."""

@@ -122,7 +122,11 @@ class Orders:
         self.await_parts()
         self._give_replies()
         for sender, command in self._received():
-            self._send(sender, wire.Reply(command.id, False, _TOO_LATE))
+            if self.outcome is not None and _ends_all(command):
+                # What is asked for is done already.
+                self._waiting.append((sender, command.id))
+            else:
+                self._send(sender, wire.Reply(command.id, False, _TOO_LATE))
         done = self.outcome is not None and not self.outcome.survivors
         for sender, number in self._waiting:
             self._send(sender, wire.Reply(number, done, self.summary))
@@ -276,6 +280,12 @@ def _who(command: wire.Kill) -> str:
 
 def _action(command: wire.Kill) -> str:
     return "kill" if command.signal is None else "signal"
+
+
+def _ends_all(command: wire.Command) -> bool:
+    if not isinstance(command, wire.Kill):
+        return False
+    return command.rank is None and command.pid is None and command.signal is None
 
 
 def _what(command: wire.Kill) -> str:

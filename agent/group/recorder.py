@@ -278,7 +278,7 @@ class Recorder:
     def _fresh(self, steps: wire.Steps, payload: bytes) -> list[recording.Row]:
         """Return the row of a batch, nothing where all of it is kept already, or where the file takes no more now."""
         newest = max(step.seq for step in steps.steps)
-        if steps.generation != self._generation:
+        if steps.generation > self._generation:
             # Of a rank that has just begun anew: what it keeps is asked for as soon as its record is read.
             return []
         if (steps.generation, newest) <= self._kept.get(steps.rank, recording.NOTHING):

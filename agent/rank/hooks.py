@@ -220,6 +220,10 @@ def _steps_inside(file: str) -> bool:
     return found > 1
 
 
+def _has_ended(thread: int) -> bool:
+    return all(each.ident != thread for each in threading.enumerate())
+
+
 def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     """See optimizers step, and what belongs to it: clipping, and the steps of a GradScaler."""
     from torch.optim import optimizer
@@ -231,13 +235,15 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     trainer: int | None = None
 
     def counts() -> bool:
-        # What another thread steps beside the training is none of its steps. A script that trains in one thread
-        # alone, and not in the main one, has its steps counted there.
+        # What another thread steps beside the training is none of its steps. A script that trains in threads
+        # alone, and not in the main one, has its steps counted in the first of them that lives.
         nonlocal trainer
+        if compiling():
+            return False
         here = ident()
-        if here != trainer and (trainer is None or here == main):
+        if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
             trainer = here
-        return here == trainer and not compiling()
+        return here == trainer
 
     def before(stepping: Any, *_: Any) -> None:
         if counts():

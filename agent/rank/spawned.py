@@ -44,7 +44,7 @@ class _Rank:
             _complain("its rank is not told to init_process_group")
             return True
         run = directory.read()
-        if world != run.world and not run.guessed:
+        if world != run.world and run.guessed is False:
             # A group for something else may come before the one of the training.
             _complain(f"its group has world size {world}, the run {run.world}; `--world` says which")
             return False

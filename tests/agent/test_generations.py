@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,6 +33,15 @@ def test_the_present_generation(claims: list[tuple[int, bool]], expected: int) -
     """Who lives decides, by number; where nobody does, the newest that was not skipped to."""
     assert generations.present(claims) == expected
     assert generations.present(claims[::-1]) == expected
+
+
+def test_the_last_start_of_a_run_that_failed_at_once_is_its_present(runtime: Path) -> None:
+    """Rank 2 was ended before it had written its record in either of two starts: nobody lives, and 2 is allowed."""
+    directory = rundir.create(msgspec.structs.replace(RUN, run="failed-at-once"))
+    for rank, generation in ((0, 2), (1, 2), (2, 0)):
+        directory.write_member(Member(rank, rank, 3, Process(1, 1.0), "h", generation, "", "", None))
+    assert list(directory.members()) == [0, 1]
+    assert generations.present([(2, False), (0, True), (0, True)], bounded=True) == 0
 
 
 def test_a_false_record_takes_no_other_rank_away(monkeypatch: pytest.MonkeyPatch) -> None:

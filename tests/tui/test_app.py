@@ -588,8 +588,8 @@ async def test_it_polls_often_and_paints_seldom() -> None:
 
     source.poll, source.frame = counted_poll, counted_frame  # type: ignore[method-assign, assignment]
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
-        await until(pilot, lambda: pictures >= 4, "some pictures")
-    assert polls >= 2 * pictures
+        # On a busy machine both are late, and some polls are left out.
+        await until(pilot, lambda: pictures >= 4 and polls >= 2 * pictures, "twice as many polls as pictures")
 
 
 async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:

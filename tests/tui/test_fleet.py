@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ddptop.agent import rundir
@@ -129,6 +131,31 @@ def test_a_run_that_takes_the_name_of_the_one_shown_is_not_touched(folder: Path)
                 act()
         link.open("same")
         assert link.frame(time.time()).state == "killed"
+    finally:
+        link.close()
+
+
+def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) -> None:
+    """What became of it stood in its record: it is lost, and the line says where the name leads now."""
+    run = ended("same", 1_000, "failed", "first")
+    directory = rundir.find("same")
+    directory.update(state="running", ended_at_ns=None, exit_code=None, supervisor=rundir.identify(os.getpid()))
+    link = Link(directory, "test")
+    try:
+        link.poll()
+        assert link.frame(time.time()).state == "starting"
+        store = link.store
+        link.open("same")
+        assert link.store is store, "it is shown already"
+        directory.update(state="failed", supervisor=None)
+        rundir.remove(directory)
+        rundir.create(msgspec.structs.replace(run, run_id="second"))
+        link._look_due = 0.0
+        link.poll()
+        frame = link.frame(time.time())
+        assert (frame.state, frame.cause) == ("lost", "another run has its name: `ddptop attach same` shows that one")
+        link.open("same")
+        assert link.frame(time.time()).state == "failed"
     finally:
         link.close()
 

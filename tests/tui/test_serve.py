@@ -33,6 +33,8 @@ from ddptop.tui.browser import exactly  # noqa: E402
 from ddptop.tui.source import Refused, Source  # noqa: E402
 
 TOKEN = "a-token"
+DECIDED_BY_RANKS = {"pause", "step", "checkpoint", "stop"}
+"""Methods of a source that leave nothing half done where they are broken off, and may take as long as the training."""
 LOOKS = {"poll", "frame", "open", "watch", "resumable", "victims", "processes", "close"}
 """Methods of a source that leave the run as it is."""
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -283,6 +285,25 @@ async def test_what_a_tab_has_begun_is_carried_to_its_end(
     await gone(processes)
 
 
+async def test_who_tells_the_server_twice_to_end_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What a tab has begun, and never ends, is broken off then; the first time it was said how."""
+    for module in (browsertab, serve):
+        monkeypatch.setattr(module, "END_S", 0.1)
+    begun = tmp_path / "begun"
+    code = f"import signal; os.write(int(sys.argv[-1]), b'+'); open({str(begun)!r}, 'w')\nwhile True: signal.pause()"
+    before = children()
+    async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
+        await client.ws_connect(f"{home}ws")
+        await asyncio.to_thread(until, begun.exists, "it has begun")
+        processes = children() - before
+        made.patience.end()
+        asyncio.get_running_loop().call_later(1.0, made.patience.end)
+    await gone(processes)
+    assert "ctrl+c again ends it at once" in capfd.readouterr().err
+
+
 def test_a_tab_tells_what_it_does_with_the_run() -> None:
     """From the beginning of an action to its end, also one that is refused; to look at the run is none."""
 
@@ -313,8 +334,8 @@ def test_a_tab_tells_what_it_does_with_the_run() -> None:
 
 
 def test_every_action_of_a_source_is_told() -> None:
-    """What is added to `Source` is either known to leave the run alone, or told."""
-    actions = {name for name in vars(Source) if not name.startswith("_")} - LOOKS
+    """What is added to `Source` is known to leave the run alone, or nothing of it half done, or it is told."""
+    actions = {name for name in vars(Source) if not name.startswith("_")} - LOOKS - DECIDED_BY_RANKS
     assert actions == unfinished._ACTIONS
 
 

@@ -190,6 +190,20 @@ def test_a_restart_keeps_the_curve_and_is_marked():
     assert list(past.history.read(1, "loss").steps) == [1, 2, 4, 5]
 
 
+def test_a_restart_of_which_no_record_can_be_written_is_followed() -> None:
+    """On a full disk the records of the first start stay: what more than half of the ranks say is believed."""
+    store = Store(RUN)
+    store.know_members({rank: member(rank) for rank in (0, 1)})
+    store.apply(hello(1, 1), 3.0)
+    assert store.frame(3.0).generation == 0
+    store.apply(hello(0, 1), 3.1)
+    store.apply(wire.Steps(1, (step(1, loss=7.0),), 1), 3.2)
+    frame = store.frame(3.3)
+    assert (frame.generation, [restart.generation for restart in frame.restarts]) == (1, [1])
+    assert frame.ranks[1].loss == 7.0
+    assert {rank.python_version for rank in frame.ranks} == {"3"}
+
+
 @pytest.mark.parametrize("launched", [True, False], ids=["launched", "by hand"])
 def test_a_rank_that_claims_another_generation_harms_its_own_row_alone(launched: bool) -> None:
     """Neither a huge number nor one that the run could have begins a generation of which no record tells."""

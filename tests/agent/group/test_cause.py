@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddptop.agent.group import cause
@@ -114,6 +115,17 @@ def test_torchrun_that_was_told_to_end() -> None:
         judgement = cause.judge(3, group, 1, log, {0: 1, 1: 2, 2: 3})
         assert (judgement.state, judgement.rank) == ("failed", None)
         assert judgement.cause == "torchrun was told to end by SIGTERM"
+
+
+def test_ranks_that_ended_by_themselves_are_not_lost() -> None:
+    """All have left word and none of a failure, but what they ended with nobody knows."""
+    unknown = [msgspec.structs.replace(member(rank, 0).ended, exit_code=None) for rank in (0, 1)]
+    group = {rank: msgspec.structs.replace(member(rank, 0), ended=ended) for rank, ended in enumerate(unknown)}
+    judgement = cause.judge(2, group, None)
+    assert (judgement.state, judgement.exit_code, judgement.rank) == ("ended", None, None)
+    assert cause.judge(2, {0: group[0], 1: member(1)}, None).state == "lost"
+    stopped = msgspec.structs.replace(group[0], ended=msgspec.structs.replace(unknown[0], stopped_by="ada"))
+    assert cause.judge(2, {0: stopped, 1: group[1]}, None).state == "stopped"
 
 
 def test_without_a_witness_it_is_lost() -> None:

@@ -162,6 +162,10 @@ def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]
     with pytest.raises(ladder.NotOurs, match="another pid namespace"):
         census.kill(directory, wire.Kill(1, 0, who="ada"))
     hold.release()
+    # Nobody holds it while ranks start, either.
+    assert census.settle(directory).state == "running"
+    for path in (directory.path, directory.path / "run.json", directory.path / "ranks"):
+        os.utime(path, (1e9, 1e9))
     assert census.settle(directory).state == directory.read().state == "lost"
 
 

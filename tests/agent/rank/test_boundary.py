@@ -161,6 +161,36 @@ def test_a_training_in_a_thread_of_its_own_is_counted(hooked: Session) -> None:
     assert (first, hooked.steps, hooked.depth) == (2, 3, 0)
 
 
+def test_one_thread_after_the_other_may_train(hooked: Session) -> None:
+    """A pool, or a thread for each trial: whichever thread trains once the one before has ended is counted."""
+    trained = made(torch.optim.SGD)
+    turns = [threading.Event() for _ in range(3)]
+    steps = []
+
+    def first() -> None:
+        trained.step()
+        turns[0].set()
+        turns[1].wait()
+
+    def second() -> None:
+        turns[0].wait()
+        trained.step()
+        steps.append(hooked.steps)
+        turns[1].set()
+        turns[2].wait()
+        trained.step()
+        steps.append(hooked.steps)
+
+    # Both at once, so that the second has not got the first one's number.
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+    turns[2].set()
+    threads[1].join()
+    assert (steps, hooked.depth) == ([1, 2], 0)
+
+
 def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of the script's own making that raises when it is measured: a fault, and no phase is left open."""
     from torch.utils.data import DataLoader, dataloader
