@@ -101,11 +101,11 @@ def test_one_worker_is_plain_sgd(group: Group, tmp_path: Path) -> None:
     assert difference(served, alone) < 1e-6
 
 
-@pytest.mark.parametrize(("bound", "slow_ms", "apart"), [((), 200, (10, 60)), (("--staleness", 1), 40, (0, 2))])
+@pytest.mark.parametrize(("bound", "slow_ms", "apart"), [((), 200, (10, 60)), (("--staleness", 1), 40, (-2, 2))])
 def test_who_waits_for_a_slow_worker(
     group: Group, bound: tuple[object, ...], slow_ms: int, apart: tuple[int, int]
 ) -> None:
-    """Without a bound the fast worker takes most of the steps; with one it is hardly ahead."""
+    """Without a bound the fast worker takes most of the steps; with one neither is far ahead."""
     arguments = ("--samples", 960, "--epochs", 1, "--batch-size", 16, "--slow", f"1:{slow_ms}")
     out = run(group, 3, "paramserver", *arguments, *bound).out[0]
     slow, fast = map(int, re.search(r"steps by worker (\d+) (\d+)", out).groups())  # type: ignore[union-attr]
