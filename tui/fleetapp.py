@@ -134,8 +134,10 @@ class FleetApp(App[None]):
         try:
             self.source.open(run)
         except Refused as problem:
-            self.notify(str(problem), title=f"{run} is not shown", severity="error", markup=False)
-            return
+            # What is left of a removed run is its picture, and that can be shown.
+            if run != self.picture().run:
+                self.notify(str(problem), title=f"{run} is not shown", severity="error", markup=False)
+                return
         self.let_go()
         with self.batch_update():
             while len(self.screen_stack) > 1:
