@@ -450,6 +450,8 @@ def test_what_a_removal_leaves_is_told(base: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(RunDirError, match=r"removed, but .*/stays could not .*Operation not.*remove .*/\.x\."):
             rundir.remove(run)
         assert rundir.runs() == []
+        (left,) = (path for path in base.iterdir() if path.name.startswith(".x."))
+        assert sorted(path.name for path in left.iterdir()) == [marks.NAME, "stays"]
         again = rundir.create(a_run("x", "finished"))
         assert rundir.create(a_run("x")).path == again.path
     rundir.prune()

@@ -162,6 +162,26 @@ def test_a_supervisor_that_has_let_go_of_the_run_refuses(directory: RunDir, cont
     assert (told, orders.killed_by, directory.read()) == ([], None, record)
 
 
+@pytest.mark.parametrize(("survivors", "done"), [((), True), (("process 7 stays: it is in the kernel",), False)])
+def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
+    directory: RunDir, context: zmq.Context[Any], survivors: tuple[str, ...], done: bool
+) -> None:
+    """A second kill of the whole, come while the run is put away, is answered with the outcome of the first."""
+    orders = Orders(context, directory, lambda *_: None, lambda event: None)
+    orders.outcome = ladder.Outcome(2, 0, survivors)
+    orders.socket.close()
+    commands = (wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
+    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])  # type: ignore[assignment]
+    orders.close()
+    replies = {reply.id: reply for reply in (wire.read_answer(payload) for _, payload in socket.sent)}
+    whole, part = replies[1], replies[2]
+    assert isinstance(whole, wire.Reply)
+    assert isinstance(part, wire.Reply)
+    assert (whole.done, whole.text) == (done, orders.outcome.text)
+    assert not part.done
+    assert "not done" in part.text
+
+
 def test_a_rank_answers_after_anything(
     directory: RunDir, context: zmq.Context[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

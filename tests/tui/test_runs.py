@@ -174,6 +174,18 @@ async def test_a_run_that_is_gone_is_not_shown() -> None:
         assert shown(pilot) == FIRST
 
 
+async def test_the_picture_of_the_shown_run_stays_when_it_is_removed() -> None:
+    """Its own line, chosen in the list that covers the screen, leads back to what is left of it, without an error."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(80, 24), notifications=True) as pilot:
+        await listing(pilot)
+        assert isinstance(pilot.app.screen, RunsScreen)
+        del fleet.pictures[FIRST]
+        await pilot.press("enter")
+        await until(pilot, lambda: shown(pilot) == FIRST, "its picture")
+        assert "no such run" not in seen(pilot.app)
+
+
 async def test_without_a_fleet_nothing_of_this_is_offered() -> None:
     """A dashboard that is to show one run alone has neither list nor launch."""
     fleet = StillFleet()
