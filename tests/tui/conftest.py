@@ -11,7 +11,9 @@ from functools import cache
 import pytest
 from textual.css import stylesheet
 from textual.css.model import RuleSet
-from textual.css.tokenize import Token
+from textual.css.parse import parse
+from textual.css.tokenize import tokenize_values
+from textual.css.tokenizer import Token
 from textual.css.types import CSSLocation
 from textual.widgets import Input
 
@@ -21,11 +23,10 @@ from ddptop.agent import rundir
 @pytest.fixture(scope="session", autouse=True)
 def shared_rules() -> Iterator[None]:
     """Parse each style sheet once under each theme, not again for every app: Textual only reads what was parsed."""
-    tokenize, parse = stylesheet.tokenize_values, stylesheet.parse
 
     @cache
     def tokenized(variables: tuple[tuple[str, str], ...]) -> dict[str, list[Token]]:
-        return tokenize(dict(variables))
+        return tokenize_values(dict(variables))
 
     known: dict[tuple[object, ...], list[RuleSet]] = {}
 

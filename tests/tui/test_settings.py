@@ -151,7 +151,12 @@ async def test_the_first_theme_is_there_from_the_start(monkeypatch: pytest.Monke
     """The first screen has the colors of its theme without a second reading of the style sheet; later themes do too."""
     read: list[Stylesheet] = []
     reparse = Stylesheet.reparse
-    monkeypatch.setattr(Stylesheet, "reparse", lambda self: (read.append(self), reparse(self)))
+
+    def counted(sheet: Stylesheet) -> None:
+        read.append(sheet)
+        reparse(sheet)
+
+    monkeypatch.setattr(Stylesheet, "reparse", counted)
     app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(theme="light")))
     async with app.run_test(size=(80, 24)) as pilot:
         assert not read
