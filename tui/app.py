@@ -186,6 +186,7 @@ class DdptopApp(FleetApp):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEME_NAMES[settings.look.theme]
+        self.stylesheet.set_variables(self.get_css_variables())
         self._set_colors(settings.look.color)
         self.ascii_only = settings.look.glyphs == "ascii"
         self.set_keymap(keymap.complete(type(self), settings.keymap))
@@ -224,6 +225,12 @@ class DdptopApp(FleetApp):
         if self.fleet is not None and not picture.run:
             return RunsScreen(self.fleet, picture)
         return RunScreen(picture, self.settings.look.view)
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Apply a theme, but not the first one while there is no screen yet: the style sheet begins with it."""
+        # Textual would parse the whole sheet for it, style nothing, and parse it again for the first screen.
+        if self.screen_stack:
+            super().refresh_css(animate)
 
     def on_load(self) -> None:
         """Take the signals before the terminal is changed, so that none finds it changed and unguarded."""

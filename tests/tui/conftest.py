@@ -6,11 +6,58 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
+from textual.css import stylesheet
+from textual.css.model import RuleSet
+from textual.css.parse import parse
+from textual.css.tokenize import tokenize_values
+from textual.css.tokenizer import Token
+from textual.css.types import CSSLocation
 from textual.widgets import Input
 
 from ddptop.agent import rundir
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_rules() -> Iterator[None]:
+    """Parse each style sheet once under each theme, not again for every app: Textual only reads what was parsed."""
+
+    @cache
+    def tokenized(variables: tuple[tuple[str, str], ...]) -> dict[str, list[Token]]:
+        return tokenize_values(dict(variables))
+
+    known: dict[tuple[object, ...], list[RuleSet]] = {}
+
+    def parsed(
+        scope: str,
+        css: str,
+        read_from: CSSLocation,
+        *,
+        variable_tokens: dict[str, list[Token]],
+        is_default_rules: bool,
+        tie_breaker: int,
+    ) -> list[RuleSet]:
+        # `tokenized` keeps its dictionaries, so that their identities stand for what is in them.
+        key = (scope, css, read_from, id(variable_tokens), is_default_rules, tie_breaker)
+        if key not in known:
+            known[key] = list(
+                parse(
+                    scope,
+                    css,
+                    read_from,
+                    variable_tokens=variable_tokens,
+                    is_default_rules=is_default_rules,
+                    tie_breaker=tie_breaker,
+                )
+            )
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stylesheet, "tokenize_values", lambda values: tokenized(tuple(values.items())))
+        patch.setattr(stylesheet, "parse", parsed)
+        yield
 
 
 @pytest.fixture(autouse=True)

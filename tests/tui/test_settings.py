@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from harness import ddptop
+from textual.color import Color
+from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
 from ddptop.agent.rundir import Run
@@ -16,6 +18,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import Verdict
 from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
 from ddptop.tui.store import Store
+from ddptop.tui.theme import DARK, LIGHT
 
 from .frames import NOW, StillSource, frame
 from .test_app import footer_keys, seen, until
@@ -142,6 +145,26 @@ async def test_keys_follow_the_settings() -> None:
         assert re.search(r"Q ctrl\+c +Leave", text)
         await pilot.press("escape", "Q")
     assert app.return_code == 0
+
+
+async def test_the_first_theme_is_there_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first screen has the colors of its theme without a second reading of the style sheet; later themes do too."""
+    read: list[Stylesheet] = []
+    reparse = Stylesheet.reparse
+
+    def counted(sheet: Stylesheet) -> None:
+        read.append(sheet)
+        reparse(sheet)
+
+    monkeypatch.setattr(Stylesheet, "reparse", counted)
+    app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(theme="light")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert not read
+        assert app.screen.styles.background == Color.parse(str(LIGHT.background))
+        await pilot.press("t")
+        await pilot.pause()
+        assert read
+        assert app.screen.styles.background == Color.parse(str(DARK.background))
 
 
 async def test_the_dashboard_begins_as_it_is_set() -> None:
