@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from harness import DEADLINE_S, carriers, ddptop, started, status, until
+from harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until
 from scripts import FAIL, FLAKY, TRAIN, UNTIDY
 
 from ddptop.agent import rundir
@@ -244,12 +244,16 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     assert ddptop("pause", "flaky").returncode == 0
     assert "2 ranks" in ddptop("kill", "flaky").stdout
     assert ddptop("restart", "flaky", "--resume").returncode == 1
+    # What is started again is whatever stands in the file by now, here something that needs no torch.
+    (folder / "flaky.py").write_text("import os\nprint('again, rank', os.environ['RANK'])")
     again = ddptop("restart", "flaky", "--detach")
     assert (again.returncode, again.stdout) == (0, "flaky.2\n"), again.stderr
+    until(lambda: rundir.find("flaky.2").read().exit_code is not None, "its end")
     old, new = rundir.find("flaky").read(), rundir.find("flaky.2").read()
     assert (new.command, new.cwd, new.max_restarts) == (old.command, old.cwd, 1)
-    assert old.state == "killed"
-    assert ddptop("kill", "flaky.2").returncode == 0
+    assert (old.state, new.state) == ("killed", "finished")
+    printed = [rundir.find("flaky.2").rank_log(rank).read_text() for rank in (0, 1)]
+    assert printed == ["again, rank 0\n", "again, rank 1\n"]
 
 
 def test_a_script_that_dies_tells_why_once(folder):
@@ -289,10 +293,22 @@ def test_parameters_are_bit_identical_with_and_without_the_agent(folder):
     """After 20 steps with BatchNorm, dropout and momentum, the digest of the parameters is the same."""
     digests = []
     for prefix in ((), ("-m", "ddptop.agent")):
-        with torchrun(folder, 2, *prefix, "train.py", "20") as process:
-            output, _ = process.communicate(timeout=2 * DEADLINE_S)
+        # Without torchrun, which takes as long to start as a rank.
+        told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        with contextlib.ExitStack() as both:
+            ranks = [
+                both.enter_context(
+                    started(
+                        sys.executable, *prefix, "train.py", "20",
+                        cwd=folder, env={**os.environ, **told, "RANK": rank, "LOCAL_RANK": rank},
+                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                    )
+                )
+                for rank in ("0", "1")
+            ]  # fmt: skip
+            output = "".join(rank.communicate(timeout=2 * DEADLINE_S)[0] for rank in ranks)
         digests.append(dict(re.findall(r"digest (\d) ([0-9a-f]{64})", output)))
-    assert len(digests[0]) == 2
+    assert len(digests[0]) == 2, output
     assert digests[0] == digests[1]
 
 

@@ -32,6 +32,8 @@ class Done:
 
     codes: list[int | None]
     """Exit code of each rank, None for one that hung."""
+    ended: list[int]
+    """The ranks that did not hang, in the order in which they ended."""
     out: list[str]
     """What each rank printed."""
     err: str
@@ -72,18 +74,8 @@ def group(forkserver: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFa
         assert forkserver.stdin is not None
         assert forkserver.stdout is not None
         print(json.dumps(request), file=forkserver.stdin, flush=True)
-        codes = json.loads(forkserver.stdout.readline())
+        ends = dict(json.loads(forkserver.stdout.readline()))
         out, err = ([(folder / f"{rank}.{kind}").read_text() for rank in range(world)] for kind in ("out", "err"))
-        return Done(codes, out, "".join(err))
+        return Done([ends.get(rank) for rank in range(world)], list(ends), out, "".join(err))
 
     return run
-
-
-def torchrun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a module under torchrun, on a port that the system chooses."""
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", *arguments,
-    ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -2,7 +2,7 @@
 
 Reads one request a line from stdin, as JSON: world, module, arguments, folder, timeout_s. Each
 rank calls `module.main(arguments)` as torchrun would have it, and writes to `folder/RANK.out` and
-`.err`; the answer is the list of exit codes, None for a rank that had to be killed.
+`.err`; the answer is a list of rank and exit code in the order of their ends, without those that had to be killed.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ def _be_rank(rank: int, request: dict[str, Any], port: int) -> None:
         os._exit(code)
 
 
-def _serve(request: dict[str, Any]) -> list[int | None]:
+def _serve(request: dict[str, Any]) -> list[tuple[int, int]]:
     port = _free_port()
     ranks = {}
     for rank in range(request["world"]):
         if (pid := os.fork()) == 0:
             _be_rank(rank, request, port)
         ranks[pid] = rank
-    codes: list[int | None] = [None] * request["world"]
+    ends = []
     deadline = time.monotonic() + request["timeout_s"]
     while ranks and time.monotonic() < deadline:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
-            codes[ranks.pop(pid)] = os.waitstatus_to_exitcode(status)
+            ends.append((ranks.pop(pid), os.waitstatus_to_exitcode(status)))
         else:
             time.sleep(0.01)
     for pid in ranks:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return codes
+    return ends
 
 
 for line in sys.stdin:

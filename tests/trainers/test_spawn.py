@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import ddptop, status, until
+from harness import ddptop, free_port, status, until
 
 from ddptop.agent import rundir
 from ddptop.trainers import sendrecv, start
@@ -29,13 +28,6 @@ def rank(number, world):
 if __name__ == "__main__":
     mp.spawn(rank, (2,), nprocs=2)
 '''
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def test_ranks_over_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from ddptop.trainers import CATALOGUE, options
 from ddptop.trainers.options import Options
 from ddptop.trainers.refusal import Refusal
 
-from .conftest import Group, Run, torchrun
+from .conftest import Run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -315,23 +315,3 @@ def test_catalogue_is_complete() -> None:
             "resume",
         ):
             assert f"--{option} " in text
-
-
-def test_two_ranks(group: Group) -> None:
-    """Two ranks share an epoch, evaluate together, and end cleanly with one summary."""
-    done = group(2, "ddptop.trainers.simplenet", "--steps", 20, "--samples", 640, "--batch-size", 32)
-    lines = "".join(done.out).splitlines()
-    summaries = [line for line in lines if "finished" in line]
-    assert len(summaries) == 1, done.err
-    # 640 pictures are ten steps of two ranks with 32 each; a fifth, 128, are evaluated, each once.
-    assert "20 steps" in summaries[0]
-    assert "of 128 images, data synthetic MNIST" in summaries[0]
-    assert any("world 2, batch 32 a rank" in line for line in lines)
-    assert done.codes == [0, 0]
-
-
-def test_two_ranks_refuse_once() -> None:
-    """What every rank has to say is said once, by rank 0, which is also the first to end."""
-    done = torchrun(2, "ddptop.trainers.simplenet", "--data-dir", "/nowhere/at-all")
-    assert done.stderr.count("no folder /nowhere/at-all") == 1
-    assert re.search(r"Root Cause.*rank +: 0 .*exitcode +: 2 ", done.stderr, re.DOTALL)
