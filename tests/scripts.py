@@ -94,7 +94,8 @@ atexit.register(lambda: (folder / f"atexit-{rank}").touch())
 try:
     while True:
         done += 1  # counted before it is made: the rank is held inside of it
-        (folder / f"count-{rank}").write_text(str(done))
+        (folder / f"next-{rank}").write_text(str(done))
+        os.replace(folder / f"next-{rank}", folder / f"count-{rank}")  # who reads it finds a number at any time
         ddp(torch.randn(4, 8)).sum().backward()
         optimizer.step()
         time.sleep(0.02)

@@ -56,7 +56,7 @@ class Job:
     def counts(self) -> list[int]:
         """Return the steps that each script has begun."""
         files = (self.folder / f"count-{rank}" for rank in range(2))
-        return [int(file.read_text() or 0) if file.exists() else 0 for file in files]
+        return [int(file.read_text()) if file.exists() else 0 for file in files]
 
     def goes_on(self) -> None:
         """Wait for a few steps more."""

@@ -1,14 +1,15 @@
-"""What a rank still has to send to those who asked for its history: only as fast as each of them reads.
+"""What a rank still has to send to those who asked it: only as fast as each of them reads.
 
 A socket queues for a peer that does not read, in the memory of the process that trains. So little
-may wait there, and the rest of an answer is not even made before there is room.
+may wait there, and the rest of an answer about its history is not even made before there is room.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import zmq
@@ -19,6 +20,8 @@ QUEUED: Final = 4
 """Messages that wait in the socket for one peer at most."""
 MOST: Final = 64
 """Answers under way at a time; who asks beyond that is refused."""
+MOST_REPLIES: Final = 128
+"""Replies that wait for one peer; what is beyond that is dropped, because it does not read."""
 PATIENCE_S: Final = 60.0
 """An answer of which nothing was taken for so long is given up."""
 SOONEST_S: Final = 0.002
@@ -36,13 +39,22 @@ class _UnderWay:
     give_up: float
 
 
+@dataclass(slots=True)
+class _Unsent:
+    """Replies for which there was no room."""
+
+    give_up: float
+    replies: deque[bytes] = field(default_factory=deque)
+
+
 class Answers:
-    """Answers under way on a ROUTER socket, one at a time for a peer."""
+    """What is under way on a ROUTER socket: replies, and of answers about the history one at a time for a peer."""
 
     def __init__(self, socket: zmq.Socket[bytes], clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket
         self._clock = clock
         self._under_way: dict[bytes, _UnderWay] = {}
+        self._unsent: dict[bytes, _Unsent] = {}
         self._pause_s = SOONEST_S
 
     def begin(self, peer: bytes, pieces: Iterator[bytes], reply: wire.Reply) -> bool:
@@ -54,16 +66,49 @@ class Answers:
         self._pause_s = SOONEST_S
         return True
 
+    def reply(self, peer: bytes, payload: bytes) -> None:
+        """Send a reply, at once or when there is room; to who has left, or reads nothing for a minute, it is not sent.
+
+        In order: while replies wait for a peer, the next one waits behind them.
+        """
+        unsent = self._unsent.get(peer)
+        if unsent is None:
+            if send(self._socket, peer, payload) is not None or len(self._unsent) >= MOST:
+                return
+            unsent = self._unsent[peer] = _Unsent(self._clock() + PATIENCE_S)
+            self._pause_s = SOONEST_S
+        if len(unsent.replies) < MOST_REPLIES:
+            unsent.replies.append(payload)
+
     def go_on(self) -> None:
         """Send what there is room for by now."""
-        if self._under_way:
-            moved = [self._advance(peer) for peer in tuple(self._under_way)]
+        if self._busy:
+            moved = [self._send_replies(peer) for peer in tuple(self._unsent)]
+            moved += [self._advance(peer) for peer in tuple(self._under_way)]
             self._pause_s = SOONEST_S if any(moved) else min(LATEST_S, 2 * self._pause_s)
 
     @property
     def pause_s(self) -> float | None:
         """How long to wait before there may be room again; None where nothing is under way."""
-        return self._pause_s if self._under_way else None
+        return self._pause_s if self._busy else None
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._under_way or self._unsent)
+
+    def _send_replies(self, peer: bytes) -> bool:
+        """Send one peer the replies that there is room for; return whether there was any."""
+        unsent, moved = self._unsent[peer], False
+        while unsent.replies:
+            taken = send(self._socket, peer, unsent.replies[0])
+            if taken is None and self._clock() <= unsent.give_up:
+                return moved
+            if not taken:
+                break
+            unsent.replies.popleft()
+            unsent.give_up, moved = self._clock() + PATIENCE_S, True
+        del self._unsent[peer]
+        return moved
 
     def _advance(self, peer: bytes) -> bool:
         """Send one peer what there is room for; return whether anything was."""

@@ -328,8 +328,7 @@ class Publisher:
             self._session.faults.note("a command", error)
             reply = wire.Reply(command.id, False, f"the agent could not: {describe(error)}")
         if reply is not None:
-            # What is for somebody who has left, or who reads nothing, is dropped.
-            answers.send(self._cmd, peer, wire.encode(reply))
+            self._answers.reply(peer, wire.encode(reply))
 
     def _tell_of_late(self, command: wire.Command, late: str) -> None:
         kind = type(command).__name__.lower()

@@ -107,6 +107,35 @@ def test_one_who_does_not_read_is_given_up(session, asking, monkeypatch):
     until(lambda: not session._publisher._answers._under_way, "it is given up")
 
 
+def test_every_command_gets_its_reply(session):
+    """However fast one peer asks: the socket takes few replies at a time, and the others wait for it, in order."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.connect(session.directory.address(0, "cmd"))
+        peer.rcvtimeo = int(DEADLINE_S * 1000)
+        for number in range(100):
+            peer.send(wire.encode(wire.Query(number)))
+        assert [wire.read_answer(peer.recv()).id for _ in range(100)] == list(range(100))
+
+
+def test_replies_that_nobody_reads_are_bounded_and_given_up(session, monkeypatch):
+    """What waits for a peer has a bound, is dropped once nothing was taken for a minute, and others are answered."""
+    monkeypatch.setattr(answers, "PATIENCE_S", 0.2)
+    under_way = session._publisher._answers
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer, context.socket(zmq.DEALER) as other:
+        peer.linger = 0
+        peer.rcvhwm = 1
+        for socket in (peer, other):
+            socket.rcvtimeo = int(DEADLINE_S * 1000)
+            socket.connect(session.directory.address(0, "cmd"))
+        most = 0
+        for number in range(20_000):
+            peer.send(wire.encode(wire.Query(number)))
+            most = max(most, *(len(each.replies) for each in tuple(under_way._unsent.values())), 0)
+        assert ask(session, other).id == 5
+        assert answers.MOST_REPLIES >= most > 0
+        until(lambda: not under_way._unsent, "they are given up")
+
+
 def test_a_second_answer_for_a_peer_is_refused(session, asking):
     """One at a time; the first goes on."""
     for number in (1, 2):
