@@ -25,9 +25,11 @@ from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunD
 from ddptop.agent.text import clean_line
 
 _START_PATIENCE_S: Final = 30.0
+"""How long a run may have nobody at all before it counts as lost."""
 _DIES_S: Final = 1.0
 """How long a process may take to go after SIGKILL."""
-"""How long a run may have nobody at all before it counts as lost."""
+_LOOKS: Final = 3
+"""How often a record that changes is read again; one that changes without end must not hold up who looks."""
 _LETS_GO_S: Final = 1.0
 """How long a supervisor that was killed may still hold its claim."""
 _CONCLUDES_S: Final = 5.0
@@ -77,9 +79,14 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
     run = directory.read()
     unseen = _Unseen(directory)
     supervised = run.state not in ENDED_STATES and unseen.may_live(run.supervisor)
-    if not supervised:
-        # It may have ended and written its last word between our two looks.
-        run = directory.read()
+    for _ in range(_LOOKS):
+        if supervised:
+            break
+        # Between our two looks the supervisor may have written its last word, or its first one.
+        before, run = run, directory.read()
+        if run == before:
+            break
+        supervised = run.state not in ENDED_STATES and unseen.may_live(run.supervisor)
     known = directory.members() if members is None else members
     rows = {rank: identity.look(member.process) for rank, member in known.items() if rank not in heard}
     seen = {rank: row for rank, row in rows.items() if row is not None}

@@ -68,6 +68,20 @@ def test_ends_that_nobody_saw(new_run: Callable[..., RunDir]) -> None:
     assert census.settle(lost).state == "lost"
 
 
+def test_a_supervisor_that_comes_between_two_looks_is_seen(
+    new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose record names nobody at first, and its supervisor a moment later, goes on."""
+    directory = new_run()
+    before = directory.read()
+    directory.update(supervisor=identify(python(SLEEP).pid))
+    records = [before]
+    read = RunDir.read
+    monkeypatch.setattr(RunDir, "read", lambda self: records.pop() if records else read(self))
+    now = census.survey(directory)
+    assert (now.state, now.supervised, now.cause) == ("starting", True, None)
+
+
 def test_run_without_anybody_is_lost_after_a_while(new_run: Callable[..., RunDir]) -> None:
     """A supervisor that never came is waited for; one that died at once is not, and its last line is the cause."""
     fresh, stale = new_run(), new_run(created_at_ns=time.time_ns() - 31 * 10**9)
