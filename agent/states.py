@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 
 if TYPE_CHECKING:
     from ddptop.agent.rundir import Ended

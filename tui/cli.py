@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Final, NoReturn
 
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui.verbs import cleaning, config, control, kill, launch, listing, serving, watching
 from ddptop.tui.verbs.options import complain, on_terminal
 
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     if options.version:
-        from ddptop.agent.version import VERSION
+        from ddptop.agent.wire.version import VERSION
 
         print(f"ddptop {VERSION}")
         return 0

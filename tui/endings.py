@@ -22,7 +22,7 @@ from ddptop.agent.group.ladder import NotOurs, Survived
 from ddptop.agent.identity import is_stopped, may_live
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import Process, RunDir
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui.source import Aim, Consent, ProcessLine, Refused
 
 _SUCCESSION_S: Final = 5.0

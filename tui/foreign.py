@@ -27,7 +27,7 @@ import msgspec
 
 from ddptop.agent import rundir
 from ddptop.agent.states import LONGEST
-from ddptop.agent.text import clean_line
+from ddptop.agent.wire.text import clean_line
 from ddptop.tui import status
 from ddptop.tui.frame import Frame, Restart
 from ddptop.tui.settings import Thresholds

@@ -13,8 +13,8 @@ import msgspec
 
 from ddptop.agent import injection, rundir
 from ddptop.agent.group import machine
-from ddptop.agent.incoming import Verbatim
 from ddptop.agent.masking import MASK, is_secret, masked_words
+from ddptop.agent.wire.incoming import Verbatim
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch import Request, RequestError, check_on_term, check_restarts, restarts, target, variables
 from ddptop.tui.programs import Option

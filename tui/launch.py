@@ -25,7 +25,7 @@ import msgspec
 from ddptop.agent import injection, masking, rundir, wire
 from ddptop.agent.group import engine, journal, machine, room, succession, supervisor
 from ddptop.agent.rundir import Run, RunDir
-from ddptop.agent.text import Complaint
+from ddptop.agent.wire.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI
 from ddptop.tui import modules, settings

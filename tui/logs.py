@@ -11,7 +11,7 @@ from ddptop.agent import sparse
 from ddptop.agent.group import census
 from ddptop.agent.private import open_plain
 from ddptop.agent.rundir import ENDED_STATES, RunDir
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 
 POLL_S = 0.1
 LINE_BYTES = 64 << 10

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from ddptop.agent import private
-from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
+from ddptop.agent.wire.text import clean
 from ddptop.tui.frame import ENDED, EventLine, Frame
 from ddptop.tui.source import Source
 from ddptop.tui.units import duration

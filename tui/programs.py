@@ -14,8 +14,8 @@ import msgspec
 
 from ddptop.agent.control import Refused
 from ddptop.agent.group import engine
-from ddptop.agent.incoming import cleaned
-from ddptop.agent.text import clean
+from ddptop.agent.wire.incoming import cleaned
+from ddptop.agent.wire.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.options import DESCRIBE, positive_number, whole_number
 

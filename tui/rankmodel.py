@@ -11,9 +11,9 @@ from operator import attrgetter, is_
 
 from ddptop.agent import states
 from ddptop.agent.identity import Row
-from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
+from ddptop.agent.wire.latencies import latencies_of, percentiles
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.settings import Thresholds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ddptop.agent import private
-from ddptop.agent.incoming import cleaned
+from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.form import Draft, without_secrets
 

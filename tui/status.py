@@ -12,8 +12,8 @@ from typing import Any
 
 from ddptop.agent import rundir, wire
 from ddptop.agent.group import room
-from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
+from ddptop.agent.wire.text import clean
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.link import Link
 from ddptop.tui.plain import phases, progress

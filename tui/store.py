@@ -18,7 +18,7 @@ import msgspec
 from ddptop.agent import generations, states, wire
 from ddptop.agent.identity import Row
 from ddptop.agent.rundir import Member, Run
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui.collectives import Alignment
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict
 from ddptop.tui.rankmodel import DEFAULT, RankModel

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import cast
 
 from ddptop.agent.rundir import RunDir
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui import plain, status
 from ddptop.tui.actor import who as who
 from ddptop.tui.frame import ENDED, Frame

@@ -23,8 +23,8 @@ from ddptop.agent.control import Refused
 from ddptop.agent.group import processes
 from ddptop.agent.group.processes import Target
 from ddptop.agent.identity import STOPPED
-from ddptop.agent.incoming import Label
 from ddptop.agent.rundir import ENDED_STATES, Process, RunDir, is_alive
+from ddptop.agent.wire.incoming import Label
 
 _SETTLE_S: Final = 2.0
 

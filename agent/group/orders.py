@@ -24,7 +24,7 @@ from ddptop.agent.group import ladder, processes
 from ddptop.agent.identity import boot
 from ddptop.agent.private import seal
 from ddptop.agent.rundir import Process, Run, RunDir, RunDirError
-from ddptop.agent.text import clean_line
+from ddptop.agent.wire.text import clean_line
 
 _log = logging.getLogger("ddptop.supervisor")
 

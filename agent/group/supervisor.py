@@ -32,7 +32,7 @@ from ddptop.agent.group.recorder import Recorder
 from ddptop.agent.presence import Presence
 from ddptop.agent.private import Claim
 from ddptop.agent.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
-from ddptop.agent.text import clean, clean_line
+from ddptop.agent.wire.text import clean, clean_line
 
 _log = logging.getLogger("ddptop.supervisor")
 

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ddptop.agent.latencies import latencies_of, percentiles
 from ddptop.agent.wire import Step, Summary
+from ddptop.agent.wire.latencies import latencies_of, percentiles
 
 LATENCIES: Final = 512
 """All-reduces that the latencies of a summary are taken of."""

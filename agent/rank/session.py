@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 
 from ddptop import agent
 from ddptop.agent.decisions import Decisions
-from ddptop.agent.incoming import LONGEST_NAME, clean_name
 from ddptop.agent.presence import Presence
 from ddptop.agent.rank import ancestry, device_time, given
 from ddptop.agent.rank.account import Account
@@ -28,9 +27,10 @@ from ddptop.agent.rank.output import Output, say
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.tape import Tape
 from ddptop.agent.rundir import Member, Process, RunDir, identify
-from ddptop.agent.text import shorten
-from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Hello
+from ddptop.agent.wire.incoming import LONGEST_NAME, clean_name
+from ddptop.agent.wire.text import shorten
+from ddptop.agent.wire.version import VERSION
 
 MOST_METRICS: Final = 512
 """Names that a script may log; further ones are left out."""

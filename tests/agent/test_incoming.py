@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from ddptop.agent import rundir, wire
 from ddptop.agent.group import freezer
-from ddptop.agent.incoming import cleaned
 from ddptop.agent.rundir import Ended, Member, Process, RunDir
-from ddptop.agent.text import Complaint
+from ddptop.agent.wire.incoming import cleaned
+from ddptop.agent.wire.text import Complaint
 
 TELEMETRY = (wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState)
 COMMANDS = (

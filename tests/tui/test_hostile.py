@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from textual import events
 from textual.screen import Screen
 
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui import keymap
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import STATES, EventLine, Verdict

@@ -21,10 +21,10 @@ from rich.cells import cell_len
 
 from ddptop.agent import wire
 from ddptop.agent.group.supervisor import CleanFormatter
-from ddptop.agent.incoming import cleaned
 from ddptop.agent.rundir import Member, Run
 from ddptop.agent.states import LONGEST
-from ddptop.agent.text import clean
+from ddptop.agent.wire.incoming import cleaned
+from ddptop.agent.wire.text import clean
 from ddptop.tui import actor, cli, plain, status, units
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import STATES, Frame

@@ -13,7 +13,7 @@ import pytest
 from harness import ddptop
 from harness import until as wait
 
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 
 from .frames import EVIL, StillSource, frame
 from .test_app import dashboard, seen, until

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from ddptop.agent.incoming import clean_name
+from ddptop.agent.wire.incoming import clean_name
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import ENDED, STATES, EventLine, Frame
 from ddptop.tui.metrics import CUSTOM

@@ -9,7 +9,7 @@ import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.columns import columns_of, fitting
 from ddptop.tui.frame import STATES, Frame, Verdict

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 
-from ddptop.agent.incoming import cleaned
 from ddptop.agent.wire import Collective, Step
+from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.theme import DARK, ink
 from ddptop.tui.timeline import Timeline, lay_phases, timeline
 from ddptop.tui.widgets import timerows

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui import units
 from ddptop.tui.frame import Frame
 from ddptop.tui.keynames import keys_of

@@ -14,7 +14,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _config(_: argparse.Namespace) -> int:
-    from ddptop.agent.text import clean
+    from ddptop.agent.wire.text import clean
     from ddptop.tui import keymap, settings
     from ddptop.tui.app import DdptopApp
 

@@ -78,7 +78,7 @@ def _ps(options: argparse.Namespace) -> int:
 
     from ddptop.agent import rundir
     from ddptop.agent.group import succession
-    from ddptop.agent.text import clean_line
+    from ddptop.agent.wire.text import clean_line
     from ddptop.tui import status
 
     others: list[Frame] = []

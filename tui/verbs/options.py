@@ -45,7 +45,7 @@ def seconds(text: str) -> float:
 
 def complain(problem: object, code: int) -> int:
     """Print a problem in one line and return the exit code."""
-    from ddptop.agent.text import clean
+    from ddptop.agent.wire.text import clean
 
     print(f"ddptop: {clean(str(problem))}", file=sys.stderr)
     return code

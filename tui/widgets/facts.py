@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.segment import Segment
 
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui import units
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.theme import LETTERS, MARKS, Ink

@@ -12,7 +12,7 @@ from rich.segment import Segment
 
 from ddptop.agent import sparse
 from ddptop.agent.private import open_plain
-from ddptop.agent.text import clean
+from ddptop.agent.wire.text import clean
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.theme import Ink
 from ddptop.tui.widgets.lines import Roll, Row

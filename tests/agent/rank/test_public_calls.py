@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddptop import agent
-from ddptop.agent import incoming, wire
+from ddptop.agent import wire
 from ddptop.agent.rank.session import MOST_METRICS, Session
 from ddptop.agent.rundir import RunDir
+from ddptop.agent.wire import incoming
 
 
 class Raising:

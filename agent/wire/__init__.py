@@ -16,7 +16,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from ddptop.agent.incoming import Label, Line, Name, clean_name, cleaned, is_plain
+from ddptop.agent.wire.incoming import Label, Line, Name, clean_name, cleaned, is_plain
 
 PROTOCOL: Final = 1
 
