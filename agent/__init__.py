@@ -7,7 +7,7 @@ show.
 """
 
 # Before any other import, `__future__` included: with `python -m ddptop.agent` the user's folder is still first.
-from ddptop.agent import importpath
+from ddptop.agent.startup import importpath
 
 importpath.leave_current_directory(__name__)
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ddptop.agent import masking, starter, startup
+from ddptop.agent import masking
 from ddptop.agent.rundir import (
     DIRECTORY_VARIABLE,
     ENGINE,
@@ -25,6 +25,7 @@ from ddptop.agent.rundir import (
     identify,
     is_alive,
 )
+from ddptop.agent.startup import pythonpath, starter
 
 _RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """A store of its own for every generation: torch 2.15 keeps one for all, in which gloo then finds the addresses of
@@ -127,7 +128,7 @@ def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
 
 def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what has to be set so that the agent reaches the ranks of such a program."""
-    folder = os.path.dirname(os.path.abspath(startup.__file__))
+    folder = os.path.dirname(os.path.abspath(pythonpath.__file__))
     given = environment.get("PYTHONPATH")
     rest = [os.path.abspath(part) for part in given.split(os.pathsep)] if given else []
     return {"PYTHONPATH": os.pathsep.join([folder, *rest])}

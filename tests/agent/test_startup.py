@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent import rundir, startup
+from ddptop.agent import rundir
 from ddptop.agent.group import engine
+from ddptop.agent.startup import pythonpath
 from ddptop.tui import launch
 
-FILE = Path(startup.__file__).with_name("sitecustomize.py")
+FILE = Path(pythonpath.__file__).with_name("sitecustomize.py")
 
 
 def test_the_python_of_another_environment_is_left_in_peace(tmp_path: Path) -> None:
