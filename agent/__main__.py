@@ -26,12 +26,12 @@ import threading
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
-from ddptop.agent import injection
 from ddptop.agent.rank import ancestry, endings, enrolment, hooks, preemption
 from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.output import Output, flush, say
 from ddptop.agent.rank.session import Session, open_session
-from ddptop.agent.rundir import MARKER, RunDirError
+from ddptop.agent.run import injection
+from ddptop.agent.run.rundir import MARKER, RunDirError
 from ddptop.agent.startup import importpath
 
 USAGE = "usage: python -m ddptop.agent [-m] script [args…]   (see `ddptop launch --help` for the easy way)"

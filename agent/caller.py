@@ -11,10 +11,10 @@ import zmq
 
 from ddptop.agent import deadline, wire
 from ddptop.agent.control import Refused
-from ddptop.agent.decisions import Decisions
-from ddptop.agent.identity import may_live
-from ddptop.agent.private import check_socket
-from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.agent.run.decisions import Decisions
+from ddptop.agent.run.files.private import check_socket
+from ddptop.agent.run.identity import may_live
+from ddptop.agent.run.rundir import ENDED_STATES, RunDir, RunDirError
 
 Peer = TypeVar("Peer", bound=Hashable)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from ddptop.agent import rundir
 from ddptop.agent.group import ladder
+from ddptop.agent.run import rundir
 
 # Before any test imports torch: its threads would wait for each other by spinning, on cores that the ranks need.
 os.environ["OMP_NUM_THREADS"] = "1"

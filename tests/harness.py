@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 from ddptop.tui.settings import Thresholds
 from ddptop.tui.status import as_json, frames
 

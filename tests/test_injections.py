@@ -11,7 +11,7 @@ import pytest
 from harness import ddptop, status
 from scripts import TRAIN
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,15 @@ import pytest
 from harness import DEADLINE_S, carriers, ddptop, status, until
 from scripts import OBEDIENT
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir
 
 HALF_A_PAUSE = """
 import os, sys
 from pathlib import Path
 from ddptop.agent import wire
 from ddptop.agent.caller import LiveGroup
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run.rundir import RunDir
 
 group = LiveGroup(RunDir(Path(sys.argv[1])))
 promises = group.ask({rank: wire.Hold(rank, "half", 4000) for rank in group.ranks}, 60)

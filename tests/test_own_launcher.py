@@ -9,7 +9,7 @@ from typing import Any
 
 from harness import ddptop, until
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 from ddptop.tui.settings import Thresholds
 from ddptop.tui.status import as_json, frames, run_json
 

@@ -18,8 +18,8 @@ import zmq
 from harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until
 from scripts import FAIL, FLAKY, TRAIN, UNTIDY
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.link import Link
 
 

@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 import psutil
 
-from ddptop.agent import rundir
 from ddptop.agent.group.supervisor import DATA_ROOM_VARIABLE
-from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import settings, unfinished, view
 from ddptop.tui.app import run_dashboard
 from ddptop.tui.link import Link

@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.verb is None and not on_terminal(options):
         _parser().print_help()
         return 0
-    from ddptop.agent.rundir import RunDirError
+    from ddptop.agent.run.rundir import RunDirError
     from ddptop.tui.settings import SettingsError
 
     if sys.stdout.encoding.lower() != "utf-8":

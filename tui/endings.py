@@ -19,9 +19,9 @@ from ddptop.agent import deadline, wire
 from ddptop.agent.caller import connect, readable
 from ddptop.agent.group import census, journal, processes, roster, succession
 from ddptop.agent.group.ladder import NotOurs, Survived
-from ddptop.agent.identity import is_stopped, may_live
-from ddptop.agent.private import Claim
-from ddptop.agent.rundir import Process, RunDir
+from ddptop.agent.run.files.private import Claim
+from ddptop.agent.run.identity import is_stopped, may_live
+from ddptop.agent.run.rundir import Process, RunDir
 from ddptop.agent.wire.text import clean
 from ddptop.tui.source import Aim, Consent, ProcessLine, Refused
 

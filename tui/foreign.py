@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent import rundir
-from ddptop.agent.states import LONGEST
+from ddptop.agent.run import rundir
+from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.text import clean_line
 from ddptop.tui import status
 from ddptop.tui.frame import Frame, Restart

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import injection, rundir
 from ddptop.agent.group import machine
-from ddptop.agent.masking import MASK, is_secret, masked_words
+from ddptop.agent.run import injection, rundir
+from ddptop.agent.run.files.masking import MASK, is_secret, masked_words
 from ddptop.agent.wire.incoming import Verbatim
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.launch import Request, RequestError, check_on_term, check_restarts, restarts, target, variables

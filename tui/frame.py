@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
-from ddptop.agent.states import ENDED as ENDED
-from ddptop.agent.states import STATES as STATES
+from ddptop.agent.run.states import ENDED as ENDED
+from ddptop.agent.run.states import STATES as STATES
 
 if TYPE_CHECKING:
     from ddptop.tui.past import Past

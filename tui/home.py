@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.frame import Frame
 from ddptop.tui.source import Refused, Source
 

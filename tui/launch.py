@@ -22,9 +22,11 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import injection, masking, rundir, wire
+from ddptop.agent import wire
 from ddptop.agent.group import engine, journal, machine, room, succession, supervisor
-from ddptop.agent.rundir import Run, RunDir
+from ddptop.agent.run import injection, rundir
+from ddptop.agent.run.files import masking
+from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.wire.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI

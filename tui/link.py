@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import zmq
 
-from ddptop.agent import control, rundir, wire
+from ddptop.agent import control, wire
 from ddptop.agent.caller import LiveGroup, connect, readable
 from ddptop.agent.control import Controller
 from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
 from ddptop.agent.listening import Listener
-from ddptop.agent.private import check_socket, is_plain
-from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import check_socket, is_plain
+from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
 from ddptop.tui import launch
 from ddptop.tui.endings import Endings
 from ddptop.tui.frame import Frame

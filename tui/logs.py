@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ddptop.agent import sparse
 from ddptop.agent.group import census
-from ddptop.agent.private import open_plain
-from ddptop.agent.rundir import ENDED_STATES, RunDir
+from ddptop.agent.run.files import sparse
+from ddptop.agent.run.files.private import open_plain
+from ddptop.agent.run.rundir import ENDED_STATES, RunDir
 from ddptop.agent.wire.text import clean
 
 POLL_S = 0.1

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from ddptop.agent import private
+from ddptop.agent.run.files import private
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.text import clean
 from ddptop.tui.frame import ENDED, EventLine, Frame

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter, is_
 
-from ddptop.agent import states
-from ddptop.agent.identity import Row
-from ddptop.agent.rundir import Member
+from ddptop.agent.run import states
+from ddptop.agent.run.identity import Row
+from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
 from ddptop.agent.wire.latencies import latencies_of, percentiles
 from ddptop.tui.frame import RankFrame

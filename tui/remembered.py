@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop.agent import private
+from ddptop.agent.run.files import private
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.form import Draft, without_secrets

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import programs
 from ddptop.tui.fleet import RunLine, Survey, line_of
 from ddptop.tui.host import Host

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from ddptop.agent.control import Refused, Unholdable
-from ddptop.agent.identity import Process
+from ddptop.agent.run.identity import Process
 from ddptop.tui.frame import Frame
 
 __all__ = ["Aim", "Consent", "ProcessLine", "Refused", "Source", "Unholdable"]

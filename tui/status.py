@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ddptop.agent import rundir, wire
+from ddptop.agent import wire
 from ddptop.agent.group import room
+from ddptop.agent.run import rundir
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.text import clean
 from ddptop.tui.frame import ENDED, Frame, RankFrame

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ddptop.agent import generations, states, wire
-from ddptop.agent.identity import Row
-from ddptop.agent.rundir import Member, Run
+from ddptop.agent import wire
+from ddptop.agent.run import generations, states
+from ddptop.agent.run.identity import Row
+from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.wire.text import clean
 from ddptop.tui.collectives import Alignment
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict

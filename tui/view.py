@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import cast
 
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.text import clean
 from ddptop.tui import plain, status
 from ddptop.tui.actor import who as who

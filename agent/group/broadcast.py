@@ -13,8 +13,8 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.group.orders import LINGER_MS
 from ddptop.agent.group.recorder import Recorder
-from ddptop.agent.private import seal
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.rundir import RunDir
 
 _log = logging.getLogger("ddptop.supervisor")
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent import private
-from ddptop.agent.rundir import Member, own_word
+from ddptop.agent.run.files import private
+from ddptop.agent.run.rundir import Member, own_word
 from ddptop.agent.wire import MOST_RANKS
 from ddptop.agent.wire.text import clean_line
 

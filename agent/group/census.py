@@ -17,11 +17,12 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import identity, states, wire
+from ddptop.agent import wire
 from ddptop.agent.group import cause, ladder, processes
-from ddptop.agent.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
-from ddptop.agent.private import Claim, Hold
-from ddptop.agent.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
+from ddptop.agent.run import identity, states
+from ddptop.agent.run.files.private import Claim, Hold
+from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
+from ddptop.agent.run.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
 from ddptop.agent.wire.text import clean_line
 
 _START_PATIENCE_S: Final = 30.0

@@ -10,7 +10,7 @@ import os
 import select
 import time
 
-from ddptop.agent.rundir import Process, is_alive
+from ddptop.agent.run.rundir import Process, is_alive
 
 
 class Deaths:

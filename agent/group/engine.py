@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ddptop.agent import masking
-from ddptop.agent.rundir import (
+from ddptop.agent.run.files import masking
+from ddptop.agent.run.rundir import (
     DIRECTORY_VARIABLE,
     ENGINE,
     MARKER,

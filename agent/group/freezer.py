@@ -18,12 +18,13 @@ from typing import Annotated, Final
 import msgspec
 import psutil
 
-from ddptop.agent import private, records
 from ddptop.agent.control import Refused
 from ddptop.agent.group import processes
 from ddptop.agent.group.processes import Target
-from ddptop.agent.identity import STOPPED
-from ddptop.agent.rundir import ENDED_STATES, Process, RunDir, is_alive
+from ddptop.agent.run import records
+from ddptop.agent.run.files import private
+from ddptop.agent.run.identity import STOPPED
+from ddptop.agent.run.rundir import ENDED_STATES, Process, RunDir, is_alive
 from ddptop.agent.wire.incoming import Label
 
 _SETTLE_S: Final = 2.0

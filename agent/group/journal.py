@@ -17,10 +17,10 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.caller import Caller
 from ddptop.agent.group.recording import DAMAGE
-from ddptop.agent.identity import is_stopped, may_live
 from ddptop.agent.muster import Refused
-from ddptop.agent.private import is_plain
-from ddptop.agent.rundir import RunDir, RunDirError, is_alive
+from ddptop.agent.run.files.private import is_plain
+from ddptop.agent.run.identity import is_stopped, may_live
+from ddptop.agent.run.rundir import RunDir, RunDirError, is_alive
 
 _ANSWER_S: Final = 1.0
 _BUSY_S: Final = 2.0

@@ -18,8 +18,8 @@ import msgspec
 import psutil
 
 from ddptop.agent.group.processes import ROLES, Target, find, send
-from ddptop.agent.identity import STOPPED
-from ddptop.agent.rundir import Member, Process, Run, RunDir, is_alive
+from ddptop.agent.run.identity import STOPPED
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
 
 Progress = Callable[[str], None]
 """Takes one line on what is being done."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent import sparse
+from ddptop.agent.run.files import sparse
 
 _LEAST_BYTES: Final = 32 << 10
 """What stays of a log in any case."""

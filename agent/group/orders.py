@@ -21,9 +21,9 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.deadline import lateness
 from ddptop.agent.group import ladder, processes
-from ddptop.agent.identity import boot
-from ddptop.agent.private import seal
-from ddptop.agent.rundir import Process, Run, RunDir, RunDirError
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.identity import boot
+from ddptop.agent.run.rundir import Process, Run, RunDir, RunDirError
 from ddptop.agent.wire.text import clean_line
 
 _log = logging.getLogger("ddptop.supervisor")

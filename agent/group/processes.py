@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ddptop.agent import identity
-from ddptop.agent.identity import Row, is_alive
-from ddptop.agent.masking import masked_words
-from ddptop.agent.rundir import MARKER, Member, Process, Run
+from ddptop.agent.run import identity
+from ddptop.agent.run.files.masking import masked_words
+from ddptop.agent.run.identity import Row, is_alive
+from ddptop.agent.run.rundir import MARKER, Member, Process, Run
 
 ROLES: Final = ("torchrun", "rank", "helper")
 

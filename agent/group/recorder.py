@@ -20,14 +20,15 @@ from typing import Any, Final
 
 import zmq
 
-from ddptop.agent import generations, wire
+from ddptop.agent import wire
 from ddptop.agent.group import recording, room
 from ddptop.agent.group.floods import SUPERVISOR, Flood, Source, sound
 from ddptop.agent.group.logs import Logs
 from ddptop.agent.group.ring import BATCH_SHARE, Ring
 from ddptop.agent.listening import Listener
-from ddptop.agent.records import RUN_BYTES
-from ddptop.agent.rundir import Member
+from ddptop.agent.run import generations
+from ddptop.agent.run.records import RUN_BYTES
+from ddptop.agent.run.rundir import Member
 
 BATCH_S: Final = 1.0
 THIN_S: Final = 0.3

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import ENDED_STATES, RunDir, RunDirError
 
 _DEEPEST: Final = 4
 _MOST_ENTRIES: Final = 200_000

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import psutil
 
 from ddptop.agent.group.processes import Target, find
-from ddptop.agent.masking import masked_words
-from ddptop.agent.rundir import Member, Process, Run, is_alive
+from ddptop.agent.run.files.masking import masked_words
+from ddptop.agent.run.rundir import Member, Process, Run, is_alive
 
 _DATA_WORKER = "pt_data_worker"
 """What torch names the main thread of a DataLoader's worker, from 2.6 on."""

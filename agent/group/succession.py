@@ -12,9 +12,9 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from ddptop.agent import rundir
 from ddptop.agent.group import census, processes, room, supervisor
-from ddptop.agent.rundir import ENDED_STATES, Member, RunDir, RunDirError
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 
 _AGAIN_S: Final = 3.0
 """Between two attempts, by whomever: the last one may still be starting."""

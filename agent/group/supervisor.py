@@ -22,16 +22,17 @@ from typing import Any, Final
 
 import zmq
 
-from ddptop.agent import states, wire
+from ddptop.agent import wire
 from ddptop.agent.group import cause, descendants, engine, ladder, processes
 from ddptop.agent.group.broadcast import Broadcast
 from ddptop.agent.group.deaths import Deaths
 from ddptop.agent.group.engine import Torchrun
 from ddptop.agent.group.orders import Orders
 from ddptop.agent.group.recorder import Recorder
-from ddptop.agent.presence import Presence
-from ddptop.agent.private import Claim
-from ddptop.agent.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.run import states
+from ddptop.agent.run.files.presence import Presence
+from ddptop.agent.run.files.private import Claim
+from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
 from ddptop.agent.wire.text import clean, clean_line
 
 _log = logging.getLogger("ddptop.supervisor")

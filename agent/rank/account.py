@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.private import LARGEST_RECORD
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rundir import Ended, Member, RunDir
+from ddptop.agent.run.files.private import LARGEST_RECORD
+from ddptop.agent.run.rundir import Ended, Member, RunDir
 from ddptop.agent.wire.text import clean_line, shorten
 
 LONGEST_ERROR: Final = 2048

@@ -10,8 +10,8 @@ import math
 import os
 from collections.abc import Mapping
 
-from ddptop.agent.identity import Process, identify, may_live
-from ddptop.agent.rundir import RANK_VARIABLE
+from ddptop.agent.run.identity import Process, identify, may_live
+from ddptop.agent.run.rundir import RANK_VARIABLE
 
 
 def leave_word() -> None:

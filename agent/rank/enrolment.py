@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ddptop.agent import injection, rundir
 from ddptop.agent.rank.output import Output, say
-from ddptop.agent.rundir import Run, RunDir, RunDirError
+from ddptop.agent.run import injection, rundir
+from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 
 
 class Standing(NamedTuple):

@@ -8,9 +8,9 @@ rank goes on while another stays.
 from __future__ import annotations
 
 from ddptop.agent import wire
-from ddptop.agent.decisions import Decisions
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.gate import Gate
+from ddptop.agent.run.decisions import Decisions
 
 
 class Follower:

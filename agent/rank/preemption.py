@@ -18,7 +18,7 @@ from ddptop.agent import wire
 from ddptop.agent.caller import LiveGroup
 from ddptop.agent.control import Controller, Refused
 from ddptop.agent.group import journal
-from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.agent.run.rundir import RunDir, RunDirError
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session

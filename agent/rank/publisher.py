@@ -21,13 +21,13 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.deadline import lateness
-from ddptop.agent.private import seal
 from ddptop.agent.rank import answers, device_time, history, meter
 from ddptop.agent.rank.batches import Batches
 from ddptop.agent.rank.digest import Digest
 from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.gate import GateError
 from ddptop.agent.rank.starvation import Starvation
+from ddptop.agent.run.files.private import seal
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session

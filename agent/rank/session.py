@@ -12,8 +12,6 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ddptop import agent
-from ddptop.agent.decisions import Decisions
-from ddptop.agent.presence import Presence
 from ddptop.agent.rank import ancestry, device_time, given
 from ddptop.agent.rank.account import Account
 from ddptop.agent.rank.comms import Collectives
@@ -26,7 +24,9 @@ from ddptop.agent.rank.health import Health
 from ddptop.agent.rank.output import Output, say
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.tape import Tape
-from ddptop.agent.rundir import Member, Process, RunDir, identify
+from ddptop.agent.run.decisions import Decisions
+from ddptop.agent.run.files.presence import Presence
+from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.wire import PROTOCOL, Beat, Hello
 from ddptop.agent.wire.incoming import LONGEST_NAME, clean_name
 from ddptop.agent.wire.text import shorten

@@ -23,7 +23,7 @@ from ddptop.agent.rank.output import flush, say
 if TYPE_CHECKING:
     from ddptop.agent.rank.enrolment import Standing
     from ddptop.agent.rank.session import Session
-    from ddptop.agent.rundir import Run, RunDir
+    from ddptop.agent.run.rundir import Run, RunDir
 
 
 class _Rank:
@@ -54,7 +54,7 @@ class _Rank:
     def _begin(self, directory: RunDir, run: Run, standing: Standing) -> None:
         from ddptop.agent.rank import enrolment, hooks
         from ddptop.agent.rank.session import open_session
-        from ddptop.agent.rundir import MARKER
+        from ddptop.agent.run.rundir import MARKER
 
         output = enrolment.redirect(directory, standing.rank)
         marker = os.environ.get(MARKER, run.run_id)

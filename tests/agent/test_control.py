@@ -6,10 +6,10 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.control import Controller, Refused, Unholdable
-from ddptop.agent.decisions import Decisions
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.follower import Follower
 from ddptop.agent.rank.gate import Gate, GateError, Saved
+from ddptop.agent.run.decisions import Decisions
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ddptop.agent.decisions import Decisions
+from ddptop.agent.run.decisions import Decisions
 
 
 def test_of_many_at_once_one_decides(tmp_path):

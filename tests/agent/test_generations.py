@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddptop.agent import generations, rundir
-from ddptop.agent.rundir import Member, Process, Run, identify
+from ddptop.agent.run import generations, rundir
+from ddptop.agent.run.rundir import Member, Process, Run, identify
 
 RUN = Run("r", "id", "x.py", (), 3, None, None, 1, True, max_restarts=3)
 HUGE = 2**31 - 1

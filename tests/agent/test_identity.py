@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from harness import started, until
 
-from ddptop.agent import identity, rundir
 from ddptop.agent.group import census, processes, succession
-from ddptop.agent.identity import ELSEWHERE, Process, identify, is_alive, is_elsewhere, is_stopped, may_live
-from ddptop.agent.rundir import Member, Run, RunDir
+from ddptop.agent.run import identity, rundir
+from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_alive, is_elsewhere, is_stopped, may_live
+from ddptop.agent.run.rundir import Member, Run, RunDir
 
 SLEEP = "import time; print('up', flush=True); time.sleep(100)"
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -103,8 +103,8 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
     directory = rundir.create(run)
     inside = (
         "import os, pathlib, sys, time, msgspec\n"
-        "from ddptop.agent.identity import identify\n"
-        "from ddptop.agent.private import Hold\n"
+        "from ddptop.agent.run.identity import identify\n"
+        "from ddptop.agent.run.files.private import Hold\n"
         "hold = Hold.take(pathlib.Path(sys.argv[1]))\n"
         "print(msgspec.json.encode(identify(os.getpid())).decode(), flush=True)\n"
         "time.sleep(100)"

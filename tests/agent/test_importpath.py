@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent import rundir
 from ddptop.agent.group import engine
+from ddptop.agent.run import rundir
 from ddptop.tui import launch
 
 BY_NAME = ("-m", "ddptop.agent")

@@ -9,9 +9,10 @@ import pytest
 from hostile import LONGEST, marks, structs, texts_in
 from hypothesis import given, settings
 
-from ddptop.agent import rundir, wire
+from ddptop.agent import wire
 from ddptop.agent.group import freezer
-from ddptop.agent.rundir import Ended, Member, Process, RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import Complaint
 

@@ -23,12 +23,13 @@ from harness import ddptop, started, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent import marks, private, records, rundir
-from ddptop.agent.decisions import Decisions
 from ddptop.agent.group import census, freezer, journal, succession
-from ddptop.agent.presence import EVERY_S, Presence
-from ddptop.agent.private import Claim, Hold, RunDirError
-from ddptop.agent.rundir import Member, Process, Run, RunDir
+from ddptop.agent.run import records, rundir
+from ddptop.agent.run.decisions import Decisions
+from ddptop.agent.run.files import marks, private
+from ddptop.agent.run.files.presence import EVERY_S, Presence
+from ddptop.agent.run.files.private import Claim, Hold, RunDirError
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir
 
 OLD = 1_000_000_000
 """Seconds since the epoch, long ago."""
@@ -196,8 +197,8 @@ SLEEP = "import sys, time; print('there', flush=True); time.sleep(600)"
 HOLDER = (
     "import sys\n"
     "from pathlib import Path\n"
-    "from ddptop.agent.presence import Presence\n"
-    "from ddptop.agent.rundir import RunDir\n"
+    "from ddptop.agent.run.files.presence import Presence\n"
+    "from ddptop.agent.run.rundir import RunDir\n"
     "presence = Presence(RunDir(Path(sys.argv[1])), 0)\n"
     "presence.begin()\n"
 )
@@ -384,7 +385,7 @@ def test_a_launch_that_is_killed_halfway_leaves_nothing_for_long(base: Path) -> 
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from ddptop.agent import rundir\n"
+        "from ddptop.agent.run import rundir\n"
         "Path.rename = lambda *_: os.kill(os.getpid(), 9)\n"
         "rundir.create(rundir.Run('a', 'id', 'x.py', (), 1, None, None, 1, True))\n"
     )
@@ -400,7 +401,7 @@ def test_a_removal_that_is_killed_halfway_is_finished_by_the_next(base: Path) ->
     rundir.create(a_run("a"))
     code = (
         "import os, shutil\n"
-        "from ddptop.agent import rundir\n"
+        "from ddptop.agent.run import rundir\n"
         "shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), 9)\n"
         "rundir.remove(rundir.find('a'))\n"
     )
@@ -425,7 +426,7 @@ def test_a_copy_that_is_called_like_a_leftover_is_not_removed(base: Path) -> Non
     moved.rename(run.path)
     code = (
         "import os, shutil\n"
-        "from ddptop.agent import rundir\n"
+        "from ddptop.agent.run import rundir\n"
         "shutil.rmtree = lambda *_, **__: os.kill(os.getpid(), 9)\n"
         "rundir.remove(rundir.find('x'))\n"
     )
@@ -626,7 +627,7 @@ def test_a_restart_waits_for_the_supervisor_to_let_go() -> None:
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from ddptop.agent.private import Claim\n"
+        "from ddptop.agent.run.files.private import Claim\n"
         "claim = Claim.take(Path(sys.argv[1]))\n"
         "print('held', flush=True)\n"
         "sys.stdin.readline()\n"

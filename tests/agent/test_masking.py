@@ -13,9 +13,10 @@ from harness import started, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent import masking, rundir
 from ddptop.agent.group import engine, processes, roster, supervisor
-from ddptop.agent.rundir import Run, RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files import masking
+from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui import form, launch, remembered
 
 SECRET = "hunter2-and-more"

@@ -12,11 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddptop.agent import private, rundir
 from ddptop.agent.caller import Caller
 from ddptop.agent.control import Refused
-from ddptop.agent.private import Claim, RunDirError
-from ddptop.agent.rundir import Run, RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files import private
+from ddptop.agent.run.files.private import Claim, RunDirError
+from ddptop.agent.run.rundir import Run, RunDir
 
 NOBODY = 65534
 

@@ -21,7 +21,7 @@ from ddptop.agent.group import ladder
 from ddptop.agent.group.broadcast import Broadcast
 from ddptop.agent.group.orders import Orders
 from ddptop.agent.rank.session import Session
-from ddptop.agent.rundir import Run, RunDir
+from ddptop.agent.run.rundir import Run, RunDir
 
 RUN = Run("r", "of-the-router-tests", "p", (), 1, None, None, 1, True)
 KINDS = (

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import Run, RunDirError
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Run, RunDirError
 
 
 @pytest.fixture(autouse=True)

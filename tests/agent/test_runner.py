@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 
 PROBE = """
 import json, sys

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.agent import sparse
 from ddptop.agent.group import logs
 from ddptop.agent.group.logs import Logs, level
+from ddptop.agent.run.files import sparse
 from ddptop.tui.logs import Tail
 from ddptop.tui.widgets.log import LogFile
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent import rundir
 from ddptop.agent.group import engine
+from ddptop.agent.run import rundir
 from ddptop.agent.startup import pythonpath
 from ddptop.tui import launch
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.rundir import Ended
-from ddptop.agent.states import ENDED, STATES, Evidence, describe, in_run, of_rank, of_run
+from ddptop.agent.run.rundir import Ended
+from ddptop.agent.run.states import ENDED, STATES, Evidence, describe, in_run, of_rank, of_run
 
 SILENT_S = 3.5
 MANY = settings(max_examples=300, deadline=None)

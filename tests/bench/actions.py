@@ -24,8 +24,8 @@ from typing import Final
 from harness import carriers
 from onlookers import DDPTOP, Onlooker, ways
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import Process, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Process, RunDir, RunDirError, identify, is_alive
 
 VERB_S: Final = 120.0
 """A verb that has not ended by then hangs: two cores may be busy with several launches."""

@@ -249,7 +249,7 @@ def _panels(text: str) -> str:
 def hour(minutes: int) -> None:
     """Print the memory of a store after an hour of 1,024 ranks, time sped up."""
     from ddptop.agent import wire
-    from ddptop.agent.rundir import Run
+    from ddptop.agent.run.rundir import Run
     from ddptop.tui.past import Past
     from ddptop.tui.store import Store
 

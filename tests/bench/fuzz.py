@@ -41,8 +41,9 @@ from harness import carriers
 from onlookers import DDPTOP, Onlooker
 from samples import Bound, Sampler
 
-from ddptop.agent import rundir, wire
-from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.agent import wire
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
 
 WORLD: Final = 2
 FAKES: Final = 8

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import carriers, ddptop, until
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.link import Link
 
 SCRIPT = """

@@ -21,11 +21,12 @@ import time
 
 import zmq
 
-from ddptop.agent import rundir, wire
-from ddptop.agent.private import seal
+from ddptop.agent import wire
 from ddptop.agent.rank.digest import Digest
 from ddptop.agent.rank.history import History
-from ddptop.agent.rundir import Member, Run, RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.rundir import Member, Run, RunDir
 
 SLOW = 17
 """The rank whose data loading takes longer, in groups that are large enough to have it."""

@@ -156,7 +156,7 @@ def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | 
     """Run one job; return its plan and its records as (rank, Step) in the order of their end."""
     from ddptop.agent import wire
     from ddptop.agent.group import recording
-    from ddptop.agent.rundir import ENDED_STATES
+    from ddptop.agent.run.rundir import ENDED_STATES
     from ddptop.tui.launch import Request, launch
 
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import ddptop, free_port, status, until
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 from ddptop.trainers import sendrecv, start
 
 FAILING = '''

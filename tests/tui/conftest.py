@@ -17,7 +17,7 @@ from textual.css.tokenizer import Token
 from textual.css.types import CSSLocation
 from textual.widgets import Input
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from ddptop.agent.identity import Process
+from ddptop.agent.run.identity import Process
 from ddptop.agent.wire import Collective, Step
 from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Verdict
 from ddptop.tui.past import Past

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 from harness import DDPTOP
 
-from ddptop.agent import rundir
 from ddptop.agent.group import journal, supervisor
-from ddptop.agent.rundir import BASE_VARIABLE, Run, RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
 from ddptop.tui import cli, launch
 from ddptop.tui.verbs import cleaning
 

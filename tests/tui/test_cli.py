@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import DDPTOP, ddptop
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 from ddptop.tui.cli import _parser, main
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import Run
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Run
 from ddptop.tui import runs
 from ddptop.tui.fleet import line_of
 from ddptop.tui.launch import Request, RequestError, launch, variables

@@ -20,8 +20,9 @@ from harness import DEADLINE_S, ddptop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent import marks, rundir
-from ddptop.agent.rundir import Member, Process, Run
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files import marks
+from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui import foreign
 from ddptop.tui.frame import Frame
 
@@ -371,7 +372,7 @@ def test_there_is_one_thread_when_it_forks() -> None:
     code = (
         "import os\n"
         "from pathlib import Path\n"
-        "from ddptop.agent import rundir\n"
+        "from ddptop.agent.run import rundir\n"
         "from ddptop.tui.verbs import listing\n"
         "def fork():\n"
         "    print(len(os.listdir('/proc/self/task')))\n"

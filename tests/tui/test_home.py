@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 from ddptop.tui import cli, view
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import Frame

@@ -21,8 +21,8 @@ from rich.cells import cell_len
 
 from ddptop.agent import wire
 from ddptop.agent.group.supervisor import CleanFormatter
-from ddptop.agent.rundir import Member, Run
-from ddptop.agent.states import LONGEST
+from ddptop.agent.run.rundir import Member, Run
+from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import clean
 from ddptop.tui import actor, cli, plain, status, units

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from wiretypes import of_type
 
 from ddptop.agent import wire
-from ddptop.agent.identity import Row
-from ddptop.agent.rundir import Member, Process, Run
+from ddptop.agent.run.identity import Row
+from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui import plain, status
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import Frame

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from ddptop.agent import rundir, wire
+from ddptop.agent import wire
 from ddptop.agent.group import recording
+from ddptop.agent.run import rundir
 from ddptop.tui.frame import Frame
 from ddptop.tui.link import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link
 from ddptop.tui.past import Past

@@ -10,10 +10,11 @@ import pytest
 import zmq
 from harness import until
 
-from ddptop.agent import rundir, wire
-from ddptop.agent.private import seal
+from ddptop.agent import wire
 from ddptop.agent.rank.digest import Digest
-from ddptop.agent.rundir import Member, Process, Run
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.link import DETAILED, MOST_WATCHED, REST_S, Link
 from ddptop.tui.past import Past
 from ddptop.tui.store import Store

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.rundir import Run
+from ddptop.agent.run.rundir import Run
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import Frame
 from ddptop.tui.mesh import place_of

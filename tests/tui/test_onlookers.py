@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent import wire
-from ddptop.agent.identity import Process, Row
-from ddptop.agent.rundir import Ended, Member, Run
-from ddptop.agent.states import ENDED
+from ddptop.agent.run.identity import Process, Row
+from ddptop.agent.run.rundir import Ended, Member, Run
+from ddptop.agent.run.states import ENDED
 from ddptop.tui import status
 from ddptop.tui.frame import Frame
 from ddptop.tui.settings import Thresholds

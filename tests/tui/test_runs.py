@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
-from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import form, programs, remembered, view
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.cli import _parser

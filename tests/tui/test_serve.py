@@ -27,7 +27,7 @@ from harness import DDPTOP, DEADLINE_S, ddptop, started, until
 aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
 pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
 
-from ddptop.agent.rundir import RunDirError  # noqa: E402 - after the check
+from ddptop.agent.run.rundir import RunDirError  # noqa: E402
 from ddptop.tui import browsertab, serve, unfinished  # noqa: E402
 from ddptop.tui.browser import exactly  # noqa: E402
 from ddptop.tui.source import Refused, Source  # noqa: E402

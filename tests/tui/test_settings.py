@@ -12,7 +12,7 @@ from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
-from ddptop.agent.rundir import Run
+from ddptop.agent.run.rundir import Run
 from ddptop.tui import keymap, launch, settings
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.frame import Verdict

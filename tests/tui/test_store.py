@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.rundir import Ended, Member, Process, Run
+from ddptop.agent.run.rundir import Ended, Member, Process, Run
 from ddptop.tui.past import Past
 from ddptop.tui.store import Liveness, Store
 

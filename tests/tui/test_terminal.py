@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import pytest
 from harness import DEADLINE_S, carriers, ddptop, until
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir
 
 SLEEPER = "import time\nwhile True:\n    time.sleep(0.1)\n"
 WAYS = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.rundir import Run
+from ddptop.agent.run.rundir import Run
 from ddptop.tui import plain
 from ddptop.tui.frame import Frame, Verdict
 from ddptop.tui.store import Store

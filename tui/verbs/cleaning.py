@@ -12,7 +12,7 @@ from ddptop.tui.verbs.options import Verbs, complain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.agent.rundir import Run, RunDir
+    from ddptop.agent.run.rundir import Run, RunDir
 
 _DAY_S = 86_400
 
@@ -87,7 +87,7 @@ def _agrees(question: str) -> bool:
 
 def _all(keep: int, older_days: float, now: float) -> list[Candidate]:
     """Return the ended runs but those that are kept, the newest end first."""
-    from ddptop.agent import rundir
+    from ddptop.agent.run import rundir
 
     found = [each for directory in rundir.runs() if (each := _candidate(directory)) is not None]
     found.sort(key=lambda each: each.age_s(now))
@@ -100,7 +100,7 @@ def _named(names: Sequence[str]) -> list[Candidate]:
     Raises:
         RunDirError: there is no such run, or it has not ended.
     """
-    from ddptop.agent import rundir
+    from ddptop.agent.run import rundir
 
     found: dict[str, Candidate] = {}
     for name in names:
@@ -118,7 +118,7 @@ def _named(names: Sequence[str]) -> list[Candidate]:
 def _candidate(directory: RunDir) -> Candidate | None:
     """Return a run that has ended, None for any other."""
     from ddptop.agent.group import room, succession
-    from ddptop.agent.rundir import ENDED_STATES, RunDirError
+    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError
 
     try:
         # One that has ended unseen is written down as ended.
@@ -143,7 +143,7 @@ def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
 
 def _remove(chosen: Sequence[Candidate]) -> tuple[list[Candidate], int]:
     """Remove the runs, the oldest first; return those that are gone, and the exit code."""
-    from ddptop.agent import rundir
+    from ddptop.agent.run import rundir
 
     removed, code = [], 0
     for each in reversed(chosen):

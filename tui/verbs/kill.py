@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddptop.tui.verbs.options import Verbs, chosen, complain, seconds
 
 if TYPE_CHECKING:
-    from ddptop.agent.rundir import Run
+    from ddptop.agent.run.rundir import Run
     from ddptop.tui.endings import Endings
     from ddptop.tui.source import Aim
 
@@ -44,7 +44,7 @@ def _signal(text: str) -> int:
 
 def _kill(options: argparse.Namespace) -> int:
     from ddptop.agent.control import Refused
-    from ddptop.agent.identity import identify
+    from ddptop.agent.run.identity import identify
     from ddptop.tui.actor import who
     from ddptop.tui.endings import Endings
 
@@ -63,7 +63,7 @@ def _kill(options: argparse.Namespace) -> int:
 
 
 def _carry_out(options: argparse.Namespace, endings: Endings, run: Run, aim: Aim) -> str:
-    from ddptop.agent.rundir import ENDED_STATES
+    from ddptop.agent.run.rundir import ENDED_STATES
     from ddptop.tui import signals
 
     if options.signal is not None:

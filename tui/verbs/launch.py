@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddptop.tui.verbs.options import Verbs, add_view, chosen, complain, configured, seconds, show
 
 if TYPE_CHECKING:
-    from ddptop.agent.rundir import RunDir
+    from ddptop.agent.run.rundir import RunDir
 
 
 def add(verbs: Verbs) -> None:
@@ -143,7 +143,7 @@ def _detach(directory: RunDir) -> int:
     import time
 
     from ddptop.agent.group import census
-    from ddptop.agent.rundir import ENDED_STATES
+    from ddptop.agent.run.rundir import ENDED_STATES
 
     world = directory.read().world
     while True:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, print_json
 
 if TYPE_CHECKING:
-    from ddptop.agent.rundir import RunDir
+    from ddptop.agent.run.rundir import RunDir
     from ddptop.tui.frame import Frame
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
@@ -62,7 +62,7 @@ def _no_threads_of_numpy() -> Iterator[None]:
 
 def _others() -> list[Frame]:
     """Return the runs of other users, and say of whom they could not be read."""
-    from ddptop.agent import rundir
+    from ddptop.agent.run import rundir
 
     with _no_threads_of_numpy():
         from ddptop.tui import foreign, settings, view
@@ -76,8 +76,8 @@ def _others() -> list[Frame]:
 def _ps(options: argparse.Namespace) -> int:
     import time
 
-    from ddptop.agent import rundir
     from ddptop.agent.group import succession
+    from ddptop.agent.run import rundir
     from ddptop.agent.wire.text import clean_line
     from ddptop.tui import status
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddptop.agent.rundir import RunDir
+    from ddptop.agent.run.rundir import RunDir
     from ddptop.tui.settings import Settings
 
 Verbs = Any
@@ -97,8 +97,8 @@ def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, 
 
 def live_runs() -> list[RunDir]:
     """Return the runs that go on, newest first."""
-    from ddptop.agent import rundir
     from ddptop.agent.group import succession
+    from ddptop.agent.run import rundir
 
     return [run for run in rundir.runs() if succession.meet(run).state not in rundir.ENDED_STATES]
 
@@ -109,7 +109,7 @@ def chosen(name: str | None, *, ended: bool = False) -> RunDir:
     Raises:
         RunDirError: it is not clear, or there is none.
     """
-    from ddptop.agent import rundir
+    from ddptop.agent.run import rundir
 
     if name is not None:
         return rundir.find(name)

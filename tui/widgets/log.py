@@ -10,8 +10,8 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from ddptop.agent import sparse
-from ddptop.agent.private import open_plain
+from ddptop.agent.run.files import sparse
+from ddptop.agent.run.files.private import open_plain
 from ddptop.agent.wire.text import clean
 from ddptop.tui.frame import RankFrame
 from ddptop.tui.theme import Ink

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from harness import carriers, until
 
-from ddptop.agent import rundir
 from ddptop.agent.group import supervisor
-from ddptop.agent.rundir import Run, RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Run, RunDir
 
 SPAWNER = Path(__file__).with_name("spawner.py")
 """Stands in for torchrun where a test needs ranks and not torchrun: it starts in 50 ms, torchrun in 3 s."""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ddptop.agent.group import cause
-from ddptop.agent.rundir import Ended, Member, Process
+from ddptop.agent.run.rundir import Ended, Member, Process
 from ddptop.agent.wire.text import clean_line
 
 SUMMARY = """

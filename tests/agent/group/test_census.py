@@ -16,9 +16,9 @@ from harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.group import census, ladder, processes
-from ddptop.agent.identity import boot, namespace
-from ddptop.agent.private import Claim, Hold
-from ddptop.agent.rundir import Ended, Member, Process, RunDir, identify
+from ddptop.agent.run.files.private import Claim, Hold
+from ddptop.agent.run.identity import boot, namespace
+from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, identify
 from ddptop.tui.cli import main
 
 GONE = Process(2**22 + 1, 1.0)

@@ -15,8 +15,8 @@ from harness import carriers, until
 
 from ddptop.agent import deadline, wire
 from ddptop.agent.group import journal
-from ddptop.agent.identity import is_stopped
-from ddptop.agent.rundir import Process, RunDir, is_alive
+from ddptop.agent.run.identity import is_stopped
+from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui import endings
 from ddptop.tui.endings import Endings
 from ddptop.tui.source import Consent, Refused

@@ -13,7 +13,7 @@ import pytest
 from harness import DEADLINE_S, carriers, until
 
 from ddptop.agent.group import ladder, processes
-from ddptop.agent.rundir import Member, Process, RunDir, identify
+from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -194,7 +194,7 @@ def nobody() -> Callable[[str], str]:
     def go(code: str) -> str:
         prologue = (
             "import os; from ddptop.agent.group import ladder\n"
-            "from ddptop.agent.rundir import *\n"
+            "from ddptop.agent.run.rundir import *\n"
             f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         )
         done = subprocess.run([sys.executable, "-c", prologue + code], capture_output=True, text=True, check=False)

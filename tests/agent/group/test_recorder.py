@@ -24,7 +24,7 @@ from ddptop.agent.group import recorder
 from ddptop.agent.group import recording as recording_file
 from ddptop.agent.group.recorder import Recorder
 from ddptop.agent.group.recording import read_history
-from ddptop.agent.rundir import Member, Process
+from ddptop.agent.run.rundir import Member, Process
 
 HELLO = wire.Hello(wire.PROTOCOL, "r", "id", 0, 0, 1, 1, 0, "host", "p", "0", "3")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent import rundir
 from ddptop.agent.group import room
-from ddptop.agent.private import Hold
-from ddptop.agent.rundir import BASE_VARIABLE, Run, RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import Hold
+from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
 
 
 @pytest.fixture

@@ -18,11 +18,12 @@ import pytest
 import zmq
 from harness import carriers, until
 
-from ddptop.agent import rundir, wire
+from ddptop.agent import wire
 from ddptop.agent.group import census, engine, succession, supervisor
 from ddptop.agent.group.recording import read_history
-from ddptop.agent.private import Claim
-from ddptop.agent.rundir import Process, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import Claim
+from ddptop.agent.run.rundir import Process, RunDir, RunDirError, identify, is_alive
 
 from .test_supervisor import SLEEP, events, over, running
 

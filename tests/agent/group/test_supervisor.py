@@ -16,7 +16,7 @@ from harness import DEADLINE_S, carriers, until
 from ddptop.agent import wire
 from ddptop.agent.group import census, engine
 from ddptop.agent.group.recording import read_history
-from ddptop.agent.rundir import RunDir, identify, is_alive
+from ddptop.agent.run.rundir import RunDir, identify, is_alive
 
 Launch = Callable[..., RunDir]
 

@@ -13,10 +13,11 @@ import pytest
 import zmq
 from harness import until
 
-from ddptop.agent import rundir, wire
+from ddptop.agent import wire
 from ddptop.agent.group import recording
-from ddptop.agent.private import seal
-from ddptop.agent.rundir import ENDED_STATES, Ended, Member, RunDir, identify
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, RunDir, identify
 from ddptop.tui import status
 from ddptop.tui.link import Link
 from ddptop.tui.settings import Thresholds

@@ -22,11 +22,11 @@ from torch import distributed, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from ddptop.agent import rundir
 from ddptop.agent.rank import hooks
 from ddptop.agent.rank.health import Health
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.session import Session
+from ddptop.agent.run import rundir
 
 RANK = int(sys.argv[1])
 DELAY = 0.02

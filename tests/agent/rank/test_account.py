@@ -11,7 +11,7 @@ import pytest
 from ddptop.agent.rank import endings
 from ddptop.agent.rank.account import LONGEST_ERROR, LONGEST_TRACEBACK, Account
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rundir import Member, Process, RunDir
+from ddptop.agent.run.rundir import Member, Process, RunDir
 
 HOSTILE = {
     "long": "raise ValueError('first ' + 'x' * 3_000_000 + ' last')",

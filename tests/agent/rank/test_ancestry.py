@@ -7,11 +7,11 @@ import os
 import pytest
 from harness import started
 
-from ddptop.agent import rundir
 from ddptop.agent.group import engine
-from ddptop.agent.identity import identify
 from ddptop.agent.rank import ancestry
-from ddptop.agent.rundir import RANK_VARIABLE
+from ddptop.agent.run import rundir
+from ddptop.agent.run.identity import identify
+from ddptop.agent.run.rundir import RANK_VARIABLE
 
 CHILD = """
 from ddptop import agent
@@ -143,7 +143,7 @@ def test_a_group_of_another_size_is_not_the_runs(rank, guessed, seen):
 )
 def test_an_exit_code_that_nobody_tells_is_none(rank, ending, code, recorded, state):
     """A rank that a script started as a plain process knows the code of an exception, and no other."""
-    from ddptop.agent.states import Evidence, of_rank
+    from ddptop.agent.run.states import Evidence, of_rank
 
     done = rank.run(SPAWNED.partition("if ")[0] + ending, plain=True)
     assert done.returncode == code

@@ -19,7 +19,7 @@ from ddptop import agent
 from ddptop.agent import wire
 from ddptop.agent.rank import answers
 from ddptop.agent.rank.session import Session
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run.rundir import RunDir
 
 RECORDS = 30_000
 STEP = wire.Step(1, 1, 1, 10, 1, 2, 3, 1, 1, 2, collectives=(wire.Collective("all_reduce", 1, 2, 3, 1, "0"),) * 10)

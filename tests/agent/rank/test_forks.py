@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ddptop.agent.group import cause
-from ddptop.agent.rundir import Ended
+from ddptop.agent.run.rundir import Ended
 
 FORK = """
 import json, os, sys, time

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent import injection
-from ddptop.agent.injection import Injection, InjectionError
 from ddptop.agent.rank.injection import MESSAGE, Injector
+from ddptop.agent.run import injection
+from ddptop.agent.run.injection import Injection, InjectionError
 
 
 @pytest.mark.parametrize(

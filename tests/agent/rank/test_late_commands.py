@@ -13,11 +13,11 @@ import pytest
 import zmq
 
 from ddptop.agent import deadline, wire
-from ddptop.agent.decisions import Decisions
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.follower import Follower
 from ddptop.agent.rank.gate import Gate, Saved
 from ddptop.agent.rank.publisher import Publisher
+from ddptop.agent.run.decisions import Decisions
 
 HELLO = wire.Hello(1, "run", "id", 3, 3, 4, 1, 1, "host", "x.py", "1", "3.12")
 

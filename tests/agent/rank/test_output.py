@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from ddptop.agent import rundir
 from ddptop.agent.rank import output
 from ddptop.agent.rank.output import Output
+from ddptop.agent.run import rundir
 
 FILL = """
 import os

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ddptop import agent
 from ddptop.agent import wire
 from ddptop.agent.rank.session import MOST_METRICS, Session
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire import incoming
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness import DEADLINE_S, ddptop
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 
 WORKERS = '''
 """Two spawned ranks that train two epochs, each with data workers; then rank 1 is killed."""

@@ -16,9 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent import marks
-from ddptop.agent.private import Hold
-from ddptop.agent.rundir import MOST_ENTRIES, RunDir
+from ddptop.agent.run.files import marks
+from ddptop.agent.run.files.private import Hold
+from ddptop.agent.run.rundir import MOST_ENTRIES, RunDir
 
 EVERY_S: Final = 3600.0
 """Between two touches; no cleaner is known to take what is younger than a day."""

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent import private
+from ddptop.agent.run.files import private
 
 _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
 _MOST_ENTRIES: Final = 100_000

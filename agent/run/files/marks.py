@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ddptop.agent import private
+from ddptop.agent.run.files import private
 
 NAME: Final = ".ddptop"
 BASE: Final = "ddptop base"

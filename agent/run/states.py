@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ddptop.agent.wire.text import clean
 
 if TYPE_CHECKING:
-    from ddptop.agent.rundir import Ended
+    from ddptop.agent.run.rundir import Ended
 
 STATES: Final = (
     "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",

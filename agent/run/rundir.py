@@ -24,19 +24,20 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent import generations, marks, masking, private, records, removal, states
-from ddptop.agent.identity import Process as Process
-from ddptop.agent.identity import identify as identify
-from ddptop.agent.identity import is_alive as is_alive
-from ddptop.agent.marks import Mark
-from ddptop.agent.private import Hold
-from ddptop.agent.private import RunDirError as RunDirError
-from ddptop.agent.records import ENGINE as ENGINE
-from ddptop.agent.records import MOST_RANKS as MOST_RANKS
-from ddptop.agent.records import Ended as Ended
-from ddptop.agent.records import Member as Member
-from ddptop.agent.records import Run as Run
-from ddptop.agent.records import own_word as own_word
+from ddptop.agent.run import generations, records, states
+from ddptop.agent.run.files import marks, masking, private, removal
+from ddptop.agent.run.files.marks import Mark
+from ddptop.agent.run.files.private import Hold
+from ddptop.agent.run.files.private import RunDirError as RunDirError
+from ddptop.agent.run.identity import Process as Process
+from ddptop.agent.run.identity import identify as identify
+from ddptop.agent.run.identity import is_alive as is_alive
+from ddptop.agent.run.records import ENGINE as ENGINE
+from ddptop.agent.run.records import MOST_RANKS as MOST_RANKS
+from ddptop.agent.run.records import Ended as Ended
+from ddptop.agent.run.records import Member as Member
+from ddptop.agent.run.records import Run as Run
+from ddptop.agent.run.records import own_word as own_word
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"

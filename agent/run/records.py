@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from ddptop.agent.identity import Process
+from ddptop.agent.run.identity import Process
 from ddptop.agent.wire import MOST_RANKS as MOST_RANKS
 from ddptop.agent.wire import Rank
 from ddptop.agent.wire.incoming import Label, Line, Lines, Name, Verbatim, cleaned

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.agent import marks, private
-from ddptop.agent.identity import is_alive
-from ddptop.agent.private import Claim, RunDirError
+from ddptop.agent.run.files import marks, private
+from ddptop.agent.run.files.private import Claim, RunDirError
+from ddptop.agent.run.identity import is_alive
 
 if TYPE_CHECKING:
-    from ddptop.agent.rundir import RunDir
+    from ddptop.agent.run.rundir import RunDir
 
 
 class Remained(RunDirError):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ddptop.agent import private
+from ddptop.agent.run.files import private
 
 if TYPE_CHECKING:
-    from ddptop.agent.rundir import Run
+    from ddptop.agent.run.rundir import Run
 
 MASK: Final = "***"
 """Stands for a value that is not shown."""

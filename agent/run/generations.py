@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ddptop.agent.records import Run
+    from ddptop.agent.run.records import Run
 
 _MOST_A_SECOND: Final = 100_000
 """Steps of a rank: no loop of PyTorch's, however empty, comes near it."""
