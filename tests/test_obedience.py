@@ -22,7 +22,7 @@ HALF_A_PAUSE = """
 import os, sys
 from pathlib import Path
 from ddptop.agent import wire
-from ddptop.agent.caller import LiveGroup
+from ddptop.agent.control.caller import LiveGroup
 from ddptop.agent.run.rundir import RunDir
 
 group = LiveGroup(RunDir(Path(sys.argv[1])))

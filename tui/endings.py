@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 import zmq
 
-from ddptop.agent import deadline, wire
-from ddptop.agent.caller import connect, readable
+from ddptop.agent import wire
+from ddptop.agent.control import deadline
+from ddptop.agent.control.caller import connect, readable
 from ddptop.agent.group import census, journal, processes, roster, succession
 from ddptop.agent.group.ladder import NotOurs, Survived
 from ddptop.agent.run.files.private import Claim

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import zmq
 
-from ddptop.agent import control, wire
-from ddptop.agent.caller import LiveGroup, connect, readable
-from ddptop.agent.control import Controller
+from ddptop.agent import wire
+from ddptop.agent.control.caller import LiveGroup, connect, readable
+from ddptop.agent.control.controller import ANSWER_S, Controller
+from ddptop.agent.control.listening import Listener
 from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
-from ddptop.agent.listening import Listener
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import check_socket, is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
@@ -437,7 +437,7 @@ class Link:
 
     def _freeze(self, directory: RunDir) -> str:
         with LiveGroup(directory) as group:
-            replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, control.ANSWER_S)
+            replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, ANSWER_S)
         known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
         return freezer.freeze(directory, self._who, min(known, default=None))
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.control import Refused
+from ddptop.agent.control.controller import Refused
 from ddptop.agent.group import engine
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import clean

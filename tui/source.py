@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
-from ddptop.agent.control import Refused, Unholdable
+from ddptop.agent.control.controller import Refused, Unholdable
 from ddptop.agent.run.identity import Process
 from ddptop.tui.frame import Frame
 

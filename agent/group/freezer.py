@@ -18,7 +18,7 @@ from typing import Annotated, Final
 import msgspec
 import psutil
 
-from ddptop.agent.control import Refused
+from ddptop.agent.control.controller import Refused
 from ddptop.agent.group import processes
 from ddptop.agent.group.processes import Target
 from ddptop.agent.run import records

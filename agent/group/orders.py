@@ -19,7 +19,7 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.deadline import lateness
+from ddptop.agent.control.deadline import lateness
 from ddptop.agent.group import ladder, processes
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.identity import boot

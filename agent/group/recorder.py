@@ -21,11 +21,11 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.control.listening import Listener
 from ddptop.agent.group import recording, room
 from ddptop.agent.group.floods import SUPERVISOR, Flood, Source, sound
 from ddptop.agent.group.logs import Logs
 from ddptop.agent.group.ring import BATCH_SHARE, Ring
-from ddptop.agent.listening import Listener
 from ddptop.agent.run import generations
 from ddptop.agent.run.records import RUN_BYTES
 from ddptop.agent.run.rundir import Member

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent import wire
-from ddptop.agent.caller import LiveGroup
-from ddptop.agent.control import Controller, Refused
+from ddptop.agent.control.caller import LiveGroup
+from ddptop.agent.control.controller import Controller, Refused
 from ddptop.agent.group import journal
 from ddptop.agent.run.rundir import RunDir, RunDirError
 

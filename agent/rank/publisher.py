@@ -20,7 +20,7 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.deadline import lateness
+from ddptop.agent.control.deadline import lateness
 from ddptop.agent.rank import answers, device_time, history, meter
 from ddptop.agent.rank.batches import Batches
 from ddptop.agent.rank.digest import Digest

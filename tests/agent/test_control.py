@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.control import Controller, Refused, Unholdable
+from ddptop.agent.control.controller import Controller, Refused, Unholdable
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.follower import Follower
 from ddptop.agent.rank.gate import Gate, GateError, Saved

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent import deadline, wire
+from ddptop.agent import wire
+from ddptop.agent.control import deadline
 
 ACTING = [
     wire.Hold(1, "t"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zmq
 
-from ddptop.agent.listening import Listener
+from ddptop.agent.control.listening import Listener
 
 
 def test_what_is_told_of_connections_waits_without_a_bound() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddptop.agent.caller import Caller
-from ddptop.agent.control import Refused
+from ddptop.agent.control.caller import Caller
+from ddptop.agent.control.controller import Refused
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import private
 from ddptop.agent.run.files.private import Claim, RunDirError

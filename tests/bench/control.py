@@ -127,8 +127,8 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
     Raises:
         AssertionError: ranks were not at the same step, or not at the right one, or did not go on.
     """
-    from ddptop.agent.caller import LiveGroup
-    from ddptop.agent.control import Controller
+    from ddptop.agent.control.caller import LiveGroup
+    from ddptop.agent.control.controller import Controller
     from ddptop.tui.launch import Request, launch
     from ddptop.tui.link import Link
 

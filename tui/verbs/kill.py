@@ -43,7 +43,7 @@ def _signal(text: str) -> int:
 
 
 def _kill(options: argparse.Namespace) -> int:
-    from ddptop.agent.control import Refused
+    from ddptop.agent.control.controller import Refused
     from ddptop.agent.run.identity import identify
     from ddptop.tui.actor import who
     from ddptop.tui.endings import Endings

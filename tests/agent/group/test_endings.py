@@ -13,7 +13,8 @@ import pytest
 import zmq
 from harness import carriers, until
 
-from ddptop.agent import deadline, wire
+from ddptop.agent import wire
+from ddptop.agent.control import deadline
 from ddptop.agent.group import journal
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 import zmq
 
-from ddptop.agent import deadline, wire
+from ddptop.agent import wire
+from ddptop.agent.control import deadline
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.follower import Follower
 from ddptop.agent.rank.gate import Gate, Saved

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.muster import ANSWER_S, Group, Muster, Refused, named
+from ddptop.agent.control.polled import ANSWER_S, Group, Muster, Refused, named
 from ddptop.agent.wire import Command, Reply
 
 __all__ = ["ANSWER_S", "Controller", "Group", "Refused", "Unholdable"]

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import zmq
 
-from ddptop.agent import deadline, wire
-from ddptop.agent.control import Refused
+from ddptop.agent import wire
+from ddptop.agent.control import deadline
+from ddptop.agent.control.controller import Refused
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.identity import may_live
