@@ -21,17 +21,18 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
-from ddptop.agent.rank import answers, device_time, history, meter
-from ddptop.agent.rank.batches import Batches
-from ddptop.agent.rank.digest import Digest
+from ddptop.agent.rank.commands import answers
+from ddptop.agent.rank.commands.gate import GateError
 from ddptop.agent.rank.faults import describe
-from ddptop.agent.rank.gate import GateError
-from ddptop.agent.rank.starvation import Starvation
+from ddptop.agent.rank.hooks.batches import Batches
+from ddptop.agent.rank.records import device_time, history, meter
+from ddptop.agent.rank.records.digest import Digest
+from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.run.files.private import seal
 
 if TYPE_CHECKING:
+    from ddptop.agent.rank.records.stamps import Take
     from ddptop.agent.rank.session import Session
-    from ddptop.agent.rank.tape import Take
 
 PERIOD_S = 0.1
 BEAT_S = 1.0

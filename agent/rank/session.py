@@ -12,18 +12,20 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ddptop import agent
-from ddptop.agent.rank import ancestry, device_time, given
-from ddptop.agent.rank.account import Account
-from ddptop.agent.rank.comms import Collectives
-from ddptop.agent.rank.device import Gauges, Reading
-from ddptop.agent.rank.enrolment import Standing
+from ddptop.agent.rank import given
+from ddptop.agent.rank.collectives.timing import Collectives
+from ddptop.agent.rank.commands.decisions import Follower
+from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.follower import Follower
-from ddptop.agent.rank.gate import Gate, GateError, Saved
-from ddptop.agent.rank.health import Health
-from ddptop.agent.rank.output import Output, say
+from ddptop.agent.rank.process import ancestry
+from ddptop.agent.rank.process.account import Account
+from ddptop.agent.rank.process.enrolment import Standing
+from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.rank.publisher import Publisher
-from ddptop.agent.rank.tape import Tape
+from ddptop.agent.rank.records import device_time
+from ddptop.agent.rank.records.device import Gauges, Reading
+from ddptop.agent.rank.records.health import Health
+from ddptop.agent.rank.records.stamps import Tape
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify

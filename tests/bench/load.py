@@ -22,8 +22,8 @@ import time
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.rank.digest import Digest
-from ddptop.agent.rank.history import History
+from ddptop.agent.rank.records.digest import Digest
+from ddptop.agent.rank.records.history import History
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Run, RunDir

@@ -48,7 +48,7 @@ def train(options: argparse.Namespace) -> None:
     import torch.distributed as dist
     from torch import nn
 
-    from ddptop.agent.rank import injection
+    from ddptop.agent.rank.hooks import injection
 
     dist.init_process_group("gloo")
     rank = dist.get_rank()

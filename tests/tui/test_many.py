@@ -11,7 +11,7 @@ import zmq
 from harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.rank.digest import Digest
+from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Process, Run

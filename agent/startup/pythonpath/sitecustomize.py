@@ -15,7 +15,7 @@ def _watch():
     if sys.version_info < (3, 10):  # noqa: UP036 - older ones read this file, too old for ddptop
         return
     try:
-        from ddptop.agent.rank import spawned
+        from ddptop.agent.rank.process import spawned
 
         spawned.watch()
     except Exception as error:  # whatever it is, the program must start

@@ -26,8 +26,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptop import agent
-from ddptop.agent.rank import meter
-from ddptop.agent.rank.tape import OTHER
+from ddptop.agent.rank.records import meter
+from ddptop.agent.rank.records.stamps import OTHER
 
 if "NO_HOOKS" in os.environ and hasattr(dist.ProcessGroup, "register_pre_hook"):
     del dist.ProcessGroup.register_pre_hook

@@ -22,9 +22,9 @@ from torch import distributed, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from ddptop.agent.rank import hooks
-from ddptop.agent.rank.health import Health
+from ddptop.agent.rank.hooks import patches
 from ddptop.agent.rank.publisher import Publisher
+from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run import rundir
 
@@ -397,7 +397,7 @@ def main() -> None:
         events: list[Any] = []
         session._publisher = Publisher(session, directory.address(RANK, "pub"), directory.address(RANK, "cmd"))
         session._publisher._send = lambda topic, payload: events.append(payload)
-        hooks.install_with_torch(session)
+        patches.install_with_torch(session)
         distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}-2", rank=RANK, world_size=2)
         results: dict[str, Any] = {"compiled": {"without": without, "agent": compiled()}}
         results["compiled"]["steps"] = drained()

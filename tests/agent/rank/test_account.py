@@ -8,9 +8,9 @@ import threading
 import msgspec
 import pytest
 
-from ddptop.agent.rank import endings
-from ddptop.agent.rank.account import LONGEST_ERROR, LONGEST_TRACEBACK, Account
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.process import ending
+from ddptop.agent.rank.process.account import LONGEST_ERROR, LONGEST_TRACEBACK, Account
 from ddptop.agent.run.rundir import Member, Process, RunDir
 
 HOSTILE = {
@@ -45,7 +45,7 @@ def test_any_exception_leaves_a_readable_record(rank, kind):
 )
 def test_the_status_is_the_systems(rank, code, status):
     """What is written down is what the process ends with."""
-    assert endings.status(code) == status
+    assert ending.status(code) == status
     if code != 0:
         assert rank.run(f"raise SystemExit({code!r})").returncode == rank.member.ended.exit_code == status
 

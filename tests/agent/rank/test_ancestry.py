@@ -8,7 +8,7 @@ import pytest
 from harness import started
 
 from ddptop.agent.group import engine
-from ddptop.agent.rank import ancestry
+from ddptop.agent.rank.process import ancestry
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import identify
 from ddptop.agent.run.rundir import RANK_VARIABLE
@@ -89,7 +89,7 @@ class _Child:
 
 SPAWNED = """
 import os, subprocess, sys
-from ddptop.agent.rank import spawned
+from ddptop.agent.rank.process import spawned
 rank = spawned._Rank()
 rank.joins({"rank": 0, "world_size": 1})
 if "CHILD" not in os.environ:
@@ -154,7 +154,7 @@ def test_an_exit_code_that_nobody_tells_is_none(rank, ending, code, recorded, st
 
 def test_a_process_of_multiprocessing_tells_its_exit_code() -> None:
     """There it is known: by the exception that the process ends with."""
-    from ddptop.agent.rank import spawned
+    from ddptop.agent.rank.process import spawned
 
     closed: list[object] = []
 

@@ -17,7 +17,7 @@ from hostile import announce, foreign
 
 from ddptop import agent
 from ddptop.agent import wire
-from ddptop.agent.rank import answers
+from ddptop.agent.rank.commands import answers
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import RunDir
 

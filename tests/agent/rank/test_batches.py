@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddptop.agent.rank.batches import Batches
-from ddptop.agent.rank.tape import BACKWARD, DATA, FORWARD, OTHER, Take, Tape
+from ddptop.agent.rank.hooks.batches import Batches
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OTHER, Take, Tape
 
 TRAIN, HELD_OUT, SECOND = 1, 2, 3
 

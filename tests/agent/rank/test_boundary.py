@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddptop.agent.rank import hooks, losses
-from ddptop.agent.rank.boundary import Boundary
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.hooks import _steps_inside
-from ddptop.agent.rank.tape import Tape
+from ddptop.agent.rank.hooks import losses, patches
+from ddptop.agent.rank.hooks.boundary import Boundary
+from ddptop.agent.rank.hooks.patches import _steps_inside
+from ddptop.agent.rank.records.stamps import Tape
 
 if TYPE_CHECKING:
     import torch
@@ -74,13 +74,13 @@ def session() -> Any:
     """A boundary behind torch's own hooks."""
     found = Session()
     boundary = Boundary(found, lambda: _steps_inside(optimizer_module.__file__))  # type: ignore[arg-type]
-    hooks = [
+    patches = [
         optimizer_module.register_optimizer_step_pre_hook(lambda stepping, *_: boundary.begin(stepping)),
         optimizer_module.register_optimizer_step_post_hook(lambda stepping, *_: boundary.end(stepping)),
         optimizer_module.register_optimizer_step_post_hook(lambda *_: boundary.hold()),
     ]
     yield found
-    for hook in hooks:
+    for hook in patches:
         hook.remove()
 
 
@@ -131,7 +131,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> Session:
     for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
         monkeypatch.setattr(optimizer_module, name, type(getattr(optimizer_module, name))())
     found = Session()
-    hooks._optimizer(found, torch, losses.Scaled())  # type: ignore[arg-type]
+    patches._optimizer(found, torch, losses.Scaled())  # type: ignore[arg-type]
     return found
 
 
@@ -202,10 +202,10 @@ def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.Monkey
 
     for owner, name in ((dataloader._BaseDataLoaderIter, "__next__"), (DataLoader, "__iter__")):
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr(hooks.batches, "size_of", raises)
+    monkeypatch.setattr(patches.batches, "size_of", raises)
     found: Any = Session()
     found.tape, found.sees_forward = Tape(), False
-    hooks._data(found, torch)
+    patches._data(found, torch)
     assert len(list(DataLoader(torch.zeros(3, 1)))) == 3  # type: ignore[arg-type]
     assert (len(found.tape._phases), found.faults.count) == (1, 3)
     found.tape.cut(1)

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.rank import comms, meter
-from ddptop.agent.rank.comms import Collectives
-from ddptop.agent.rank.device_time import Captures, EventClock
+from ddptop.agent.rank.collectives import timing
+from ddptop.agent.rank.collectives.backends import Lane
+from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.lanes import Lane
-from ddptop.agent.rank.tape import BACKWARD, Call, Tape
+from ddptop.agent.rank.records import meter
+from ddptop.agent.rank.records.device_time import Captures, EventClock
+from ddptop.agent.rank.records.stamps import BACKWARD, Call, Tape
 
 LATE_NS = 150_000_000
 """How late rank 1 comes, in the script, where rank 0 must be seen to wait; if it comes late itself, less."""
@@ -209,7 +210,7 @@ def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
         clock.now += 250_000
         tape.cut(number)
     # The next power of two, so that ranks that look at different moments still have steps in common.
-    assert 4000 / comms.MAX_TIMED_PER_S <= collectives.timed_every == 64
+    assert 4000 / timing.MAX_TIMED_PER_S <= collectives.timed_every == 64
     late = list(tape.finished)[-256:]
     timed = [take.seq for take in late if take.calls[0].duration is not None]
     assert timed == [take.seq for take in late if (take.seq - 1) % 64 == 0]

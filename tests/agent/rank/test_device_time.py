@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddptop.agent.rank import device_time
-from ddptop.agent.rank.device_time import Captures, EventClock
-from ddptop.agent.rank.tape import BACKWARD, DATA, FORWARD, OPTIMIZER, Tape
+from ddptop.agent.rank.records import device_time
+from ddptop.agent.rank.records.device_time import Captures, EventClock
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Tape
 
 
 class Device:

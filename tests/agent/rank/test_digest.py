@@ -7,7 +7,7 @@ import statistics
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.rank.digest import Digest
+from ddptop.agent.rank.records.digest import Digest
 
 CALL = wire.Collective("all_reduce", 0, 1000, 8, 1)
 STEP = wire.Step(1, 1, 100, 60, 10, 20, 15, 5, 8, 2, loss=1.5, samples=32, collectives=(CALL,), metrics={"lr": 0.1})

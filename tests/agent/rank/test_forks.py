@@ -71,7 +71,7 @@ def test_a_child_may_train_where_the_agent_of_its_parent_held_a_lock(rank):
     script = """
 import os, threading
 from ddptop import agent
-from ddptop.agent.rank import device_time
+from ddptop.agent.rank.records import device_time
 session = agent._listener
 held, done = threading.Event(), threading.Event()
 def hold():

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ddptop.agent.rank.gate import Gate, GateError, Saved
+from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 
 
 class Clock:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.rank.history import PIECE, History, batches
+from ddptop.agent.rank.records.history import PIECE, History, batches
 
 STEP = wire.Step(1, 1, 1, 10, 1, 2, 3, 1, 1, 2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.rank.injection import MESSAGE, Injector
+from ddptop.agent.rank.hooks.injection import MESSAGE, Injector
 from ddptop.agent.run import injection
 from ddptop.agent.run.injection import Injection, InjectionError
 

@@ -14,9 +14,9 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
+from ddptop.agent.rank.commands.decisions import Follower
+from ddptop.agent.rank.commands.gate import Gate, Saved
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.follower import Follower
-from ddptop.agent.rank.gate import Gate, Saved
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.run.decisions import Decisions
 

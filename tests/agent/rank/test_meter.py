@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ddptop.agent.rank import meter
-from ddptop.agent.rank.tape import BACKWARD, DATA, FORWARD, OPTIMIZER, Call, Tape
+from ddptop.agent.rank.records import meter
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Call, Tape
 from ddptop.agent.wire import PHASES
 
 

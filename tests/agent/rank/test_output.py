@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from ddptop.agent.rank import output
-from ddptop.agent.rank.output import Output
+from ddptop.agent.rank.process import output
+from ddptop.agent.rank.process.output import Output
 from ddptop.agent.run import rundir
 
 FILL = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.rank import preemption
+from ddptop.agent.rank.commands import preemption
 from ddptop.agent.rank.faults import Faults
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ddptop.agent.rank import publisher
-from ddptop.agent.rank.batches import Batches
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
-from ddptop.agent.rank.tape import Take, Tape
+from ddptop.agent.rank.records.stamps import Take, Tape
 
 
 class Session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ddptop.agent.rank.device_time import CAPTURES
+from ddptop.agent.rank.records.device_time import CAPTURES
 
 
 class Known:

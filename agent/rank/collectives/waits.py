@@ -12,10 +12,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from ddptop.agent.rank.collectives.backends import Lanes
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.imports import after_import
-from ddptop.agent.rank.lanes import Lanes
-from ddptop.agent.rank.tape import Call, Tape
+from ddptop.agent.rank.hooks.imports import after_import
+from ddptop.agent.rank.records.stamps import Call, Tape
 
 _UNTOLD: Final = (
     "send",

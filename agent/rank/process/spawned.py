@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.rank import endings
 from ddptop.agent.rank.faults import describe
-from ddptop.agent.rank.imports import after_import
-from ddptop.agent.rank.output import flush, say
+from ddptop.agent.rank.hooks.imports import after_import
+from ddptop.agent.rank.process import ending
+from ddptop.agent.rank.process.output import flush, say
 
 if TYPE_CHECKING:
-    from ddptop.agent.rank.enrolment import Standing
+    from ddptop.agent.rank.process.enrolment import Standing
     from ddptop.agent.rank.session import Session
     from ddptop.agent.run.rundir import Run, RunDir
 
@@ -34,7 +34,7 @@ class _Rank:
 
     def joins(self, given: Mapping[str, Any]) -> bool:
         """Start the agent where the process is about to join the run's group; return whether that is settled now."""
-        from ddptop.agent.rank import ancestry, enrolment
+        from ddptop.agent.rank.process import ancestry, enrolment
 
         directory = enrolment.enrolled()
         if directory is None or ancestry.rank_above(os.environ) is not None:
@@ -52,7 +52,8 @@ class _Rank:
         return True
 
     def _begin(self, directory: RunDir, run: Run, standing: Standing) -> None:
-        from ddptop.agent.rank import enrolment, hooks
+        from ddptop.agent.rank.hooks import patches
+        from ddptop.agent.rank.process import enrolment
         from ddptop.agent.rank.session import open_session
         from ddptop.agent.run.rundir import MARKER
 
@@ -61,14 +62,14 @@ class _Rank:
         self._session = open_session(directory, run.program, marker, output, standing)
         if self._session is not None:
             if self._session.heard:
-                hooks.install_with_torch(self._session)
+                patches.install_with_torch(self._session)
             atexit.register(self.ends_with_interpreter)
 
     def ends(self, failure: BaseException | None) -> None:
         """Tell how a process of `multiprocessing` ended, by the exception that it ends with."""
         code = 0 if failure is None else 1
         if isinstance(failure, SystemExit):
-            code = endings.status(failure.code)
+            code = ending.status(failure.code)
             # torch.multiprocessing writes the exception to a file and leaves by way of this one.
             failure = failure.__context__ if code else None
         self._tell(code, failure)
@@ -93,7 +94,7 @@ class _Rank:
             if failure is None:
                 session.close(code, f"SystemExit: {code}" if code else None, None)
             else:
-                session.close(code, *endings.told(failure, failure.__traceback__))
+                session.close(code, *ending.told(failure, failure.__traceback__))
         except Exception as error:
             session.faults.note("telling how the process ended", error)
 

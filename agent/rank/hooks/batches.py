@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ddptop.agent.rank.tape import BACKWARD, DATA, FORWARD, OTHER, Draw, Take
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OTHER, Draw, Take
 
 
 class Batches:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ddptop.agent.rank.tape import Take
+from ddptop.agent.rank.records.stamps import Take
 from ddptop.agent.wire import Step
 
 RECOVERY = 10

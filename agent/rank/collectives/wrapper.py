@@ -14,11 +14,11 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptop.agent.rank.collectives.backends import Lanes
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.lanes import Lanes
 
 if TYPE_CHECKING:
-    from ddptop.agent.rank.comms import Collectives
+    from ddptop.agent.rank.collectives.timing import Collectives
 
 WRAPPER: Final = "process-group wrapper"
 FUNCTIONS: Final = "torch.distributed functions only"

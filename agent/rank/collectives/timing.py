@@ -14,11 +14,12 @@ import threading
 from collections import deque
 from typing import Any, Final
 
-from ddptop.agent.rank import fallback, gradients
+from ddptop.agent.rank.collectives import wrapper
+from ddptop.agent.rank.collectives.backends import Lanes
+from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.lanes import Lanes
-from ddptop.agent.rank.tape import Call, Tape
-from ddptop.agent.rank.waits import Waits
+from ddptop.agent.rank.hooks import gradients
+from ddptop.agent.rank.records.stamps import Call, Tape
 
 _OWN_HOOK: Final = 0xDD70
 """Our id among the hooks of a process group."""
@@ -44,7 +45,7 @@ _STRIDE_CALLS: Final = 256
 """Calls after which their density is looked at again."""
 _POINT_TO_POINT: Final = frozenset({"send", "recv"})
 _DDP: Final = "torch.nn.parallel.distributed"
-_IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", fallback.__name__})
+_IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", wrapper.__name__})
 """Modules that call into C++ which issues collectives as asynchronous, and waits for them before it returns."""
 
 
@@ -86,10 +87,10 @@ class Collectives:
             self._hook(torch, group)
             self.mechanism = "process-group hooks"
         elif self.mechanism is None:
-            self.mechanism = fallback.install(torch, self, self._faults)
+            self.mechanism = wrapper.install(torch, self, self._faults)
         # Last, so that it is the outermost around the methods that it wraps.
         self._waits.watch(torch)
-        self._tape.observed = self.mechanism not in (None, fallback.FUNCTIONS)
+        self._tape.observed = self.mechanism not in (None, wrapper.FUNCTIONS)
 
     def lower(self, mechanism: str) -> None:
         """Note that less is seen than was thought; the time spent waiting is then not known."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ddptop.agent.rank.output import Output, say
+from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 

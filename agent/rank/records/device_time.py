@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, Protocol, TypeVar
 
-from ddptop.agent.rank.tape import Moment, Take
+from ddptop.agent.rank.records.stamps import Moment, Take
 
 _T = TypeVar("_T")
 

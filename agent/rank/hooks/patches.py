@@ -17,10 +17,12 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.rank import batches, comms, compilers, device_time, injection, losses
-from ddptop.agent.rank.boundary import Boundary
-from ddptop.agent.rank.imports import after_import
-from ddptop.agent.rank.tape import BACKWARD, FORWARD, OPTIMIZER, OTHER
+from ddptop.agent.rank.collectives import timing
+from ddptop.agent.rank.hooks import batches, compilers, injection, losses
+from ddptop.agent.rank.hooks.boundary import Boundary
+from ddptop.agent.rank.hooks.imports import after_import
+from ddptop.agent.rank.records import device_time
+from ddptop.agent.rank.records.stamps import BACKWARD, FORWARD, OPTIMIZER, OTHER
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
@@ -29,7 +31,7 @@ _FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_state", "torch.distributed.
 """Where torch keeps it, newest first."""
 
 
-_GROUP_HOOKS = (comms._OWN_HOOK, injection._OWN_HOOK)
+_GROUP_HOOKS = (timing._OWN_HOOK, injection._OWN_HOOK)
 
 
 def install_with_torch(session: Session) -> None:

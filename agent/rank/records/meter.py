@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 
-from ddptop.agent.rank.tape import BACKWARD, OTHER, Take
+from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, Take
 from ddptop.agent.wire import Collective, Step
 
 Interval = tuple[int, int]

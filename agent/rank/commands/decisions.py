@@ -8,8 +8,8 @@ rank goes on while another stays.
 from __future__ import annotations
 
 from ddptop.agent import wire
+from ddptop.agent.rank.commands.gate import Gate
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.gate import Gate
 from ddptop.agent.run.decisions import Decisions
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
 
-from ddptop.agent.rank.tape import OPTIMIZER
+from ddptop.agent.rank.records.stamps import OPTIMIZER
 
 
 class Boundary:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from ddptop.agent.rank import losses
-from ddptop.agent.rank.device_time import CAPTURES
+from ddptop.agent.rank.hooks import losses
+from ddptop.agent.rank.records.device_time import CAPTURES
 
 SAMPLE: Final = 64
 """Elements looked at in a bucket, evenly spaced."""

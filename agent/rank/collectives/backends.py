@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final, NamedTuple
 
-from ddptop.agent.rank.device_time import clock_of
-from ddptop.agent.rank.tape import DeviceClock
+from ddptop.agent.rank.records.device_time import clock_of
+from ddptop.agent.rank.records.stamps import DeviceClock
 
 _GLOO_WORKERS: Final = 2
 """Threads of a gloo process group; torch offers no way to ask or to set."""
