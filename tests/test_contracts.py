@@ -22,7 +22,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import ddptop.agent", {"torch", "textual", "zmq", "msgspec", "psutil"}),
         ("import ddptop.agent.wire", {"torch", "textual", "zmq"}),
         ("import ddptop.agent.__main__", {"torch", "textual"}),
-        ("import ddptop.agent.group.supervisor", {"torch", "textual"}),
+        ("import ddptop.agent.observer.supervisor", {"torch", "textual"}),
         ("import ddptop.trainers", {"torch", "textual"}),
         ("import ddptop.tui.cli", {"torch", "textual", "zmq", "msgspec", "psutil"}),
         ("import ddptop.tui.link, ddptop.tui.launch, ddptop.tui.status", {"torch", "textual"}),

@@ -18,8 +18,10 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.control.caller import connect, readable
-from ddptop.agent.group import census, journal, processes, roster, succession
-from ddptop.agent.group.ladder import NotOurs, Survived
+from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.end.escalation import NotOurs, Survived
+from ddptop.agent.observer.record import journal
+from ddptop.agent.observer.status import membership, survey, takeover
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir
@@ -79,7 +81,7 @@ class Endings:
                 memory_bytes=entry.memory_bytes,
                 command=clean(entry.command, 200),
             )
-            for entry in roster.entries(self._directory.read(), self._directory.members())
+            for entry in membership.entries(self._directory.read(), self._directory.members())
         ]
 
     def kill(
@@ -137,7 +139,7 @@ class Endings:
         try:
             if not consent.begin():
                 raise NotOurs("cancelled; nothing was ended")
-            done = census.kill(self._directory, command, progress, countdown)
+            done = survey.kill(self._directory, command, progress, countdown)
         except NotOurs as refusal:
             self._note(command, f"refused: {refusal}", "warning")
             raise Refused(str(refusal)) from refusal
@@ -161,12 +163,12 @@ class Endings:
         """
         give_up = time.monotonic() + _SUCCESSION_S
         while time.monotonic() < give_up and not consent.cancelled:
-            state = census.survey(self._directory)
+            state = survey.survey(self._directory)
             if state.ended:
                 if processes.find(self._directory.read(), self._directory.members()):
                     # Something has outlived the end that is recorded.
                     return False
-                raise Refused(f"run {self._directory.name} is over already ({succession.meet(self._directory).state})")
+                raise Refused(f"run {self._directory.name} is over already ({takeover.meet(self._directory).state})")
             if state.supervised:
                 return True
             # While somebody holds the claim, another supervisor is about to take over.

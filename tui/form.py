@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.group import machine
+from ddptop.agent.observer import machine
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.files.masking import MASK, is_secret, masked_words
 from ddptop.agent.wire.incoming import Verbatim

@@ -23,7 +23,9 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.group import engine, journal, machine, room, succession, supervisor
+from ddptop.agent.observer import launcher, machine, supervisor
+from ddptop.agent.observer.record import journal, retention
+from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
@@ -205,7 +207,7 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
         RequestError: it has not ended, or cannot be repeated.
         rundir.RunDirError: there is no place for the run.
     """
-    if not succession.meet(ended).ended:
+    if not takeover.meet(ended).ended:
         raise RequestError(f"run {ended.name} has not ended; `ddptop kill {ended.name}` ends it")
     old = masking.whole(ended.path, ended.read())
     if not old.launched:
@@ -267,7 +269,7 @@ def _with_room(run: Run, keep: RunDir | None) -> tuple[Run, dict[str, int]]:
         storage = settings.load().storage
     except settings.SettingsError as problem:
         raise RequestError(str(problem)) from problem
-    removed = succession.tidy(keep) | room.make_room(storage.all_mib << 20, keep=keep)
+    removed = takeover.tidy(keep) | retention.make_room(storage.all_mib << 20, keep=keep)
     return msgspec.structs.replace(run, run_bytes=storage.run_mib << 20, all_bytes=storage.all_mib << 20), removed
 
 
@@ -301,13 +303,13 @@ def _injected(request: Request) -> dict[str, str]:
 
 def _command(request: Request, target: str, world: int) -> tuple[str, ...]:
     if request.start != "spawn":
-        return engine.command(target, request.arguments, world, request.max_restarts)
+        return launcher.command(target, request.arguments, world, request.max_restarts)
     own = ("--start", "spawn", "--world", str(world)) if request.program in CATALOGUE else ()
-    return engine.spawn_command(target, (*own, *request.arguments))
+    return launcher.spawn_command(target, (*own, *request.arguments))
 
 
 def _reached(request: Request, given: Mapping[str, str]) -> dict[str, str]:
-    return engine.spawn_environment({**os.environ, **given}) if request.start == "spawn" else {}
+    return launcher.spawn_environment({**os.environ, **given}) if request.start == "spawn" else {}
 
 
 def _on_term(request: Request) -> dict[str, str]:

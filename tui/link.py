@@ -21,7 +21,9 @@ from ddptop.agent import wire
 from ddptop.agent.control.caller import LiveGroup, connect, readable
 from ddptop.agent.control.controller import ANSWER_S, Controller
 from ddptop.agent.control.listening import Listener
-from ddptop.agent.group import census, freezer, journal, recorder, recording, succession
+from ddptop.agent.observer.end import freezer
+from ddptop.agent.observer.record import journal, recorder, recording
+from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import check_socket, is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
@@ -95,7 +97,7 @@ class Link:
         self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
-        self._meet = census.survey if onlooker else succession.meet
+        self._meet = survey.survey if onlooker else takeover.meet
         self._next: RunDir | None = None
         """A run to be shown from the next `poll` on."""
         self._open(directory)
@@ -554,7 +556,7 @@ def _past(world: int) -> Past:
     return Past(world)
 
 
-def _liveness(directory: RunDir, found: census.Census, at: float) -> Liveness:
+def _liveness(directory: RunDir, found: survey.Census, at: float) -> Liveness:
     return Liveness(
         state=found.state,
         supervised=found.supervised,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ddptop.agent.group import census
+from ddptop.agent.observer.status import survey
 from ddptop.agent.run.files import sparse
 from ddptop.agent.run.files.private import open_plain
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir
@@ -23,7 +23,7 @@ def show(directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[st
     tails = [Tail(path, label) for path, label in _sources(directory, rank)]
     try:
         while True:
-            over = not follow or census.survey(directory).state in ENDED_STATES
+            over = not follow or survey.survey(directory).state in ENDED_STATES
             for tail in tails:
                 for line in tail.lines():
                     say(line)

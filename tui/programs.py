@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.control.controller import Refused
-from ddptop.agent.group import engine
+from ddptop.agent.observer import launcher
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import clean
 from ddptop.trainers import CATALOGUE
@@ -61,7 +61,7 @@ def ask(program: str) -> tuple[Option, ...]:
     Raises:
         Refused: it does not tell them, one line.
     """
-    command = engine.isolated(CATALOGUE[program].module)
+    command = launcher.isolated(CATALOGUE[program].module)
     environment = {**os.environ, DESCRIBE: "1"}
     try:
         done = subprocess.run(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddptop.agent import wire
-from ddptop.agent.group import room
+from ddptop.agent.observer.record import retention
 from ddptop.agent.run import rundir
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.text import clean
@@ -42,7 +42,7 @@ def frames(
             continue
     try:
         return [
-            replace(frame, size_bytes=room.size_of(link.directory.path))
+            replace(frame, size_bytes=retention.size_of(link.directory.path))
             for link, frame in zip(links, heard(links, thresholds.silent_s), strict=True)
         ]
     finally:

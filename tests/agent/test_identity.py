@@ -14,7 +14,8 @@ import msgspec
 import pytest
 from harness import started, until
 
-from ddptop.agent.group import census, processes, succession
+from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import identity, rundir
 from ddptop.agent.run.identity import ELSEWHERE, Process, identify, is_alive, is_elsewhere, is_stopped, may_live
 from ddptop.agent.run.rundir import Member, Run, RunDir
@@ -117,7 +118,7 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
         assert process.namespace not in ("", identity.namespace())
         directory.update(supervisor=process, torchrun=process)
         directory.write_member(Member(0, 0, 1, process, "host", 0, "", "", None))
-        found = succession.meet(directory)
+        found = takeover.meet(directory)
         assert (found.state, found.supervised, found.alive, found.cause) == ("running", True, (0,), ELSEWHERE)
         assert directory.read().state == "running"
         assert not directory.supervisor_log.exists(), "no other supervisor was started"
@@ -127,7 +128,7 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
         assert directory.read().killed_by is None
     # What a rank has written at its end is known all the same.
     directory.write_member(Member(0, 0, 1, process, "host", 0, "", "", None, rundir.Ended(1, 0)))
-    assert census.survey(directory).alive == ()
+    assert survey.survey(directory).alive == ()
     directory.update(state="finished")
 
 

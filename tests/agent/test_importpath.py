@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ddptop.agent.group import engine
+from ddptop.agent.observer import launcher
 from ddptop.agent.run import rundir
 from ddptop.tui import launch
 
 BY_NAME = ("-m", "ddptop.agent")
-BY_PATH = (engine.RUNNER,)
+BY_PATH = (launcher.RUNNER,)
 DECOY = """import posix
 posix.close(posix.open({marker!r}, posix.O_WRONLY | posix.O_CREAT))
 raise ImportError("a file of the user")
@@ -68,18 +68,18 @@ def test_the_agent_imports_nothing_of_the_current_directory(littered: Path, runn
 
 def test_processes_of_ours_import_nothing_of_the_current_directory(littered: Path) -> None:
     """The process behind a browser's tab gets as far as to look for its run."""
-    done = python(*engine.isolated("ddptop.tui.browser")[1:], "no-such-run", "its-id", "9", cwd=littered)
+    done = python(*launcher.isolated("ddptop.tui.browser")[1:], "no-such-run", "its-id", "9", cwd=littered)
     assert "run 'no-such-run': the run that is served is gone" in done.stderr.splitlines()[-1]
     assert not (littered / "imported").exists()
 
 
 def test_no_command_line_of_ours_begins_with_a_module() -> None:
     """torchrun, the runner under it and the catalogue's programs are started by the path of a file."""
-    command = engine.command("-m package.train", ("-m",), 2)
-    assert "-m" not in command[: command.index(engine.RUNNER)]
-    assert all(os.path.isfile(command[at]) for at in (0, 1, command.index(engine.RUNNER)))
-    assert "-m" not in engine.spawn_command("-m ddptop.trainers.toy", ())
-    assert engine.spawn_command("-m package.train", ()) == (sys.executable, "-m", "package.train")
+    command = launcher.command("-m package.train", ("-m",), 2)
+    assert "-m" not in command[: command.index(launcher.RUNNER)]
+    assert all(os.path.isfile(command[at]) for at in (0, 1, command.index(launcher.RUNNER)))
+    assert "-m" not in launcher.spawn_command("-m ddptop.trainers.toy", ())
+    assert launcher.spawn_command("-m package.train", ()) == (sys.executable, "-m", "package.train")
 
 
 def test_looking_for_a_module_leaves_the_import_path_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hostile import LONGEST, marks, structs, texts_in
 from hypothesis import given, settings
 
 from ddptop.agent import wire
-from ddptop.agent.group import freezer
+from ddptop.agent.observer.end import freezer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
 from ddptop.agent.wire.incoming import cleaned

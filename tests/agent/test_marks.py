@@ -23,7 +23,9 @@ from harness import ddptop, started, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.group import census, freezer, journal, succession
+from ddptop.agent.observer.end import freezer
+from ddptop.agent.observer.record import journal
+from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import records, rundir
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files import marks, private
@@ -80,7 +82,7 @@ def test_a_base_in_use_for_other_things_stays_as_it_is(base: Path) -> None:
     for number in range(rundir.KEEP_ENDED + 3):
         rundir.create(a_run(f"old-{number}", created=1 + number))
     rundir.create(a_run("old-4", created=99))
-    succession.tidy()
+    takeover.tidy()
     for run in rundir.runs():
         assert run.name.startswith("old-")
         rundir.remove(run)
@@ -511,7 +513,7 @@ def test_anything_may_stand_in_a_record(base: Path, data: st.DataObject) -> None
     freezer.frozen(directory)
     freezer.has_stopped(directory)
     rundir.runs()
-    for look in (directory.read, directory.read_own, lambda: census.survey(directory)):
+    for look in (directory.read, directory.read_own, lambda: survey.survey(directory)):
         with contextlib.suppress(RunDirError):
             look()
     with contextlib.suppress(RunDirError):

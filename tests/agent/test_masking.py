@@ -13,7 +13,9 @@ from harness import started, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.group import engine, processes, roster, supervisor
+from ddptop.agent.observer import launcher, supervisor
+from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.status import membership
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
@@ -110,7 +112,7 @@ def test_a_restart_without_that_file(launched: RunDir) -> None:
     with pytest.raises(rundir.RunDirError, match="its secrets are not to be had"):
         launch.restart(launched)
     with pytest.raises(OSError, match="its secrets are not to be had"):
-        engine.Torchrun.start(launched, launched.read())
+        launcher.Torchrun.start(launched, launched.read())
     launched.update(environment=old.environment, arguments=old.arguments, command=old.command)
     again = launch.restart(launched)
     assert masking.whole(again.path, again.read()).arguments == old.arguments
@@ -126,14 +128,14 @@ def test_what_is_started_gets_the_secrets(launched: RunDir, tmp_path: Path) -> N
         command=(sys.executable, "-c", code, "--token", SECRET), owner=os.getuid(),
     )  # fmt: skip
     directory = rundir.create(run)
-    torchrun = engine.Torchrun.start(directory, directory.read())
+    torchrun = launcher.Torchrun.start(directory, directory.read())
     try:
         told = tmp_path / "told"
         until(lambda: told.exists() and told.read_text(), "the process has told")
         assert told.read_text() == SECRET * 2
         assert processes.find_torchrun(directory.read()) == torchrun.process
         known = directory.update(torchrun=torchrun.process)
-        (entry,) = roster.entries(known, {})
+        (entry,) = membership.entries(known, {})
         assert entry.command.endswith("--token ***")
     finally:
         psutil.Process(torchrun.process.pid).kill()
@@ -151,7 +153,7 @@ def test_the_users_own_buffering_counts(tmp_path: Path, monkeypatch: pytest.Monk
         environment={} if value is None else {"PYTHONUNBUFFERED": value}, command=(sys.executable, "-c", code),
     )  # fmt: skip
     directory = rundir.create(run)
-    torchrun = engine.Torchrun.start(directory, run)
+    torchrun = launcher.Torchrun.start(directory, run)
     until(torchrun.is_over, "its end")
     directory.update(state="finished")
     assert (tmp_path / "told").read_text() == ("=1" if value is None else f"={value}")
@@ -201,4 +203,4 @@ def test_the_process_list_of_another_program_is_masked() -> None:
     with started(sys.executable, "-c", "import time; time.sleep(100)", f"--api-key={SECRET}") as process:
         identity = rundir.identify(process.pid)
         assert identity is not None
-        assert SECRET not in roster._command(identity)
+        assert SECRET not in membership._command(identity)

@@ -17,9 +17,9 @@ from hostile import announce, foreign, marks, texts_in, value_of
 from msgspec import inspect
 
 from ddptop.agent import wire
-from ddptop.agent.group import ladder
-from ddptop.agent.group.broadcast import Broadcast
-from ddptop.agent.group.orders import Orders
+from ddptop.agent.observer.broadcast import Broadcast
+from ddptop.agent.observer.end import escalation
+from ddptop.agent.observer.orders import Orders
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import Run, RunDir
 
@@ -91,7 +91,7 @@ def test_the_supervisor_answers_after_anything(
     directory: RunDir, context: zmq.Context[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Noise and commands of extremes: what is told on is clean, and a note is taken afterwards."""
-    monkeypatch.setattr(ladder, "find", lambda *_: [])
+    monkeypatch.setattr(escalation, "find", lambda *_: [])
     told: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
     orders = Orders(context, directory, lambda *_: None, told.put)
     address = directory.address("supervisor", "cmd")
@@ -168,7 +168,7 @@ def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
 ) -> None:
     """A second kill of the whole, come while the run is put away, is answered with the outcome of the first."""
     orders = Orders(context, directory, lambda *_: None, lambda event: None)
-    orders.outcome = ladder.Outcome(2, 0, survivors)
+    orders.outcome = escalation.Outcome(2, 0, survivors)
     orders.socket.close()
     commands = (wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
     orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])  # type: ignore[assignment]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.agent.group import logs
-from ddptop.agent.group.logs import Logs, level
+from ddptop.agent.observer.record import logs
+from ddptop.agent.observer.record.logs import Logs, level
 from ddptop.agent.run.files import sparse
 from ddptop.tui.logs import Tail
 from ddptop.tui.widgets.log import LogFile

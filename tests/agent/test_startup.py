@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.group import engine
+from ddptop.agent.observer import launcher
 from ddptop.agent.run import rundir
 from ddptop.agent.startup import pythonpath
 from ddptop.tui import launch
@@ -31,7 +31,7 @@ def test_in_the_environment_of_ddptop_it_is_told(tmp_path: Path) -> None:
     """A rank that will not be seen says why in one line, and starts all the same."""
     (tmp_path / "multiprocessing").mkdir()
     (tmp_path / "inspect.py").write_text("raise ImportError('broken', name='inspect')")
-    environment = {**os.environ, **engine.spawn_environment({"PYTHONPATH": str(tmp_path)})}
+    environment = {**os.environ, **launcher.spawn_environment({"PYTHONPATH": str(tmp_path)})}
     environment[rundir.DIRECTORY_VARIABLE] = str(tmp_path)
     command = [sys.executable, "-c", "print('runs')"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -63,7 +63,7 @@ def test_a_program_sees_its_own_import_path(tmp_path: Path) -> None:
     """Once it runs our folder is gone from there; for the processes that it starts it stays in the environment."""
     code = "import os, sys; print(sys.path, 'startup' in os.environ['PYTHONPATH'])"
     seen = []
-    for environment in ({}, engine.spawn_environment(os.environ | {"PYTHONPATH": str(tmp_path)})):
+    for environment in ({}, launcher.spawn_environment(os.environ | {"PYTHONPATH": str(tmp_path)})):
         given = {**os.environ, "PYTHONPATH": str(tmp_path), **environment, rundir.DIRECTORY_VARIABLE: "/nowhere"}
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
@@ -76,7 +76,7 @@ def test_a_search_path_that_the_user_gives_is_kept(tmp_path: Path, monkeypatch: 
     """`--env PYTHONPATH=…` counts with `--start spawn` too; our folder comes before it."""
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ddptop.agent.group.supervisor.start", lambda directory: None)
+    monkeypatch.setattr("ddptop.agent.observer.supervisor.start", lambda directory: None)
     request = launch.Request("train.py", world=1, backend="gloo", start="spawn", environment=("PYTHONPATH=/mine",))
     directory = launch.launch(request)
     assert directory.read().environment["PYTHONPATH"].split(os.pathsep) == [str(FILE.parent), "/mine"]

@@ -22,8 +22,8 @@ import zmq
 sys.path.insert(0, str(Path(__file__).parent))
 import load
 
-from ddptop.agent.group import recording
-from ddptop.agent.group.recorder import Recorder
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.record.recorder import Recorder
 
 
 def newest(database: Path) -> int:

@@ -155,7 +155,7 @@ class Tally:
 def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | None) -> tuple[list[dict], list]:
     """Run one job; return its plan and its records as (rank, Step) in the order of their end."""
     from ddptop.agent import wire
-    from ddptop.agent.group import recording
+    from ddptop.agent.observer.record import recording
     from ddptop.agent.run.rundir import ENDED_STATES
     from ddptop.tui.launch import Request, launch
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import pytest
 from harness import DDPTOP
 
-from ddptop.agent.group import journal, supervisor
+from ddptop.agent.observer import supervisor
+from ddptop.agent.observer.record import journal
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
 from ddptop.tui import cli, launch

@@ -356,7 +356,7 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
     give(place)
     code = (
         "import os, sys, zmq, psutil, msgspec\n"
-        "from ddptop.agent.group import succession\n"
+        "from ddptop.agent.observer.status import takeover as succession\n"
         "from ddptop.tui import cli, status, view, settings, foreign, store\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"
         "sys.argv = ['ddptop', 'ps', '--all']\n"

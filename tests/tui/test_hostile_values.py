@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ddptop.agent import wire
-from ddptop.agent.group.supervisor import CleanFormatter
+from ddptop.agent.observer.supervisor import CleanFormatter
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.incoming import cleaned

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.group import recording
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.tui.frame import Frame
 from ddptop.tui.link import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link

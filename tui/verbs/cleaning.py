@@ -117,15 +117,16 @@ def _named(names: Sequence[str]) -> list[Candidate]:
 
 def _candidate(directory: RunDir) -> Candidate | None:
     """Return a run that has ended, None for any other."""
-    from ddptop.agent.group import room, succession
+    from ddptop.agent.observer.record import retention
+    from ddptop.agent.observer.status import takeover
     from ddptop.agent.run.rundir import ENDED_STATES, RunDirError
 
     try:
         # One that has ended unseen is written down as ended.
-        run = succession.meet(directory).run
+        run = takeover.meet(directory).run
     except RunDirError:
         return None
-    return Candidate(directory, run, room.size_of(directory.path)) if run.state in ENDED_STATES else None
+    return Candidate(directory, run, retention.size_of(directory.path)) if run.state in ENDED_STATES else None
 
 
 def _table(chosen: Sequence[Candidate], now: float) -> list[str]:

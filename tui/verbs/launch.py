@@ -85,7 +85,7 @@ def _restarts(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ddptop.agent.group import engine
+    from ddptop.agent.observer import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui import view
     from ddptop.tui.launch import Request, RequestError, launch
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
     if options.program in CATALOGUE and {"-h", "--help"} & set(options.arguments):
         # Its options are its own to tell, and need no group.
-        os.execv(sys.executable, [*engine.isolated(CATALOGUE[options.program].module), "--help"])
+        os.execv(sys.executable, [*launcher.isolated(CATALOGUE[options.program].module), "--help"])
     # Before anything starts: what the dashboard could not work with is told now.
     settings = configured(options)
     request = Request(
@@ -142,12 +142,12 @@ def _detach(directory: RunDir) -> int:
     """Wait until every rank has reported, then print the run's name alone."""
     import time
 
-    from ddptop.agent.group import census
+    from ddptop.agent.observer.status import survey
     from ddptop.agent.run.rundir import ENDED_STATES
 
     world = directory.read().world
     while True:
-        state = census.survey(directory)
+        state = survey.survey(directory)
         if state.state == "finished" or len(directory.members()) == world:
             print(directory.name)
             return 0

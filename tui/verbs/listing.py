@@ -76,7 +76,7 @@ def _others() -> list[Frame]:
 def _ps(options: argparse.Namespace) -> int:
     import time
 
-    from ddptop.agent.group import succession
+    from ddptop.agent.observer.status import takeover
     from ddptop.agent.run import rundir
     from ddptop.agent.wire.text import clean_line
     from ddptop.tui import status
@@ -87,7 +87,7 @@ def _ps(options: argparse.Namespace) -> int:
     elif options.all:
         # Before anything else: the processes that do it are forked, and what a thread holds then is held for ever.
         others = _others()
-    succession.tidy()
+    takeover.tidy()
     damaged: list[str] = []
     own = rundir.runs(damaged)
     for line in damaged:
@@ -117,7 +117,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _events(options: argparse.Namespace) -> int:
-    from ddptop.agent.group import journal
+    from ddptop.agent.observer.record import journal
     from ddptop.tui import status
 
     happened = journal.events(chosen(options.run, ended=True).database)

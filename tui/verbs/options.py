@@ -97,10 +97,10 @@ def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, 
 
 def live_runs() -> list[RunDir]:
     """Return the runs that go on, newest first."""
-    from ddptop.agent.group import succession
+    from ddptop.agent.observer.status import takeover
     from ddptop.agent.run import rundir
 
-    return [run for run in rundir.runs() if succession.meet(run).state not in rundir.ENDED_STATES]
+    return [run for run in rundir.runs() if takeover.meet(run).state not in rundir.ENDED_STATES]
 
 
 def chosen(name: str | None, *, ended: bool = False) -> RunDir:

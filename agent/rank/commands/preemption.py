@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptop.agent import wire
 from ddptop.agent.control.caller import LiveGroup
 from ddptop.agent.control.controller import Controller, Refused
-from ddptop.agent.group import journal
+from ddptop.agent.observer.record import journal
 from ddptop.agent.run.rundir import RunDir, RunDirError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from harness import carriers, until
 
-from ddptop.agent.group import supervisor
+from ddptop.agent.observer import supervisor
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 

@@ -15,7 +15,8 @@ import pytest
 from harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.group import census, ladder, processes
+from ddptop.agent.observer.end import escalation, processes
+from ddptop.agent.observer.status import survey
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import boot, namespace
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, identify
@@ -37,20 +38,20 @@ def enlist(directory: RunDir, rank: int, process: Process = GONE, code: int | No
 def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]]) -> None:
     """It starts, runs while a rank lives, and ends as its ranks say; the end is written once, sockets go."""
     directory = new_run(launched=False)
-    assert census.settle(directory).state == "starting"
+    assert survey.settle(directory).state == "starting"
     first, second = python(SLEEP), python(SLEEP)
     enlist(directory, 0, identify(first.pid) or GONE)
-    assert census.settle(directory).state == "starting"
+    assert survey.settle(directory).state == "starting"
     enlist(directory, 1, identify(second.pid) or GONE)
-    now = census.settle(directory)
+    now = survey.settle(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
     enlist(directory, 0, code=0)
-    assert census.settle(directory).dead == (0,)
+    assert survey.settle(directory).dead == (0,)
     enlist(directory, 1, code=3)
     (directory.path / "1.cmd").touch()
-    assert census.survey(directory).state == "failed"
+    assert survey.survey(directory).state == "failed"
     assert directory.read().state == "starting", "looking writes nothing"
-    end = census.settle(directory)
+    end = survey.settle(directory)
     assert (end.state, end.cause_rank, end.cause) == ("failed", 1, "rank 1: ValueError: bad lr")
     assert directory.read().ended_at_ns == 5
     assert not (directory.path / "1.cmd").exists()
@@ -63,9 +64,9 @@ def test_ends_that_nobody_saw(new_run: Callable[..., RunDir]) -> None:
         enlist(finished, rank, code=0)
     enlist(lost, 0, code=0)
     enlist(lost, 1)
-    assert census.settle(finished).state == "finished"
+    assert survey.settle(finished).state == "finished"
     assert finished.read().exit_code == 0
-    assert census.settle(lost).state == "lost"
+    assert survey.settle(lost).state == "lost"
 
 
 def test_a_supervisor_that_comes_between_two_looks_is_seen(
@@ -87,8 +88,8 @@ def test_run_without_anybody_is_lost_after_a_while(new_run: Callable[..., RunDir
     fresh, stale = new_run(), new_run(created_at_ns=time.time_ns() - 31 * 10**9)
     dead = new_run(supervisor=GONE)
     dead.supervisor_log.write_text("Traceback\nModuleNotFoundError: No module named 'zmq'\n")
-    assert [census.survey(each).state for each in (fresh, stale, dead)] == ["starting", "lost", "lost"]
-    assert census.survey(dead).cause == (
+    assert [survey.survey(each).state for each in (fresh, stale, dead)] == ["starting", "lost", "lost"]
+    assert survey.survey(dead).cause == (
         "it ended before torchrun was started: ModuleNotFoundError: No module named 'zmq'"
     )
 
@@ -99,16 +100,16 @@ def test_last_word_of_the_supervisor_wins(new_run: Callable[..., RunDir]) -> Non
     enlist(directory, 0, code=0)
     enlist(directory, 1, code=0)
     before = directory.read()
-    assert (census.settle(directory).state, census.survey(directory).cause) == ("failed", "as written")
-    assert census.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks and 0 helpers ended, 0 left"
+    assert (survey.settle(directory).state, survey.survey(directory).cause) == ("failed", "as written")
+    assert survey.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks and 0 helpers ended, 0 left"
     assert msgspec.json.encode(directory.read()) == msgspec.json.encode(before)
 
 
 @pytest.fixture
 def undying(monkeypatch: pytest.MonkeyPatch) -> None:
     """No signal reaches anybody, as where a process waits in the kernel or belongs to another user."""
-    monkeypatch.setattr(ladder, "send", lambda process, number: False)
-    monkeypatch.setattr(ladder, "_KILL_PATIENCE_S", 0.05)
+    monkeypatch.setattr(escalation, "send", lambda process, number: False)
+    monkeypatch.setattr(escalation, "_KILL_PATIENCE_S", 0.05)
 
 
 @pytest.mark.usefixtures("undying")
@@ -134,18 +135,18 @@ def test_a_kill_with_survivors_does_not_call_the_run_killed(
     assert f"rank with pid {rank.pid}" in said
     assert f"helper with pid {helper.pid}" in said
     assert f"`ddptop kill {name}` tries again" in said
-    assert census.settle(directory).state == "running"
+    assert survey.settle(directory).state == "running"
     assert directory.read().ended_at_ns is None
-    with pytest.raises(ladder.Survived, match=f"rank 0: .*pid {rank.pid}"):
-        census.kill(directory, wire.Kill(1, 0, rank=0, who="ada"))
+    with pytest.raises(escalation.Survived, match=f"rank 0: .*pid {rank.pid}"):
+        survey.kill(directory, wire.Kill(1, 0, rank=0, who="ada"))
     os.kill(rank.pid, signal.SIGKILL)
     rank.wait()
-    assert census.settle(directory).state == "running"
+    assert survey.settle(directory).state == "running"
     with pytest.raises(SystemExit, match="1"):
         main()
     os.kill(helper.pid, signal.SIGKILL)
     helper.wait()
-    assert census.settle(directory).state == "killed"
+    assert survey.settle(directory).state == "killed"
 
 
 def test_what_a_kill_cannot_reach_is_a_survivor(
@@ -156,8 +157,8 @@ def test_what_a_kill_cannot_reach_is_a_survivor(
     enlist(directory, 0, identify(python(SLEEP).pid) or GONE)
     enlist(directory, 1, Process(7, 1.0, boot(), namespace() + "0"))
     hold = Hold.take(directory.path)
-    with pytest.raises(ladder.Survived) as left:
-        census.kill(directory, wire.Kill(1, 0, who="ada"))
+    with pytest.raises(escalation.Survived) as left:
+        survey.kill(directory, wire.Kill(1, 0, who="ada"))
     hold.release()
     assert f"torchrun with pid {os.getpid()} (this command was started from within it" in str(left.value)
     assert "rank 1 with pid 7 (lives in another pid namespace" in str(left.value)
@@ -171,16 +172,16 @@ def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]
     for rank in (0, 1):
         enlist(directory, rank, unseen)
     hold = Hold.take(directory.path)
-    found = census.settle(directory)
+    found = survey.settle(directory)
     assert (found.state, found.supervised, found.alive) == ("running", True, (0, 1))
-    with pytest.raises(ladder.NotOurs, match="another pid namespace"):
-        census.kill(directory, wire.Kill(1, 0, who="ada"))
+    with pytest.raises(escalation.NotOurs, match="another pid namespace"):
+        survey.kill(directory, wire.Kill(1, 0, who="ada"))
     hold.release()
     # Nobody holds it while ranks start, either.
-    assert census.settle(directory).state == "running"
+    assert survey.settle(directory).state == "running"
     for path in (directory.path, directory.path / "run.json", directory.path / "ranks"):
         os.utime(path, (1e9, 1e9))
-    assert census.settle(directory).state == directory.read().state == "lost"
+    assert survey.settle(directory).state == directory.read().state == "lost"
 
 
 def test_a_look_whether_a_folder_is_held_disturbs_nobody(new_run: Callable[..., RunDir]) -> None:
@@ -218,7 +219,7 @@ def test_an_end_is_written_under_the_claim_alone(
         enlist(directory, rank, code=0)
     claim = Claim.take(directory.path)
     assert claim is not None
-    assert census.settle(directory).state == "finished"
+    assert survey.settle(directory).state == "finished"
     assert directory.read().state == "starting"
     claim.release()
     take = Claim.take
@@ -230,7 +231,7 @@ def test_an_end_is_written_under_the_claim_alone(
     with monkeypatch.context() as patch:
         before = directory.read().run_id
         patch.setattr(Claim, "take", late)
-        census.settle(directory)
+        survey.settle(directory)
     assert directory.read().state == "starting"
     directory.update(run_id=before)
-    assert census.settle(directory).state == directory.read().state == "finished"
+    assert survey.settle(directory).state == directory.read().state == "finished"

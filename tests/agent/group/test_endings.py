@@ -15,7 +15,7 @@ from harness import carriers, until
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.group import journal
+from ddptop.agent.observer.record import journal
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui import endings
@@ -75,11 +75,11 @@ def test_a_supervisor_that_stays_silent_goes_last(launch: Launch, monkeypatch: p
     """Where it does not go on even then it is ended, too: what a kill leaves behind is nothing."""
     directory = launch(SLEEP)
     supervisor = supervisor_of(directory)
-    monkeypatch.setattr("ddptop.agent.group.census._CONCLUDES_S", 0.2)
+    monkeypatch.setattr("ddptop.agent.observer.status.survey._CONCLUDES_S", 0.2)
     # It cannot be seen that it stands still, as with one that hangs in a call.
     for module in (endings, journal):
         monkeypatch.setattr(module, "is_stopped", lambda process: False)
-    monkeypatch.setattr("ddptop.agent.group.census.is_stopped", lambda process: False)
+    monkeypatch.setattr("ddptop.agent.observer.status.survey.is_stopped", lambda process: False)
     monkeypatch.setattr(endings, "_ANSWER_S", 0.3)
     lines: list[str] = []
     with stopped(supervisor):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.group import engine
+from ddptop.agent.observer import launcher
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,6 @@ from ddptop.agent.group import engine
 )
 def test_program_follows_the_runner(program: str, target: tuple[str, ...]) -> None:
     """What the user named comes right behind the runner, with the arguments as they are."""
-    command = engine.command(program, ("--lr", "", "a b", "--"), 3)
-    assert command[command.index(engine.RUNNER) + 1 :] == (*target, "--lr", "", "a b", "--")
+    command = launcher.command(program, ("--lr", "", "a b", "--"), 3)
+    assert command[command.index(launcher.RUNNER) + 1 :] == (*target, "--lr", "", "a b", "--")
     assert "--nproc-per-node=3" in command

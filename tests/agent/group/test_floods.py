@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 
 from ddptop.agent import wire
-from ddptop.agent.group import floods
-from ddptop.agent.group.floods import SUPERVISOR, Flood, sound
-from ddptop.agent.group.recording import Row
+from ddptop.agent.observer.record import floods
+from ddptop.agent.observer.record.floods import SUPERVISOR, Flood, sound
+from ddptop.agent.observer.record.recording import Row
 
 
 class Clock:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness import DEADLINE_S, carriers, until
 
-from ddptop.agent.group import ladder, processes
+from ddptop.agent.observer.end import escalation, processes
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -30,10 +30,10 @@ def ready(process: subprocess.Popen[str]) -> Process:
     return found
 
 
-def end(directory: RunDir, grace_s: float = 3.0) -> tuple[ladder.Outcome, list[str]]:
+def end(directory: RunDir, grace_s: float = 3.0) -> tuple[escalation.Outcome, list[str]]:
     """End the run and return outcome and progress; the grace is enough for whoever obeys, on a busy machine too."""
     lines: list[str] = []
-    return ladder.end(directory, directory.read(), grace_s, lines.append), lines
+    return escalation.end(directory, directory.read(), grace_s, lines.append), lines
 
 
 def enlist(directory: RunDir, rank: int, process: Process) -> None:
@@ -65,7 +65,7 @@ def test_the_deaf_are_killed_and_the_stopped_may_end_in_order(new_run: Callable[
     os.kill(stopped.pid, signal.SIGSTOP)
     outcome, lines = end(directory, 10.0)
     assert (deaf.wait(DEADLINE_S), stopped.wait(DEADLINE_S)) == (-signal.SIGKILL, -signal.SIGTERM)
-    assert outcome == ladder.Outcome(2, 0)
+    assert outcome == escalation.Outcome(2, 0)
     assert lines == ["SIGTERM to 2 ranks", f"SIGKILL to rank (pid {deaf.pid}), still there after 10 s"]
 
 
@@ -142,7 +142,7 @@ def test_a_reused_number_is_never_signalled(
     past = Process(process.pid, process.started - 5)
     enlist(directory, 0, past)
     assert not processes.send(past, signal.SIGKILL)
-    assert end(directory)[0] == ladder.Outcome(0, 0)
+    assert end(directory)[0] == escalation.Outcome(0, 0)
     monkeypatch.delattr(os, "pidfd_open")
     assert not processes.send(past, signal.SIGKILL)
     assert stranger.poll() is None
@@ -166,14 +166,14 @@ def test_one_rank_only(new_run: Callable[..., RunDir], python: Start) -> None:
     first, second = python(worker, run_id), python(SLEEP, run_id)
     enlist(directory, 0, ready(first))
     enlist(directory, 1, ready(second))
-    outcome = ladder.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
-    assert outcome == ladder.Outcome(1, 1)
+    outcome = escalation.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
+    assert outcome == escalation.Outcome(1, 1)
     first.wait(DEADLINE_S)
     assert carriers(run_id) == [second.pid]
     with pytest.raises(ValueError, match="rank 0: already ended"):
-        ladder.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
+        escalation.end_rank(directory, directory.read(), 0, 0.3, lambda line: None)
     with pytest.raises(ValueError, match="rank 5: not in this run"):
-        ladder.end_rank(directory, directory.read(), 5, 0.3, lambda line: None)
+        escalation.end_rank(directory, directory.read(), 5, 0.3, lambda line: None)
 
 
 def test_the_run_of_nobody_has_no_processes(new_run: Callable[..., RunDir], python: Start) -> None:
@@ -193,7 +193,7 @@ def nobody() -> Callable[[str], str]:
 
     def go(code: str) -> str:
         prologue = (
-            "import os; from ddptop.agent.group import ladder\n"
+            "import os; from ddptop.agent.observer.end import escalation as ladder\n"
             "from ddptop.agent.run.rundir import *\n"
             f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         )
@@ -261,7 +261,7 @@ def test_what_cannot_die_is_named_with_the_reason(
         group.mkdir()
     except OSError:
         pytest.skip("needs a cgroup freezer of version 1")
-    monkeypatch.setattr(ladder, "_KILL_PATIENCE_S", 0.3)
+    monkeypatch.setattr(escalation, "_KILL_PATIENCE_S", 0.3)
     directory = new_run()
     frozen = python(SLEEP, directory.read().run_id)
     enlist(directory, 0, ready(frozen))
@@ -285,14 +285,16 @@ def test_one_process_only_and_only_of_this_run(new_run: Callable[..., RunDir], p
     run_id = directory.read().run_id
     first, second, stranger = python(SLEEP, run_id), python(SLEEP, run_id), python(SLEEP)
     victim, _, outside = ready(first), ready(second), ready(stranger)
-    assert ladder.end_process(directory, directory.read(), victim, 0.3, lambda line: None) == ladder.Outcome(0, 1)
+    assert escalation.end_process(directory, directory.read(), victim, 0.3, lambda line: None) == escalation.Outcome(
+        0, 1
+    )
     assert first.wait(DEADLINE_S) == -signal.SIGTERM
     assert second.poll() is None
-    with pytest.raises(ladder.NotOurs, match=f"process {outside.pid}: not of run"):
-        ladder.end_process(directory, directory.read(), outside, 0.3, lambda line: None)
+    with pytest.raises(escalation.NotOurs, match=f"process {outside.pid}: not of run"):
+        escalation.end_process(directory, directory.read(), outside, 0.3, lambda line: None)
     reused = Process(second.pid, outside.started - 7)
-    with pytest.raises(ladder.NotOurs, match="or gone"):
-        ladder.end_process(directory, directory.read(), reused, 0.3, lambda line: None)
+    with pytest.raises(escalation.NotOurs, match="or gone"):
+        escalation.end_process(directory, directory.read(), reused, 0.3, lambda line: None)
     assert second.poll() is None
     assert stranger.poll() is None
 
@@ -318,7 +320,7 @@ def test_a_signal_goes_to_ranks_and_what_cannot_be_handled_to_all(
     run, members = directory.read(), directory.members()
 
     def send(number: int) -> str:
-        return ladder.deliver(ladder.signal_targets(run, members, number, rank=0), number)
+        return escalation.deliver(escalation.signal_targets(run, members, number, rank=0), number)
 
     def stopped(pid: int) -> bool:
         return "T (stopped)" in Path(f"/proc/{pid}/status").read_text()
@@ -329,8 +331,8 @@ def test_a_signal_goes_to_ranks_and_what_cannot_be_handled_to_all(
     until(lambda: stopped(rank.pid) and stopped(worker), "both are stopped")
     assert send(signal.SIGCONT) == "SIGCONT to 1 rank and 1 helper"
     until(lambda: not stopped(rank.pid) and not stopped(worker), "both go on")
-    with pytest.raises(ladder.NotOurs, match="rank 5: no process"):
-        ladder.signal_targets(run, members, signal.SIGTERM, rank=5)
+    with pytest.raises(escalation.NotOurs, match="rank 5: no process"):
+        escalation.signal_targets(run, members, signal.SIGTERM, rank=5)
 
 
 def test_a_session_of_a_rank_is_the_runs(new_run: Callable[..., RunDir], python: Start) -> None:
@@ -349,5 +351,5 @@ def test_a_session_of_a_rank_is_the_runs(new_run: Callable[..., RunDir], python:
     found = identify(leader.pid)
     assert found
     enlist(directory, 0, found)
-    assert end(directory)[0] == ladder.Outcome(1, 1)
+    assert end(directory)[0] == escalation.Outcome(1, 1)
     assert identify(stray) is None

@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent import wire
-from ddptop.agent.group import recorder
-from ddptop.agent.group import recording as recording_file
-from ddptop.agent.group.recorder import Recorder
-from ddptop.agent.group.recording import read_history
+from ddptop.agent.observer.record import recorder
+from ddptop.agent.observer.record import recording as recording_file
+from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.run.rundir import Member, Process
 
 HELLO = wire.Hello(wire.PROTOCOL, "r", "id", 0, 0, 1, 1, 0, "host", "p", "0", "3")

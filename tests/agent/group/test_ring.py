@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent import wire
-from ddptop.agent.group import recording, thinning
-from ddptop.agent.group.ring import Ring
-from ddptop.agent.group.thinning import DEEPEST, Stored, thinned
+from ddptop.agent.observer.record import recording, thinning
+from ddptop.agent.observer.record.ring import Ring
+from ddptop.agent.observer.record.thinning import DEEPEST, Stored, thinned
 
 BUDGET = 512 << 10
 SLACK = BUDGET // 4 + (32 << 10)
@@ -134,8 +134,8 @@ _WRITER = """
 import sys
 from pathlib import Path
 from ddptop.agent import wire
-from ddptop.agent.group import recording
-from ddptop.agent.group.ring import Ring
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.record.ring import Ring
 
 ring = Ring(Path(sys.argv[1]), 1)
 number = 0

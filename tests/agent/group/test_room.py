@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.group import room
+from ddptop.agent.observer.record import retention
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import Hold
 from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
@@ -43,8 +43,8 @@ def test_sizes_are_what_the_disk_says(base: Path) -> None:
     du = subprocess.run(["du", "-s", "-B1", directory.path], capture_output=True, text=True, check=True)
     told = int(du.stdout.split()[0])
     # du counts the folder itself.
-    assert abs(room.size_of(directory.path) - told) <= 8192
-    assert room.size_of(base / "nowhere") == 0
+    assert abs(retention.size_of(directory.path) - told) <= 8192
+    assert retention.size_of(base / "nowhere") == 0
 
 
 def test_the_oldest_ended_runs_go_first(base: Path) -> None:
@@ -55,10 +55,10 @@ def test_the_oldest_ended_runs_go_first(base: Path) -> None:
     (base / "foreign").mkdir()
     (base / "foreign" / "file").write_bytes(b"x" * (4 << 20))
     said: list[str] = []
-    room.make_room(5 << 20, lambda text, level: said.append(text))
+    retention.make_room(5 << 20, lambda text, level: said.append(text))
     assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
     assert len(said) == 2
-    room.make_room(0, lambda text, level: said.append(text))
+    retention.make_room(0, lambda text, level: said.append(text))
     assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
     assert (base / "foreign" / "file").exists()
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
     told: set[str] = set()
     keep = RunDir(base / "old-8")
     removed = [
-        room.make_room(3 << 20, lambda text, level: said.append(f"{level}: {text}"), keep=keep, told=told)
+        retention.make_room(3 << 20, lambda text, level: said.append(f"{level}: {text}"), keep=keep, told=told)
         for _ in range(3)
     ]
     assert [list(each) for each in removed] == [["old-7"], [], []]
@@ -82,6 +82,6 @@ def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
     assert "run held was not removed" in said[0]
     hold.release()
     assert sorted(run.name for run in rundir.runs()) == ["held", "old-6", "old-8"]
-    assert list(room.make_room(0, keep=keep, told=told)) == ["held"]
+    assert list(retention.make_room(0, keep=keep, told=told)) == ["held"]
     assert sorted(run.name for run in rundir.runs()) == ["old-6", "old-8"]
     assert told == set()

@@ -19,8 +19,9 @@ import zmq
 from harness import carriers, until
 
 from ddptop.agent import wire
-from ddptop.agent.group import census, engine, succession, supervisor
-from ddptop.agent.group.recording import read_history
+from ddptop.agent.observer import launcher, supervisor
+from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError, identify, is_alive
@@ -33,7 +34,7 @@ Launch = Callable[..., RunDir]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again at once."""
-    monkeypatch.setattr(succession, "_AGAIN_S", 0.3)
+    monkeypatch.setattr(takeover, "_AGAIN_S", 0.3)
 
 
 def lose_supervisor(directory: RunDir) -> int:
@@ -49,7 +50,7 @@ def succeeded(directory: RunDir, lost: int) -> Process:
     """Meet the run until another supervisor looks after it, and return that."""
 
     def another() -> bool:
-        now = succession.meet(directory)
+        now = takeover.meet(directory)
         return now.supervised and now.run.supervisor is not None and now.run.supervisor.pid != lost
 
     until(another, "another supervisor")
@@ -90,10 +91,10 @@ def test_of_many_that_want_to_take_over_one_does(launch: Launch) -> None:
     directory = launch(SLEEP)
     running(directory)
     lose_supervisor(directory)
-    command = [sys.executable, "-m", "ddptop.agent.group.supervisor", str(directory.path)]
+    command = [sys.executable, "-m", "ddptop.agent.observer.supervisor", str(directory.path)]
     contenders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(8)]
     try:
-        until(lambda: census.survey(directory).supervised, "one of them")
+        until(lambda: survey.survey(directory).supervised, "one of them")
         until(lambda: sum(each.poll() is None for each in contenders) == 1, "all but one have left")
         assert Claim.take(directory.path) is None
         (winner,) = (each for each in contenders if each.poll() is None)
@@ -127,7 +128,7 @@ def test_a_kill_goes_on_where_the_supervisor_was_killed_at_it(launch: Launch) ->
         asking.send(wire.encode(wire.Kill(1, 60.0, who="ada")))
         until(lambda: directory.read().killed_by, "the kill is under way")
     lose_supervisor(directory)
-    until(lambda: succession.meet(directory).state == "killed", "the run is killed")
+    until(lambda: takeover.meet(directory).state == "killed", "the run is killed")
     assert directory.read().cause == "killed by ada"
     assert carriers(directory.read().run_id) == []
 
@@ -139,7 +140,7 @@ def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) ->
     torchrun = directory.read().torchrun
     lost = lose_supervisor(directory)
     directory.update(torchrun=None)
-    assert census.survey(directory).state == "running"
+    assert survey.survey(directory).state == "running"
     succeeded(directory, lost)
     until(lambda: directory.read().torchrun == torchrun, "the same torchrun in the record")
 
@@ -155,9 +156,9 @@ def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: P
     run = directory.read()
     lose_supervisor(directory)
     (tmp_path / "go").touch()
-    until(lambda: census.survey(directory).ended, "the ranks have finished")
+    until(lambda: survey.survey(directory).ended, "the ranks have finished")
     assert len(carriers(run.run_id)) == 2
-    until(lambda: succession.meet(directory).run.state == "finished", "the end is written down")
+    until(lambda: takeover.meet(directory).run.state == "finished", "the end is written down")
     assert carriers(run.run_id) == []
 
 
@@ -192,7 +193,7 @@ def test_a_run_of_another_boot_is_lost(new_run: Callable[..., RunDir]) -> None:
     directory = new_run(state="running", supervisor=then, torchrun=then)
     (directory.path / "0.pub").touch()
     assert not is_alive(then)
-    assert succession.meet(directory).state == "lost"
+    assert takeover.meet(directory).state == "lost"
     assert directory.read().state == "lost"
     assert not (directory.path / "0.pub").exists()
 
@@ -240,7 +241,7 @@ def test_a_full_disk_is_told_in_one_line_and_hides_no_end(full: Path) -> None:
     with (full / "flood").open("wb", buffering=0) as flood, contextlib.suppress(OSError):
         while True:
             flood.write(bytes(4096))
-    assert succession.meet(directory).state == "lost"
+    assert takeover.meet(directory).state == "lost"
     assert directory.read().state == "running", "it could not be written"
     assert list(directory.path.glob(".*")) == [], "nor half of it"
     with pytest.raises(RunDirError, match=r"full \(0 KiB free\); make room, or set DDPTOP_RUNTIME_DIR"):
@@ -251,19 +252,19 @@ def test_a_clock_that_is_set_back_delays_no_takeover(
     new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dates an hour ahead, of the last attempt and of the run itself, count as past; those of now do not."""
-    monkeypatch.setattr(succession, "_AGAIN_S", 60.0)
+    monkeypatch.setattr(takeover, "_AGAIN_S", 60.0)
     started: list[RunDir] = []
-    monkeypatch.setattr(succession.supervisor, "start", started.append)
+    monkeypatch.setattr(takeover.supervisor, "start", started.append)
     me = identify(os.getpid())
     directory = new_run(state="running", torchrun=me, run_id="", created_at_ns=time.time_ns() + 3600 * 10**9)
     directory.supervisor_log.touch()
-    succession.meet(directory)
+    takeover.meet(directory)
     assert started == [], "the last attempt was just now"
     ahead = time.time() + 3600
     os.utime(directory.supervisor_log, (ahead, ahead))
-    succession.meet(directory)
+    takeover.meet(directory)
     assert len(started) == 1
-    succession.meet(directory)
+    takeover.meet(directory)
     assert len(started) == 1, "one that was just made is waited for"
     directory.update(state="lost", torchrun=None)
 
@@ -271,15 +272,15 @@ def test_a_clock_that_is_set_back_delays_no_takeover(
 def test_a_run_from_the_future_that_nobody_started_is_lost(new_run: Callable[..., RunDir]) -> None:
     """Nobody has come for half a minute, whatever the clock says of when that began."""
     directory = new_run(created_at_ns=time.time_ns() + 3600 * 10**9)
-    assert census.survey(directory).state == "lost"
-    assert census.survey(new_run(created_at_ns=time.time_ns() + 10**9)).state == "starting"
+    assert survey.survey(directory).state == "lost"
+    assert survey.survey(new_run(created_at_ns=time.time_ns() + 10**9)).state == "starting"
 
 
 def test_a_kill_that_was_ended_at_its_last_word_is_a_kill(new_run: Callable[..., RunDir]) -> None:
     """Whoever ended the run without a supervisor, and was ended before writing so, had said that he was at it."""
     gone = Process(2**22 + 1, 1.0)
     directory = new_run(state="running", supervisor=gone, torchrun=gone, killed_by="ada")
-    assert succession.meet(directory).state == "killed"
+    assert takeover.meet(directory).state == "killed"
     assert (directory.read().cause, directory.read().exit_code) == ("killed by ada", 128 + signal.SIGTERM)
 
 
@@ -295,7 +296,7 @@ def test_a_supervisor_has_the_limit_that_its_caller_had_before_it_took_a_lower_o
             started.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Noted)
-    monkeypatch.setattr(engine, "isolated", lambda module: [sys.executable, "-c", "import time; time.sleep(100)"])
+    monkeypatch.setattr(launcher, "isolated", lambda module: [sys.executable, "-c", "import time; time.sleep(100)"])
     soft, most = resource.getrlimit(resource.RLIMIT_DATA)
     room = 7 << 40 if most == resource.RLIM_INFINITY else most // 2
     for given, expected in ((str(room), room), ("no number", soft), (None, soft)):

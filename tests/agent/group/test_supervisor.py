@@ -14,8 +14,9 @@ import zmq
 from harness import DEADLINE_S, carriers, until
 
 from ddptop.agent import wire
-from ddptop.agent.group import census, engine
-from ddptop.agent.group.recording import read_history
+from ddptop.agent.observer import launcher
+from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import RunDir, identify, is_alive
 
 Launch = Callable[..., RunDir]
@@ -23,11 +24,11 @@ Launch = Callable[..., RunDir]
 SLEEP = "import time; time.sleep(100)"
 
 
-def over(directory: RunDir) -> census.Census:
+def over(directory: RunDir) -> survey.Census:
     """Wait until the supervisor has written the end and has gone, and return what is true then."""
-    until(lambda: census.survey(directory).ended, "the run is over")
+    until(lambda: survey.survey(directory).ended, "the run is over")
     until(lambda: not is_alive(directory.read().supervisor), "the supervisor has gone")
-    return census.survey(directory)
+    return survey.survey(directory)
 
 
 def running(directory: RunDir) -> None:
@@ -77,7 +78,7 @@ def test_real_torchrun_carries_the_arguments_and_finishes(launch: Launch, tmp_pa
     arguments = ("--lr", "0.1", "-h", "", "a b", "--", "--nproc-per-node=9", "-m", "x\ny", "ünï", "--standalone")
     directory = launch(
         "import json, os, sys; open('argv' + os.environ['RANK'], 'w').write(json.dumps(sys.argv[1:]))",
-        command=engine.command("script.py", arguments, 2),
+        command=launcher.command("script.py", arguments, 2),
     )
     run_id = directory.read().run_id
     end = over(directory)
@@ -99,7 +100,7 @@ def test_real_torchrun_names_the_signal_that_killed_a_rank(launch: Launch, tmp_p
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "open('line').read()  # ends when the writer dies\n"
         "raise RuntimeError('Connection closed by peer')",
-        command=engine.command("script.py", (), 2),
+        command=launcher.command("script.py", (), 2),
     )
     end = over(directory)
     assert (end.state, end.exit_code, end.cause_rank) == ("failed", 128 + signal.SIGKILL, 1)
@@ -145,7 +146,7 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context) -> None:
     assert reply == wire.Reply(7, True, "2 ranks and 2 helpers ended, 0 left")
     assert carriers(run.run_id) == []
     assert left(directory) == []
-    end = census.survey(directory)
+    end = survey.survey(directory)
     assert (end.state, end.cause, end.alive) == ("killed", "killed by ada", ())
     states: list[str] = []
     while "killed" not in states:
@@ -191,7 +192,7 @@ def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, conte
     state = wire.read_telemetry(news.recv_multipart()[1])
     assert isinstance(state, wire.RunState)
     assert (state.refused, state.state) == (1001, "running")
-    assert census.survey(directory).alive == (0, 1)
+    assert survey.survey(directory).alive == (0, 1)
     controller.socket.close()
     news.close()
 
@@ -206,12 +207,12 @@ def test_end_of_the_supervisor_leaves_the_training(launch: Launch, number: int) 
     os.kill(run.supervisor.pid, signal.SIGHUP)
     os.kill(run.supervisor.pid, number)
     until(lambda: not is_alive(run.supervisor), "the supervisor has gone")
-    now = census.settle(directory)
+    now = survey.settle(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
     assert ("supervisor.cmd" in left(directory)) == (number == signal.SIGKILL)
-    assert census.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks and 0 helpers ended, 0 left"
+    assert survey.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks and 0 helpers ended, 0 left"
     assert carriers(run.run_id) == []
-    assert census.survey(directory).state == "killed"
+    assert survey.survey(directory).state == "killed"
     assert [name for name in left(directory) if not name.startswith("run.db")] == []
 
 
@@ -224,12 +225,12 @@ def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context) -> Non
     os.kill(run.torchrun.pid, signal.SIGKILL)
     until(lambda: identify(run.torchrun.pid) is None, "torchrun has gone")
     until(lambda: any("go on without it" in text for text in events(directory)), "the event")
-    now = census.survey(directory)
+    now = survey.survey(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", True, True, (0, 1))
     controller = Controller(context, directory)
     assert controller.ask(wire.Kill(1, 1.0)).text == "2 ranks and 0 helpers ended, 0 left"
     assert carriers(run.run_id) == []
-    assert census.survey(directory).state == "killed"
+    assert survey.survey(directory).state == "killed"
     controller.socket.close()
 
 

@@ -14,7 +14,7 @@ import zmq
 from harness import until
 
 from ddptop.agent import wire
-from ddptop.agent.group import recording
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, RunDir, identify

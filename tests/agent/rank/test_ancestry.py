@@ -7,7 +7,7 @@ import os
 import pytest
 from harness import started
 
-from ddptop.agent.group import engine
+from ddptop.agent.observer import launcher
 from ddptop.agent.rank.process import ancestry
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import identify
@@ -77,8 +77,8 @@ def test_a_run_that_a_rank_launches_is_a_run_of_its_own(rank, monkeypatch):
     """Its ranks do not find the rank that launched it in their environment."""
     monkeypatch.setenv(RANK_VARIABLE, "1 1.0 1")
     seen: list[str] = []
-    monkeypatch.setattr(engine.subprocess, "Popen", lambda *_, env, **__: seen.extend(env) or _Child())
-    engine.Torchrun.start(rank.directory, rank.directory.read())
+    monkeypatch.setattr(launcher.subprocess, "Popen", lambda *_, env, **__: seen.extend(env) or _Child())
+    launcher.Torchrun.start(rank.directory, rank.directory.read())
     assert rundir.MARKER in seen
     assert RANK_VARIABLE not in seen
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from ddptop.agent.group.processes import ROLES, Target, find, send
+from ddptop.agent.observer.end.processes import ROLES, Target, find, send
 from ddptop.agent.run.identity import STOPPED
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
 

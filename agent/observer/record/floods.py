@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.group import recording
-from ddptop.agent.group.recording import Row
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.record.recording import Row
 from ddptop.agent.wire.text import clean, clean_line, shorten
 
 REPEAT_S: Final = 60.0

@@ -20,7 +20,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
-from ddptop.agent.group import ladder, processes
+from ddptop.agent.observer.end import escalation, processes
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.identity import boot
 from ddptop.agent.run.rundir import Process, Run, RunDir, RunDirError
@@ -58,7 +58,7 @@ class Orders:
         """Who asked first for the end of the run."""
         self.ranks_killed_by: dict[int, str] = {}
         """Ranks that were ended on request, and who asked."""
-        self.outcome: ladder.Outcome | None = None
+        self.outcome: escalation.Outcome | None = None
         self.countdown = ""
         """While something is being ended: who is left, and when the next rung comes."""
         self._problem = "not carried out"
@@ -210,11 +210,11 @@ class Orders:
         if command.signal not in signal.valid_signals():
             return f"there is no signal {command.signal} on this platform"
         try:
-            targets = ladder.signal_targets(
+            targets = escalation.signal_targets(
                 run, self._directory.members(), command.signal, command.rank, _process(command)
             )
-            text = ladder.deliver(targets, command.signal)
-        except ladder.NotOurs as refusal:
+            text = escalation.deliver(targets, command.signal)
+        except escalation.NotOurs as refusal:
             return str(refusal)
         if command.signal in (signal.SIGKILL, signal.SIGTERM):
             for target in targets:
@@ -234,7 +234,7 @@ class Orders:
 
     def _end(self, run: Run, grace_s: float) -> None:
         try:
-            self.outcome = ladder.end(self._directory, run, grace_s, self._progress, self._count_down)
+            self.outcome = escalation.end(self._directory, run, grace_s, self._progress, self._count_down)
         except Exception as error:  # a wall: whoever waits for the reply must get one
             _log.exception("kill")
             self._problem = f"the kill failed: {clean_line(repr(error))}"
@@ -243,14 +243,14 @@ class Orders:
         grace_s, process, directory = command.grace_s, _process(command), self._directory
         try:
             if process is not None:
-                outcome = ladder.end_process(directory, run, process, grace_s, self._progress, self._count_down)
+                outcome = escalation.end_process(directory, run, process, grace_s, self._progress, self._count_down)
                 text = outcome.text_of(process)
             else:
                 assert command.rank is not None
-                outcome = ladder.end_rank(directory, run, command.rank, grace_s, self._progress, self._count_down)
+                outcome = escalation.end_rank(directory, run, command.rank, grace_s, self._progress, self._count_down)
                 text = f"rank {command.rank}: {outcome.text}; {run.leader} {_consequence(run)}"
             reply = wire.Reply(command.id, not outcome.survivors, text)
-        except ladder.NotOurs as error:
+        except escalation.NotOurs as error:
             if command.rank is not None:
                 self.ranks_killed_by.pop(command.rank, None)
             reply = wire.Reply(command.id, False, str(error))

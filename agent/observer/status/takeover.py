@@ -12,7 +12,10 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from ddptop.agent.group import census, processes, room, supervisor
+from ddptop.agent.observer import supervisor
+from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.record import retention
+from ddptop.agent.observer.status import survey
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 
@@ -24,18 +27,18 @@ _START_S: Final = 5.0
 
 def meet(
     directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()
-) -> census.Census:
+) -> survey.Census:
     """Return what is true of a run now, as `census.survey` does, and see to it that somebody looks after it.
 
     Raises:
         RunDirError: the run has no readable record.
     """
-    now = census.survey(directory, members, heard)
+    now = survey.survey(directory, members, heard)
     run = now.run
     if run.state in ENDED_STATES or now.supervised:
         return now
     if not run.launched or (now.ended and not processes.find(run, now.members)):
-        return census.settle(directory, members, heard)
+        return survey.settle(directory, members, heard)
     # Both ways, here as below: a date in the future is that of a clock that was set back since.
     starting = run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_S * 1e9
     if not starting and _is_due(directory):
@@ -52,7 +55,7 @@ def tidy(keep: RunDir | None = None) -> dict[str, int]:
     for run in rundir.runs():
         with contextlib.suppress(RunDirError):
             meet(run)
-    return rundir.prune(keep, room.size_of)
+    return rundir.prune(keep, retention.size_of)
 
 
 def _is_due(directory: RunDir) -> bool:

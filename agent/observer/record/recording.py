@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent import wire
-from ddptop.agent.group.thinning import without_seen
+from ddptop.agent.observer.record.thinning import without_seen
 
 NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""

@@ -22,10 +22,10 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.listening import Listener
-from ddptop.agent.group import recording, room
-from ddptop.agent.group.floods import SUPERVISOR, Flood, Source, sound
-from ddptop.agent.group.logs import Logs
-from ddptop.agent.group.ring import BATCH_SHARE, Ring
+from ddptop.agent.observer.record import recording, retention
+from ddptop.agent.observer.record.floods import SUPERVISOR, Flood, Source, sound
+from ddptop.agent.observer.record.logs import Logs
+from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
 from ddptop.agent.run import generations
 from ddptop.agent.run.records import RUN_BYTES
 from ddptop.agent.run.rundir import Member
@@ -207,7 +207,7 @@ class Recorder:
             self._logs.keep_within(min(self._budget // _LOGS_SHARE, max(left, self._budget // _LEAST_LOGS_SHARE)))
         if self._all_bytes is not None and now >= self._all_due:
             self._all_due = now + ALL_S
-            room.make_room(self._all_bytes, self._report, told=self._unremoved)
+            retention.make_room(self._all_bytes, self._report, told=self._unremoved)
 
     @property
     def _room(self) -> int:

@@ -11,8 +11,8 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.group.orders import LINGER_MS
-from ddptop.agent.group.recorder import Recorder
+from ddptop.agent.observer.orders import LINGER_MS
+from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import RunDir
 

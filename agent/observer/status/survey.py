@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.group import cause, ladder, processes
+from ddptop.agent.observer.end import cause, escalation, processes
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
@@ -161,8 +161,8 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
 def kill(
     directory: RunDir,
     command: wire.Kill,
-    progress: ladder.Progress = lambda line: None,
-    countdown: ladder.Progress = lambda line: None,
+    progress: escalation.Progress = lambda line: None,
+    countdown: escalation.Progress = lambda line: None,
 ) -> str:
     """Carry out a kill or a signal where no supervisor can do it; return what was done in one line.
 
@@ -176,16 +176,16 @@ def kill(
     run, members = directory.read(), directory.members()
     unseen = _Unseen(directory)
     if unseen.holds_all(run, members):
-        raise ladder.NotOurs(f"run {run.run} {ELSEWHERE}; `ddptop kill {run.run}` has to be run in that one")
+        raise escalation.NotOurs(f"run {run.run} {ELSEWHERE}; `ddptop kill {run.run}` has to be run in that one")
     process = None if command.pid is None else Process(command.pid, command.started or 0.0, boot())
     if command.signal is not None:
-        targets = ladder.signal_targets(run, members, command.signal, command.rank, process)
-        return ladder.deliver(targets, command.signal)
+        targets = escalation.signal_targets(run, members, command.signal, command.rank, process)
+        return escalation.deliver(targets, command.signal)
     if process is not None:
-        outcome = ladder.end_process(directory, run, process, command.grace_s, progress, countdown)
+        outcome = escalation.end_process(directory, run, process, command.grace_s, progress, countdown)
         return _ended(run, outcome, outcome.text_of(process))
     if command.rank is not None:
-        outcome = ladder.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
+        outcome = escalation.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
         return _ended(run, outcome, f"rank {command.rank}: {outcome.text}")
     over = survey(directory)
     who = clean_line(command.who, 100)
@@ -196,7 +196,7 @@ def kill(
     # Held, so that no new supervisor begins meanwhile; one that lives has it already.
     claim = None if over.supervised else _claim(directory)
     try:
-        outcome = ladder.end(directory, run, command.grace_s, progress, countdown)
+        outcome = escalation.end(directory, run, command.grace_s, progress, countdown)
         outcome = _with_survivors(outcome, _out_of_reach(run, directory.members(), unseen, outcome.left))
         if over.supervised and not outcome.survivors:
             _dismiss(directory, run.supervisor, progress)
@@ -213,17 +213,17 @@ def kill(
     return f"already {settle(directory).state}: {outcome.text}"
 
 
-def _ended(run: Run, outcome: ladder.Outcome, text: str) -> str:
+def _ended(run: Run, outcome: escalation.Outcome, text: str) -> str:
     """Return what was done; raise `ladder.Survived` where something is left."""
     if outcome.survivors:
-        raise ladder.Survived(
+        raise escalation.Survived(
             f"{text}; not all of it has ended: `ddptop kill {run.run}` tries again (another user's process only as "
             "that user or root, another container's only in there)"
         )
     return text
 
 
-def _with_survivors(outcome: ladder.Outcome, others: Mapping[str, Process]) -> ladder.Outcome:
+def _with_survivors(outcome: escalation.Outcome, others: Mapping[str, Process]) -> escalation.Outcome:
     found = [f"{name} with pid {process.pid} ({_why_left(process)})" for name, process in others.items()]
     return replace(outcome, survivors=(*outcome.survivors, *found))
 
@@ -252,7 +252,7 @@ def _out_of_reach(
     }
 
 
-def _dismiss(directory: RunDir, supervisor: Process | None, progress: ladder.Progress) -> None:
+def _dismiss(directory: RunDir, supervisor: Process | None, progress: escalation.Progress) -> None:
     """See a supervisor off whose run was ended without it: it may write down the end, or goes by SIGKILL."""
     if supervisor is None:
         return

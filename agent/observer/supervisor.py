@@ -23,12 +23,13 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.group import cause, descendants, engine, ladder, processes
-from ddptop.agent.group.broadcast import Broadcast
-from ddptop.agent.group.deaths import Deaths
-from ddptop.agent.group.engine import Torchrun
-from ddptop.agent.group.orders import Orders
-from ddptop.agent.group.recorder import Recorder
+from ddptop.agent.observer import launcher
+from ddptop.agent.observer.broadcast import Broadcast
+from ddptop.agent.observer.end import cause, escalation, processes, reaper
+from ddptop.agent.observer.end.exits import Deaths
+from ddptop.agent.observer.launcher import Torchrun
+from ddptop.agent.observer.orders import Orders
+from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.run import states
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
@@ -52,7 +53,7 @@ def start(directory: RunDir) -> None:
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
     with directory.supervisor_log.open("ab") as log:
         process = subprocess.Popen(
-            [*engine.isolated("ddptop.agent.group.supervisor"), str(directory.path)],
+            [*launcher.isolated("ddptop.agent.observer.supervisor"), str(directory.path)],
             cwd=directory.path,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -117,7 +118,7 @@ class Supervisor:
             predecessor: the record that the earlier supervisor has left.
         """
         self._presence.begin()
-        descendants.adopt_orphans()
+        reaper.adopt_orphans()
         self._recorder.start()
         problem = self._start() if predecessor is None else self._take_over(predecessor)
         while self._torchrun is not None and not self._is_over():
@@ -182,7 +183,7 @@ class Supervisor:
         assert self._torchrun is not None
         over = self._torchrun.is_over()
         self._exit_code = self._torchrun.exit_code
-        descendants.bury(self._torchrun.process.pid)
+        reaper.bury(self._torchrun.process.pid)
         if over:
             self._orders.learn(self._run)
         if self._orders.killed_by is not None:
@@ -294,7 +295,9 @@ class Supervisor:
             if time.monotonic() < deadline:
                 time.sleep(0.05)
                 continue
-            left = ladder.end(self._directory, self._run, self._run.grace_s, lambda line: self._say(line, "warning"))
+            left = escalation.end(
+                self._directory, self._run, self._run.grace_s, lambda line: self._say(line, "warning")
+            )
             self._say(f"left behind by the run: {left.text}", "warning")
             return
 

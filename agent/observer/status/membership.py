@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from ddptop.agent.group.processes import Target, find
+from ddptop.agent.observer.end.processes import Target, find
 from ddptop.agent.run.files.masking import masked_words
 from ddptop.agent.run.rundir import Member, Process, Run, is_alive
 

@@ -19,8 +19,8 @@ import msgspec
 import psutil
 
 from ddptop.agent.control.controller import Refused
-from ddptop.agent.group import processes
-from ddptop.agent.group.processes import Target
+from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.end.processes import Target
 from ddptop.agent.run import records
 from ddptop.agent.run.files import private
 from ddptop.agent.run.identity import STOPPED

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from ddptop.agent.group import recording
-from ddptop.agent.group.recording import Row
-from ddptop.agent.group.thinning import Stored, thinned
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.record.recording import Row
+from ddptop.agent.observer.record.thinning import Stored, thinned
 
 LEAST_BYTES: Final = 256 << 10
 """Room that a recording has in any case: its tables, who the ranks were, and some hundred events."""
