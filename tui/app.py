@@ -35,11 +35,12 @@ from textual.worker import WorkerFailed
 from ddptop.agent.wire.text import clean_line
 from ddptop.tui import keymap
 from ddptop.tui.actor import who
-from ddptop.tui.filters import AsciiFilter
+from ddptop.tui.drawing.filters import AsciiFilter
+from ddptop.tui.drawing.glyphs import locale_is_unicode
+from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.fleet import Fleet
 from ddptop.tui.fleetapp import FleetApp
 from ddptop.tui.frame import Frame
-from ddptop.tui.glyphs import locale_is_unicode
 from ddptop.tui.killing import Killing
 from ddptop.tui.palette import Palette, RunCommands
 from ddptop.tui.screens.help import HelpScreen
@@ -75,7 +76,6 @@ from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused, Source, Unholdable
 from ddptop.tui.source import read_only as only_to_look
-from ddptop.tui.theme import DARK, LIGHT, THEMES
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4

@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
     from ddptop.tui.settings import SettingsError
 
     if sys.stdout.encoding.lower() != "utf-8":
-        from ddptop.tui import glyphs
+        from ddptop.tui.drawing import glyphs
 
         glyphs.let_print()
     try:

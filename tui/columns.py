@@ -15,12 +15,12 @@ from typing import Final
 from rich.segment import Segment
 from rich.style import Style
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.bars import phase_bar
+from ddptop.tui.drawing.lines import Row, figure, fitted
+from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.mesh import order_of, place_of
-from ddptop.tui.theme import LETTERS, MARKS, Ink
-from ddptop.tui.widgets.bars import phase_bar
-from ddptop.tui.widgets.lines import Row, figure, fitted
 from ddptop.tui.widgets.panel import load_of, mark_of
 
 GAP: Final = 2

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
 
 WIDTHS_S: Final = (1, 4, 16, 64)
 """Widths of the buckets in which numbers over time are kept, in seconds."""

@@ -13,9 +13,9 @@ from typing import TextIO
 from ddptop.agent.run.files import private
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.text import clean
+from ddptop.tui.drawing.units import duration
 from ddptop.tui.frame import ENDED, EventLine, Frame
 from ddptop.tui.source import Source
-from ddptop.tui.units import duration
 
 POLL_S = 0.05
 TRACE_BYTES = 1 << 20

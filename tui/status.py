@@ -15,11 +15,11 @@ from ddptop.agent.observer.record import retention
 from ddptop.agent.run import rundir
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.text import clean
+from ddptop.tui.drawing.units import DASH, duration, loss, size
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.link import Link
 from ddptop.tui.plain import phases, progress
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.units import DASH, duration, loss, size
 
 PATIENCE_S = 2.0
 """How long a live rank is given to be heard: twice the period of its heartbeat."""

@@ -14,10 +14,10 @@ from typing import Final
 
 from ddptop.agent.wire import Beat, Step
 from ddptop.tui.creep import Growth, Memory
+from ddptop.tui.drawing.units import size
 from ddptop.tui.evidence import Block, Evidence
 from ddptop.tui.frame import Verdict
 from ddptop.tui.suspicion import WINDOWS, Suspicion, first_step, more_work, phase_of, suspect, turned, worst
-from ddptop.tui.units import size
 
 CLEARLY: Final = 1.25
 """What is blamed now is replaced by what weighs so many times as much."""

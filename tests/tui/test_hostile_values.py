@@ -25,8 +25,9 @@ from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import clean
-from ddptop.tui import actor, cli, plain, status, units
+from ddptop.tui import actor, cli, plain, status
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.drawing import units
 from ddptop.tui.frame import STATES, Frame
 from ddptop.tui.past import Past
 from ddptop.tui.screens.run import VIEWS

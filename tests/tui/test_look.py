@@ -18,17 +18,17 @@ from textual.color import Color
 from textual.pilot import Pilot
 from textual.theme import Theme
 
-import ddptop.tui.theme
-from ddptop.tui import glyphs
+import ddptop.tui.drawing.theme
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.drawing import glyphs
+from ddptop.tui.drawing.theme import LETTERS, MARKS, THEMES, ink
 from ddptop.tui.frame import STATES
 from ddptop.tui.settings import Look, Settings
-from ddptop.tui.theme import LETTERS, MARKS, THEMES, ink
 
 from .frames import EVIL, NOW, StillSource, verdict_frame
 from .test_app import seen, until
 
-TUI = Path(ddptop.tui.theme.__file__).parent
+TUI = Path(ddptop.tui.drawing.theme.__file__).parent
 DECORATION = {"rank-border", "row-chosen"}
 """Names of hues that no text has."""
 
@@ -211,7 +211,7 @@ def test_signs_follow_the_locale(locale: str, plain: bool) -> None:
     """Where the encoding is not UTF-8, ASCII is drawn and printed without being asked for."""
     environment = {**os.environ, "LC_ALL": locale, "PYTHONIOENCODING": "ascii" if plain else "utf-8"}
     code = (
-        "from ddptop.tui import glyphs; import sys\n"
+        "from ddptop.tui.drawing import glyphs; import sys\n"
         "if sys.stdout.encoding != 'utf-8': glyphs.let_print()\n"
         "print(glyphs.locale_is_unicode(), '● – …')"
     )

@@ -10,11 +10,11 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.drawing.lines import width_of
+from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.frame import Frame
 from ddptop.tui.mesh import place_of
 from ddptop.tui.store import Store
-from ddptop.tui.theme import DARK, Ink
-from ddptop.tui.widgets.lines import width_of
 from ddptop.tui.widgets.panel import Shape, draw_panel
 
 from .frames import EVIL, NOW, StillSource, frame, rank_frame

@@ -13,6 +13,7 @@ from textual.widgets import OptionList
 
 from ddptop.agent.wire.incoming import clean_name
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.frame import ENDED, STATES, EventLine, Frame
 from ddptop.tui.metrics import CUSTOM
 from ddptop.tui.past import Past
@@ -22,7 +23,6 @@ from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.widgets.header import header_rows
-from ddptop.tui.widgets.lines import Drawn
 from ddptop.tui.widgets.place import PlotPlace
 from ddptop.tui.widgets.rankview import RankView
 

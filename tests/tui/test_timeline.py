@@ -7,10 +7,10 @@ from collections import defaultdict
 
 from ddptop.agent.wire import Collective, Step
 from ddptop.agent.wire.incoming import cleaned
-from ddptop.tui.theme import DARK, ink
+from ddptop.tui.drawing.lines import width_of
+from ddptop.tui.drawing.theme import DARK, ink
 from ddptop.tui.timeline import Timeline, lay_phases, timeline
 from ddptop.tui.widgets import timerows
-from ddptop.tui.widgets.lines import width_of
 
 INK = ink(DARK.name)
 

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui import units
+from ddptop.tui.drawing import units
 
 HOSTILE = [
     ("plain", "plain"),

@@ -10,12 +10,12 @@ import pytest
 
 from ddptop.tui import keymap
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
+from ddptop.tui.drawing.lines import width_of
+from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS, ink
 from ddptop.tui.frame import STATES, RankFrame
-from ddptop.tui.theme import DARK, LETTERS, LIGHT, MARKS, ink
-from ddptop.tui.widgets.bars import binned, phase_bar, sparkline
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import header_rows
-from ddptop.tui.widgets.lines import width_of
 from ddptop.tui.widgets.log import LogFile
 from ddptop.tui.widgets.panel import Shape, draw_panel
 from ddptop.tui.widgets.panels import arrange

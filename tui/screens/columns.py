@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import OptionList
 
 from ddptop.tui.columns import Column
-from ddptop.tui.keynames import keys_of
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialog import Dialog
 
 

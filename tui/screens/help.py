@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Page, Row
+from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
+from ddptop.tui.drawing.units import DASH
 from ddptop.tui.frame import STATES
-from ddptop.tui.keynames import keys_of
 from ddptop.tui.screens.dialog import Dialog
-from ddptop.tui.theme import LETTERS, MARKS, Ink
-from ddptop.tui.units import DASH
-from ddptop.tui.widgets.lines import Page, Row
 
 _STATE_WORDS = {
     "starting": "on its way to the first step",

@@ -21,8 +21,8 @@ from textual.widgets import Button, Input, Static
 from ddptop.agent.wire.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.tui import form, remembered
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.fleet import Fleet
-from ddptop.tui.keynames import keys_of
 from ddptop.tui.launch import Request
 from ddptop.tui.programs import Option
 from ddptop.tui.screens.dialog import Dialog

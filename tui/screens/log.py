@@ -10,13 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Page, Row, spread
+from ddptop.tui.drawing.theme import MARKS
 from ddptop.tui.frame import Frame
-from ddptop.tui.keynames import keys_of
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.theme import MARKS
 from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.lines import Page, Row, spread
 from ddptop.tui.widgets.log import LogView
 
 

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from ddptop.tui.keynames import keys_of
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.metrics import CUSTOM, Metric
 from ddptop.tui.screens.dialog import Dialog
 

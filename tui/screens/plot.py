@@ -8,10 +8,10 @@ from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from ddptop.tui.drawing.lines import Page, Row
 from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.lines import Page, Row
 from ddptop.tui.widgets.place import PlotPlace
 
 _HINTS: Final = frozenset(

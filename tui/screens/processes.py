@@ -14,8 +14,8 @@ from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ddptop.tui import units
-from ddptop.tui.keynames import keys_of
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.source import ProcessLine, Refused, Source
 

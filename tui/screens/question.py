@@ -16,10 +16,10 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Static
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.fleet import RunLine
 from ddptop.tui.frame import Frame
-from ddptop.tui.keynames import keys_of
 from ddptop.tui.screens.dialog import Dialog
 
 SAVE_AND_STOP: Final = "save"

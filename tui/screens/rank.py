@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
+from ddptop.tui.drawing.lines import Page
 from ddptop.tui.frame import Frame
 from ddptop.tui.metrics import METRICS
 from ddptop.tui.screens.plotted import PlottedScreen
@@ -16,7 +17,6 @@ from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.histories import history_rows
 from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.lines import Page
 from ddptop.tui.widgets.log import LogView
 from ddptop.tui.widgets.place import PlotPlace
 

@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widgets import DirectoryTree, Static
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui.keynames import keys_of
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialog import Dialog
 
 

@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ddptop.tui import signals
-from ddptop.tui.keynames import keys_of
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialog import Dialog
 
 

@@ -55,7 +55,7 @@ def _days(text: str) -> float:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    from ddptop.tui.units import size
+    from ddptop.tui.drawing.units import size
 
     if options.runs and (options.keep is not None or options.older is not None):
         return complain("clean: name the runs, or choose them with --keep and --older", 2)
@@ -130,7 +130,7 @@ def _candidate(directory: RunDir) -> Candidate | None:
 
 
 def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
-    from ddptop.tui.units import duration, size
+    from ddptop.tui.drawing.units import duration, size
 
     rows = [("RUN", "STATE", "ENDED", "SIZE")]
     rows += [

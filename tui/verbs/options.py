@@ -87,7 +87,7 @@ def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, 
     from ddptop.tui import view
 
     if settings.look.glyphs == "ascii":
-        from ddptop.tui import glyphs
+        from ddptop.tui.drawing import glyphs
 
         glyphs.let_print(ascii_only=True)
     if not on_terminal(options):

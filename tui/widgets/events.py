@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from rich.segment import Segment
 
+from ddptop.tui.drawing.lines import Roll, Row
+from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.frame import EventLine, Frame
-from ddptop.tui.theme import Ink
-from ddptop.tui.widgets.lines import Roll, Row
 
 _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from rich.segment import Segment
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
+from ddptop.tui.drawing.lines import Row
+from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.frame import ENDED, Frame, RankFrame
-from ddptop.tui.theme import LETTERS, MARKS, Ink
-from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
 from ddptop.tui.widgets.histories import latency_rows
-from ddptop.tui.widgets.lines import Row
 from ddptop.tui.widgets.panel import load_of, mark_of
 
 _LABEL = 13

@@ -9,12 +9,12 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.bars import gauge
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
+from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.frame import ENDED, Frame
-from ddptop.tui.keynames import keys_of
-from ddptop.tui.theme import MARKS, Ink
-from ddptop.tui.widgets.bars import gauge
-from ddptop.tui.widgets.lines import Page, Row, figure, packed, spread, width_of
 
 _BETWEEN: Final = " · "
 """Stands between the clauses of a message; what matters most comes first."""

@@ -14,11 +14,11 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.theme import SHADE_SIGNS, SHADES
 from ddptop.tui.frame import ENDED, Frame
-from ddptop.tui.keynames import keys_of
 from ddptop.tui.metrics import METRICS, WIDTHS_S
-from ddptop.tui.theme import SHADE_SIGNS, SHADES
 from ddptop.tui.widgets.heatrows import ABOVE, BELOW, Sight, gutter, heat_row, marks
 from ddptop.tui.widgets.rankview import RankView
 

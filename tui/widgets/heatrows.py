@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.lines import Row, packed, spread, width_of
+from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
 from ddptop.tui.metrics import METRICS, WIDTHS_S, Metric
-from ddptop.tui.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
-from ddptop.tui.widgets.lines import Row, packed, spread, width_of
 
 if TYPE_CHECKING:
     from ddptop.tui.heatpicture import HeatPicture

@@ -10,12 +10,12 @@ from typing import Final
 from rich.segment import Segment
 
 from ddptop.agent.wire import Step
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.bars import sparkline
+from ddptop.tui.drawing.lines import Row, spread
+from ddptop.tui.drawing.theme import LETTERS, Ink
 from ddptop.tui.frame import Frame
 from ddptop.tui.metrics import METRICS, WIDTHS_S, Metric
-from ddptop.tui.theme import LETTERS, Ink
-from ddptop.tui.widgets.bars import sparkline
-from ddptop.tui.widgets.lines import Row, spread
 
 LABEL: Final = 24
 """Cells before a curve: its name, its last value, its least and largest."""

@@ -14,9 +14,9 @@ from rich.segment import Segment
 from textual import events
 from textual.screen import Screen
 
-from ddptop.tui.keynames import keys_of
-from ddptop.tui.theme import Ink
-from ddptop.tui.widgets.lines import Page, Row, width_of
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Page, Row, width_of
+from ddptop.tui.drawing.theme import Ink
 
 HELP: Final = "app.help"
 AT_THE_END: Final = ("app.help", "app.leave")

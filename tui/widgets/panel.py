@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
+from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
+from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.frame import ENDED, Frame, RankFrame
 from ddptop.tui.mesh import place_of
-from ddptop.tui.theme import LETTERS, MARKS, Ink
-from ddptop.tui.widgets.bars import gauge, phase_bar, sparkline
-from ddptop.tui.widgets.lines import Row, figure, fitted, spread, width_of
 
 MIN_WIDTH = 38
 """Cells a panel needs to show everything, its border included."""

@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
+from ddptop.tui.drawing.lines import Row
 from ddptop.tui.frame import Frame
-from ddptop.tui.widgets.lines import Row
 from ddptop.tui.widgets.panel import MAX_HEIGHT, MIN_HEIGHT, MIN_WIDTH, Shape, draw_panel
 from ddptop.tui.widgets.rankview import RankView
 

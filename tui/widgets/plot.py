@@ -20,14 +20,14 @@ from textual.widgets import Static
 from textual_hires_canvas import Canvas
 from textual_plot import HiResMode, PlotWidget
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.theme import Ink, ink
 from ddptop.tui.frame import ENDED, Frame
-from ddptop.tui.keynames import keys_of
 from ddptop.tui.lens import Lens
 from ddptop.tui.metrics import CUSTOM, metric_named
 from ddptop.tui.sketch import Line, Look, Sketch, sketch, span_of
 from ddptop.tui.strokes import LABEL
-from ddptop.tui.theme import Ink, ink
 from ddptop.tui.widgets.axes import Powers, Steps, Values
 
 _PERIOD_S: Final = 1.0

@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.reactive import reactive
 
+from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.frame import Frame, RankFrame
-from ddptop.tui.widgets.lines import Drawn
 
 
 class RankView(Drawn, can_focus=True):

@@ -15,13 +15,13 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
+from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.fleet import Fleet, RunLine, Survey, line_of
 from ddptop.tui.frame import Frame
 from ddptop.tui.host import HostLoad
-from ddptop.tui.keynames import keys_of
-from ddptop.tui.theme import MARKS, Ink
-from ddptop.tui.widgets.lines import Page, Row, figure, fitted, width_of
 
 LOOK_S: Final = 1.0
 ONE_LINE: Final = 78

@@ -17,11 +17,11 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui import units
 from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Row, strip_of
 from ddptop.tui.frame import Frame
-from ddptop.tui.keynames import keys_of
-from ddptop.tui.widgets.lines import Row, strip_of
 from ddptop.tui.widgets.rankview import RankView
 
 _SORT_S: Final = 1.0

@@ -15,12 +15,12 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.strip import Strip
 
-from ddptop.tui import units
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Row
 from ddptop.tui.frame import ENDED, Frame
-from ddptop.tui.keynames import keys_of
 from ddptop.tui.timeline import Timeline, timeline
 from ddptop.tui.widgets import timerows
-from ddptop.tui.widgets.lines import Row
 from ddptop.tui.widgets.rankview import RankView
 
 FOLLOW_S: Final = 1.0

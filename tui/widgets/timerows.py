@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 
-from ddptop.tui import units
-from ddptop.tui.theme import LETTERS, Ink
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.lines import Row, packed, spread
+from ddptop.tui.drawing.theme import LETTERS, Ink
 from ddptop.tui.timeline import Bar, Lane, Timeline
-from ddptop.tui.widgets.lines import Row, packed, spread
 
 WAITS: Final = "░"
 MOVES: Final = "━"

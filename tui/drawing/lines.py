@@ -17,8 +17,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ddptop.tui.theme import Ink, ink
-from ddptop.tui.units import DASH, shorten
+from ddptop.tui.drawing.theme import Ink, ink
+from ddptop.tui.drawing.units import DASH, shorten
 
 Row = list[Segment]
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-from ddptop.tui.glyphs import ascii_of
+from ddptop.tui.drawing.glyphs import ascii_of
 
 
 class AsciiFilter(LineFilter):

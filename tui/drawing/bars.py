@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.segment import Segment
 
-from ddptop.tui.theme import LETTERS, Ink
-from ddptop.tui.widgets.lines import Row
+from ddptop.tui.drawing.lines import Row
+from ddptop.tui.drawing.theme import LETTERS, Ink
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _BROKEN = "×"
