@@ -40,8 +40,8 @@ from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.fleet import Fleet
 from ddptop.tui.fleetapp import FleetApp
-from ddptop.tui.frame import Frame
 from ddptop.tui.killing import Killing
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.palette import Palette, RunCommands
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog

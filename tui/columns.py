@@ -19,8 +19,8 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import phase_bar
 from ddptop.tui.drawing.lines import Row, figure, fitted
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
-from ddptop.tui.frame import ENDED, Frame, RankFrame
-from ddptop.tui.mesh import order_of, place_of
+from ddptop.tui.model.frame import ENDED, Frame, RankFrame
+from ddptop.tui.model.mesh import order_of, place_of
 from ddptop.tui.widgets.panel import load_of, mark_of
 
 GAP: Final = 2

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ddptop.tui.frame import ENDED, Frame, Verdict
 from ddptop.tui.host import HostLoad
 from ddptop.tui.launch import Request
+from ddptop.tui.model.frame import ENDED, Frame, Verdict
 from ddptop.tui.programs import Option
 from ddptop.tui.source import Source
 

@@ -14,8 +14,8 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from ddptop.tui.fleet import Fleet, RunLine, Survey
-from ddptop.tui.frame import Frame
 from ddptop.tui.killing import Killing
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog
 from ddptop.tui.screens.question import ANEW, RESUME, SAVE_AND_STOP, STOP, about_restart, about_stop

@@ -29,7 +29,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.text import clean_line
 from ddptop.tui import status
-from ddptop.tui.frame import Frame, Restart
+from ddptop.tui.model.frame import Frame, Restart
 from ddptop.tui.settings import Thresholds
 
 CHILD_S: Final = 20.0

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ddptop.tui.tracks import Array
+from ddptop.tui.model.history.by_time import Array
 
 Shades = npt.NDArray[np.uint8]
 

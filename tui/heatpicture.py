@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ddptop.tui import heat
-from ddptop.tui.tracks import Array, Tracks
+from ddptop.tui.model.history.by_time import Array, Tracks
 
 
 class HeatPicture:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.source import Refused, Source
 
 

@@ -29,13 +29,13 @@ from ddptop.agent.run.files.private import check_socket, is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
 from ddptop.tui import launch
 from ddptop.tui.endings import Endings
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.store import Liveness, Store
 from ddptop.tui.settings import Thresholds
 from ddptop.tui.source import Aim, Consent, ProcessLine, Refused
-from ddptop.tui.store import Liveness, Store
 
 if TYPE_CHECKING:
-    from ddptop.tui.past import Past
+    from ddptop.tui.model.history.past import Past
 
 DEFAULT = Thresholds()
 DRAIN_S = 0.008
@@ -551,7 +551,7 @@ def _allow_files(world: int) -> None:
 
 def _past(world: int) -> Past:
     # Its tables are of no use to `status` and the plain lines.
-    from ddptop.tui.past import Past
+    from ddptop.tui.model.history.past import Past
 
     return Past(world)
 

@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 
 from ddptop.tui import status
 from ddptop.tui.app import DdptopApp, report
-from ddptop.tui.frame import Frame
 from ddptop.tui.link import Link
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused
 

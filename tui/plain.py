@@ -14,7 +14,7 @@ from ddptop.agent.run.files import private
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.text import clean
 from ddptop.tui.drawing.units import duration
-from ddptop.tui.frame import ENDED, EventLine, Frame
+from ddptop.tui.model.frame import ENDED, EventLine, Frame
 from ddptop.tui.source import Source
 
 POLL_S = 0.05

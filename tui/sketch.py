@@ -15,10 +15,10 @@ import numpy as np
 
 from ddptop.tui import strokes
 from ddptop.tui.drawing.theme import RANK_HUES
-from ddptop.tui.history import History
 from ddptop.tui.lens import Lens
-from ddptop.tui.metrics import Metric, metric_named
-from ddptop.tui.series import Floats
+from ddptop.tui.model.history.by_step import History
+from ddptop.tui.model.history.series import Floats
+from ddptop.tui.model.metrics import Metric, metric_named
 
 _SCALES: Final = {
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB")),

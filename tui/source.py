@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 from ddptop.agent.control.controller import Refused, Unholdable
 from ddptop.agent.run.identity import Process
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 
 __all__ = ["Aim", "Consent", "ProcessLine", "Refused", "Source", "Unholdable"]
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ddptop.tui.series import Floats, Series
+from ddptop.tui.model.history.series import Floats, Series
 
 LABEL: Final = 8
 """Cells of a label beside the axis."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop.agent.wire import Collective, Step
-from ddptop.tui.collectives import Interval, Split, split
+from ddptop.tui.model.collectives import Interval, Split, split
 
 
 @dataclass(frozen=True, slots=True)

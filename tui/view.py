@@ -14,9 +14,9 @@ from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.text import clean
 from ddptop.tui import plain, status
 from ddptop.tui.actor import who as who
-from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.home import Home
 from ddptop.tui.link import Link
+from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.settings import Settings
 from ddptop.tui.source import Refused, Source
 from ddptop.tui.verbs.options import complain

@@ -250,8 +250,8 @@ def hour(minutes: int) -> None:
     """Print the memory of a store after an hour of 1,024 ranks, time sped up."""
     from ddptop.agent import wire
     from ddptop.agent.run.rundir import Run
-    from ddptop.tui.past import Past
-    from ddptop.tui.store import Store
+    from ddptop.tui.model.history.past import Past
+    from ddptop.tui.model.store import Store
 
     world = 1024
     began = time.time()

@@ -191,7 +191,7 @@ def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | 
 
 def judge(world: int, records: list) -> list[tuple[int, int, tuple | None]]:
     """Return each change of the verdict as (step, ns, (kind, rank, phase) or None)."""
-    from ddptop.tui.verdict import Judge
+    from ddptop.tui.model.judge.verdict import Judge
 
     arbiter, told, changes = Judge(world), None, []
     for rank, step in records:

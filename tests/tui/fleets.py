@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptop.tui.fleet import RunLine, Survey, line_of
-from ddptop.tui.frame import Frame
 from ddptop.tui.host import GpuLoad, HostLoad
 from ddptop.tui.launch import Request
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.programs import Option
 from ddptop.tui.source import Refused
 

@@ -25,7 +25,7 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.frame import STATES
+from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens import live
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.agent.wire import Collective, Step
-from ddptop.tui.collectives import Alignment, Split, split
+from ddptop.tui.model.collectives import Alignment, Split, split
 
 
 def step(number: int, start: int, *calls: Collective) -> Step:

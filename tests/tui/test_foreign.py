@@ -24,7 +24,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui import foreign
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 
 THEM = 12345
 """A user that this system does not know."""
@@ -357,7 +357,7 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
     code = (
         "import os, sys, zmq, psutil, msgspec\n"
         "from ddptop.agent.observer.status import takeover as succession\n"
-        "from ddptop.tui import cli, status, view, settings, foreign, store\n"
+        "from ddptop.tui import cli, status, view, settings, foreign; from ddptop.tui.model import store\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"
         "sys.argv = ['ddptop', 'ps', '--all']\n"
         "cli.main()\n"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ddptop.agent import wire
-from ddptop.tui.history import MOST_NAMES, History, capacity_for
-from ddptop.tui.metrics import CUSTOM, RECORDED, metric_named
-from ddptop.tui.past import Past
-from ddptop.tui.series import Course
+from ddptop.tui.model.history.by_step import MOST_NAMES, History, capacity_for
+from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.history.series import Course
+from ddptop.tui.model.metrics import CUSTOM, RECORDED, metric_named
 
 
 def step(number: int, loss: float | None = 1.0, **more: object) -> wire.Step:

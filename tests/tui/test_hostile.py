@@ -15,7 +15,7 @@ from textual.screen import Screen
 from ddptop.agent.wire.text import clean
 from ddptop.tui import keymap
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.frame import STATES, EventLine, Verdict
+from ddptop.tui.model.frame import STATES, EventLine, Verdict
 from ddptop.tui.palette import Palette
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.kill import KillDialog

@@ -28,10 +28,10 @@ from ddptop.agent.wire.text import clean
 from ddptop.tui import actor, cli, plain, status
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.drawing import units
-from ddptop.tui.frame import STATES, Frame
-from ddptop.tui.past import Past
+from ddptop.tui.model.frame import STATES, Frame
+from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.store import Store
 from ddptop.tui.screens.run import VIEWS
-from ddptop.tui.store import Store
 from ddptop.tui.verbs import options
 
 from .frames import StillSource

@@ -17,9 +17,9 @@ from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui import plain, status
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.frame import Frame
-from ddptop.tui.past import Past
-from ddptop.tui.store import Liveness, Store
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.store import Liveness, Store
 
 from .frames import StillSource
 from .test_app import seen, until

@@ -11,7 +11,7 @@ from ddptop.tui import keymap
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.settings import Settings
 from ddptop.tui.widgets.keybar import AT_THE_END, FIRST, Hint, KeyBar, chosen, hints_of
 

@@ -12,10 +12,10 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
-from ddptop.tui.frame import Frame
 from ddptop.tui.link import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link
-from ddptop.tui.past import Past
-from ddptop.tui.store import Store
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.store import Store
 
 TICK_S = 0.0001
 """What goes by on the link's clock whenever it looks at it: once a record."""

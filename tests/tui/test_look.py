@@ -22,7 +22,7 @@ import ddptop.tui.drawing.theme
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.drawing import glyphs
 from ddptop.tui.drawing.theme import LETTERS, MARKS, THEMES, ink
-from ddptop.tui.frame import STATES
+from ddptop.tui.model.frame import STATES
 from ddptop.tui.settings import Look, Settings
 
 from .frames import EVIL, NOW, StillSource, verdict_frame

@@ -12,8 +12,8 @@ from ddptop.agent.wire import Collective
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, ink
-from ddptop.tui.frame import Frame
-from ddptop.tui.metrics import METRICS, WIDTHS_S
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.heatmap import Heatmap

@@ -16,8 +16,8 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.link import DETAILED, MOST_WATCHED, REST_S, Link
-from ddptop.tui.past import Past
-from ddptop.tui.store import Store
+from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.store import Store
 
 WORLD = DETAILED + 2
 RUN = Run("many", "id", "many.py", (), WORLD, "gloo", "cpu", 10**9, False)

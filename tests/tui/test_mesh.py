@@ -12,9 +12,9 @@ from ddptop.agent.run.rundir import Run
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
-from ddptop.tui.frame import Frame
-from ddptop.tui.mesh import place_of
-from ddptop.tui.store import Store
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.mesh import place_of
+from ddptop.tui.model.store import Store
 from ddptop.tui.widgets.panel import Shape, draw_panel
 
 from .frames import EVIL, NOW, StillSource, frame, rank_frame

@@ -12,9 +12,9 @@ from ddptop.agent.run.identity import Process, Row
 from ddptop.agent.run.rundir import Ended, Member, Run
 from ddptop.agent.run.states import ENDED
 from ddptop.tui import status
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.store import Liveness, Store
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.store import Liveness, Store
 
 WORLD = 2
 RUN = Run("toy-1", "id", "toy.py", (), WORLD, "gloo", "cpu", 10**9, True, max_restarts=50)

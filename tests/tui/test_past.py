@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ddptop.agent.wire import Beat, Step
-from ddptop.tui.metrics import METRICS, WIDTHS_S
-from ddptop.tui.past import LEAST_STEPS, RECORDS, KeptSteps, Past
-from ddptop.tui.tracks import MEMORY_BYTES, Tracks, columns_for
+from ddptop.tui.model.history.by_time import MEMORY_BYTES, Tracks, columns_for
+from ddptop.tui.model.history.past import LEAST_STEPS, RECORDS, KeptSteps, Past
+from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 
 SECOND = 1_000_000_000
 BASE = 1_800_000_000

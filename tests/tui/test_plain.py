@@ -6,7 +6,7 @@ import io
 from dataclasses import replace
 
 from ddptop.tui import plain
-from ddptop.tui.frame import EventLine, Frame, RankFrame
+from ddptop.tui.model.frame import EventLine, Frame, RankFrame
 
 RANK = RankFrame(0, "running", "forward", step=12, loss=1.5, step_ms=80.0, phases_ms={"data": 2.0, "forward": 78.0})
 FRAME = Frame(

@@ -14,9 +14,9 @@ from textual.widgets import OptionList
 from ddptop.agent.wire.incoming import clean_name
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
-from ddptop.tui.frame import ENDED, STATES, EventLine, Frame
-from ddptop.tui.metrics import CUSTOM
-from ddptop.tui.past import Past
+from ddptop.tui.model.frame import ENDED, STATES, EventLine, Frame
+from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.metrics import CUSTOM
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.metric import MetricPicker
 from ddptop.tui.screens.plot import PlotScreen

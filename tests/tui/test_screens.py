@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.kill import KillDialog
 
 from .frames import NOW, StillSource, frame, rank_frame, verdict_frame

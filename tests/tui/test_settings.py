@@ -16,9 +16,9 @@ from ddptop.agent.run.rundir import Run
 from ddptop.tui import keymap, launch, settings
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.drawing.theme import DARK, LIGHT
-from ddptop.tui.frame import Verdict
+from ddptop.tui.model.frame import Verdict
+from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
-from ddptop.tui.store import Store
 
 from .frames import NOW, StillSource, frame
 from .test_app import footer_keys, seen, until

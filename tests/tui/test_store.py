@@ -10,8 +10,8 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Ended, Member, Process, Run
-from ddptop.tui.past import Past
-from ddptop.tui.store import Liveness, Store
+from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.store import Liveness, Store
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, max_restarts=2)
 

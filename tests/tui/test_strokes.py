@@ -11,9 +11,9 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.tui import strokes
-from ddptop.tui.history import History
 from ddptop.tui.lens import FEWEST, SMOOTHINGS, Lens
-from ddptop.tui.series import Series
+from ddptop.tui.model.history.by_step import History
+from ddptop.tui.model.history.series import Series
 from ddptop.tui.sketch import Look, sketch, span_of
 
 

@@ -11,9 +11,9 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
 from ddptop.tui import plain
-from ddptop.tui.frame import Frame, Verdict
-from ddptop.tui.store import Store
-from ddptop.tui.verdict import Judge
+from ddptop.tui.model.frame import Frame, Verdict
+from ddptop.tui.model.judge.verdict import Judge
+from ddptop.tui.model.store import Store
 
 MS = 1_000_000
 USUAL = {"data": 2.0, "forward": 20.0, "backward": 40.0, "optimizer": 3.0, "other": 1.0}

@@ -13,7 +13,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS, ink
-from ddptop.tui.frame import STATES, RankFrame
+from ddptop.tui.model.frame import STATES, RankFrame
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import header_rows
 from ddptop.tui.widgets.log import LogFile

@@ -15,7 +15,7 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.drawing.units import DASH
-from ddptop.tui.frame import STATES
+from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens.dialog import Dialog
 
 _STATE_WORDS = {

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
 
-from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.screens.transient import Transient
 from ddptop.tui.widgets.header import Header
 from ddptop.tui.widgets.runlist import RunList

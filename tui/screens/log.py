@@ -14,7 +14,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, spread
 from ddptop.tui.drawing.theme import MARKS
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.log import LogView

@@ -15,7 +15,7 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.metrics import CUSTOM, Metric
+from ddptop.tui.model.metrics import CUSTOM, Metric
 from ddptop.tui.screens.dialog import Dialog
 
 

@@ -12,8 +12,8 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from ddptop.tui.frame import Frame
-from ddptop.tui.metrics import offered
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.metrics import offered
 from ddptop.tui.screens.live import Asked, LiveScreen
 from ddptop.tui.screens.metric import MetricPicker
 from ddptop.tui.widgets.place import PlotPlace

@@ -19,7 +19,7 @@ from textual.widgets import Button, Static
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.fleet import RunLine
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialog import Dialog
 
 SAVE_AND_STOP: Final = "save"

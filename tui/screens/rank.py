@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
 from ddptop.tui.drawing.lines import Page
-from ddptop.tui.frame import Frame
-from ddptop.tui.metrics import METRICS
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.screens.plotted import PlottedScreen
 from ddptop.tui.widgets.facts import fact_rows
 from ddptop.tui.widgets.header import Header

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked
 from ddptop.tui.screens.plotted import PlottedScreen

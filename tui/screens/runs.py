@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 
 from ddptop.tui.fleet import Fleet
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.runlist import RunList
 

@@ -13,7 +13,7 @@ from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, print_jso
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
-    from ddptop.tui.frame import Frame
+    from ddptop.tui.model.frame import Frame
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
 """What the libraries that NumPy may be built with are told the number of their threads by."""

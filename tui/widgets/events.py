@@ -9,7 +9,7 @@ from rich.segment import Segment
 
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
-from ddptop.tui.frame import EventLine, Frame
+from ddptop.tui.model.frame import EventLine, Frame
 
 _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
 

@@ -14,7 +14,7 @@ from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
-from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.model.frame import ENDED, Frame
 
 _BETWEEN: Final = " · "
 """Stands between the clauses of a message; what matters most comes first."""

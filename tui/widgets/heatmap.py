@@ -17,8 +17,8 @@ from textual.strip import Strip
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import SHADE_SIGNS, SHADES
-from ddptop.tui.frame import ENDED, Frame
-from ddptop.tui.metrics import METRICS, WIDTHS_S
+from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 from ddptop.tui.widgets.heatrows import ABOVE, BELOW, Sight, gutter, heat_row, marks
 from ddptop.tui.widgets.rankview import RankView
 

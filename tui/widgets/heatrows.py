@@ -11,7 +11,7 @@ from rich.style import Style
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread, width_of
 from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
-from ddptop.tui.metrics import METRICS, WIDTHS_S, Metric
+from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
 
 if TYPE_CHECKING:
     from ddptop.tui.heatpicture import HeatPicture

@@ -14,8 +14,8 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import sparkline
 from ddptop.tui.drawing.lines import Row, spread
 from ddptop.tui.drawing.theme import LETTERS, Ink
-from ddptop.tui.frame import Frame
-from ddptop.tui.metrics import METRICS, WIDTHS_S, Metric
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
 
 LABEL: Final = 24
 """Cells before a curve: its name, its last value, its least and largest."""

@@ -15,7 +15,7 @@ from ddptop.agent.run.files.private import open_plain
 from ddptop.agent.wire.text import clean
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
-from ddptop.tui.frame import RankFrame
+from ddptop.tui.model.frame import RankFrame
 
 _CHUNK: Final = 128 * 1024
 """Bytes taken in one call, so that reading never holds up the screen."""

@@ -13,7 +13,7 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 
 from ddptop.tui.drawing.lines import Row
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.widgets.panel import MAX_HEIGHT, MIN_HEIGHT, MIN_WIDTH, Shape, draw_panel
 from ddptop.tui.widgets.rankview import RankView
 

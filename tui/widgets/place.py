@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 
 if TYPE_CHECKING:
     from ddptop.tui.sketch import Look

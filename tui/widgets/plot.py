@@ -23,9 +23,9 @@ from textual_plot import HiResMode, PlotWidget
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import Ink, ink
-from ddptop.tui.frame import ENDED, Frame
 from ddptop.tui.lens import Lens
-from ddptop.tui.metrics import CUSTOM, metric_named
+from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.model.metrics import CUSTOM, metric_named
 from ddptop.tui.sketch import Line, Look, Sketch, sketch, span_of
 from ddptop.tui.strokes import LABEL
 from ddptop.tui.widgets.axes import Powers, Steps, Values

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from ddptop.tui.drawing.lines import Drawn
-from ddptop.tui.frame import Frame, RankFrame
+from ddptop.tui.model.frame import Frame, RankFrame
 
 
 class RankView(Drawn, can_focus=True):

@@ -20,8 +20,8 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.fleet import Fleet, RunLine, Survey, line_of
-from ddptop.tui.frame import Frame
 from ddptop.tui.host import HostLoad
+from ddptop.tui.model.frame import Frame
 
 LOOK_S: Final = 1.0
 ONE_LINE: Final = 78

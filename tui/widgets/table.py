@@ -21,7 +21,7 @@ from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, ra
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
-from ddptop.tui.frame import Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.widgets.rankview import RankView
 
 _SORT_S: Final = 1.0

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row
-from ddptop.tui.frame import ENDED, Frame
+from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.timeline import Timeline, timeline
 from ddptop.tui.widgets import timerows
 from ddptop.tui.widgets.rankview import RankView

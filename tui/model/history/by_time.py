@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent.wire import Step
-from ddptop.tui.metrics import WIDTHS_S
+from ddptop.tui.model.metrics import WIDTHS_S
 
 Array = npt.NDArray[np.float32]
 Sums = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
 from ddptop.agent.wire.latencies import latencies_of, percentiles
-from ddptop.tui.frame import RankFrame
+from ddptop.tui.model.frame import RankFrame
 from ddptop.tui.settings import Thresholds
 
 DEFAULT = Thresholds()

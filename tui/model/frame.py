@@ -15,7 +15,7 @@ from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
 
 if TYPE_CHECKING:
-    from ddptop.tui.past import Past
+    from ddptop.tui.model.history.past import Past
 
 
 @dataclass(frozen=True, slots=True)

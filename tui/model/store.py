@@ -20,15 +20,15 @@ from ddptop.agent.run import generations, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.wire.text import clean
-from ddptop.tui.collectives import Alignment
-from ddptop.tui.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict
-from ddptop.tui.rankmodel import DEFAULT, RankModel
+from ddptop.tui.model.collectives import Alignment
+from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict
+from ddptop.tui.model.group import Totals, add_up
+from ddptop.tui.model.judge.verdict import Judge
+from ddptop.tui.model.rank import DEFAULT, RankModel
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.totals import Totals, add_up
-from ddptop.tui.verdict import Judge
 
 if TYPE_CHECKING:
-    from ddptop.tui.past import Past
+    from ddptop.tui.model.history.past import Past
 
 EVENTS = 500
 ALL_IN_SIGHT = 8

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptop.agent.wire import Beat, Step
-from ddptop.tui.creep import Growth, Memory
 from ddptop.tui.drawing.units import size
-from ddptop.tui.evidence import Block, Evidence
-from ddptop.tui.frame import Verdict
-from ddptop.tui.suspicion import WINDOWS, Suspicion, first_step, more_work, phase_of, suspect, turned, worst
+from ddptop.tui.model.frame import Verdict
+from ddptop.tui.model.judge.evidence import Block, Evidence
+from ddptop.tui.model.judge.memory_growth import Growth, Memory
+from ddptop.tui.model.judge.suspects import WINDOWS, Suspicion, first_step, more_work, phase_of, suspect, turned, worst
 
 CLEARLY: Final = 1.25
 """What is blamed now is replaced by what weighs so many times as much."""

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ddptop.agent.wire import Beat, Step, Steps, Summary
-from ddptop.tui.history import History
-from ddptop.tui.tracks import Tracks
+from ddptop.tui.model.history.by_step import History
+from ddptop.tui.model.history.by_time import Tracks
 
 RECORDS: Final = 65_536
 """Step records kept of all ranks together; the store keeps most of them anyway."""

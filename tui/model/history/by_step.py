@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddptop.agent.wire import Step, Summary
-from ddptop.tui.metrics import CUSTOM, RECORDED
-from ddptop.tui.series import Course, Series, joined
+from ddptop.tui.model.history.series import Course, Series, joined
+from ddptop.tui.model.metrics import CUSTOM, RECORDED
 
 MOST_NAMES: Final = 64
 """Names of values given by the script that are kept; further ones are counted."""

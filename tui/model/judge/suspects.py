@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.tui.evidence import OWN_PHASES, SCALES, UNEVEN, Array, Block
+from ddptop.tui.model.judge.evidence import OWN_PHASES, SCALES, UNEVEN, Array, Block
 
 WINDOWS: Final = 8
 """A suspicion looks at so many windows."""
