@@ -34,13 +34,13 @@ from textual.worker import WorkerFailed
 
 from ddptop.agent.wire.text import clean_line
 from ddptop.tui import keymap
-from ddptop.tui.actor import who
+from ddptop.tui.control.actor import who
+from ddptop.tui.control.kill import Killing
 from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.fleet import Fleet
 from ddptop.tui.fleetapp import FleetApp
-from ddptop.tui.killing import Killing
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.palette import Palette, RunCommands
 from ddptop.tui.screens.help import HelpScreen

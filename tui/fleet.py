@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ddptop.tui.control.launch import Request
+from ddptop.tui.control.programs import Option
 from ddptop.tui.host import HostLoad
-from ddptop.tui.launch import Request
 from ddptop.tui.model.frame import ENDED, Frame, Verdict
-from ddptop.tui.programs import Option
 from ddptop.tui.source import Source
 
 _HELD_BACK_BY: Final = {

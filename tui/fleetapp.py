@@ -13,8 +13,8 @@ from textual import events, on
 from textual.app import App
 from textual.binding import Binding, BindingType
 
+from ddptop.tui.control.kill import Killing
 from ddptop.tui.fleet import Fleet, RunLine, Survey
-from ddptop.tui.killing import Killing
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog

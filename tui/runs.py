@@ -9,12 +9,12 @@ from typing import Final
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui import programs
+from ddptop.tui.control import programs
+from ddptop.tui.control.launch import Request, RequestError, launch
+from ddptop.tui.control.programs import Option
 from ddptop.tui.fleet import RunLine, Survey, line_of
 from ddptop.tui.host import Host
-from ddptop.tui.launch import Request, RequestError, launch
 from ddptop.tui.link import Link
-from ddptop.tui.programs import Option
 from ddptop.tui.source import Refused
 
 BUDGET_S: Final = 0.15

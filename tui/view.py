@@ -13,7 +13,7 @@ from typing import cast
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.text import clean
 from ddptop.tui import plain, status
-from ddptop.tui.actor import who as who
+from ddptop.tui.control.actor import who as who
 from ddptop.tui.home import Home
 from ddptop.tui.link import Link
 from ddptop.tui.model.frame import ENDED, Frame

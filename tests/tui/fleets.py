@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddptop.tui.control.launch import Request
+from ddptop.tui.control.programs import Option
 from ddptop.tui.fleet import RunLine, Survey, line_of
 from ddptop.tui.host import GpuLoad, HostLoad
-from ddptop.tui.launch import Request
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.programs import Option
 from ddptop.tui.source import Refused
 
 from .frames import StillSource, frame, verdict_frame

@@ -20,7 +20,8 @@ from ddptop.agent.observer import supervisor
 from ddptop.agent.observer.record import journal
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
-from ddptop.tui import cli, launch
+from ddptop.tui import cli
+from ddptop.tui.control import launch
 from ddptop.tui.verbs import cleaning
 
 DAY_S = 86_400

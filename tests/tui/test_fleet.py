@@ -15,8 +15,8 @@ import pytest
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui import runs
+from ddptop.tui.control.launch import Request, RequestError, launch, variables
 from ddptop.tui.fleet import line_of
-from ddptop.tui.launch import Request, RequestError, launch, variables
 from ddptop.tui.link import Link
 from ddptop.tui.runs import Runs
 from ddptop.tui.source import Refused

@@ -25,8 +25,9 @@ from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import clean
-from ddptop.tui import actor, cli, plain, status
+from ddptop.tui import cli, plain, status
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.control import actor
 from ddptop.tui.drawing import units
 from ddptop.tui.model.frame import STATES, Frame
 from ddptop.tui.model.history.past import Past

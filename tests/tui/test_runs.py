@@ -13,11 +13,12 @@ from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui import form, programs, remembered, view
+from ddptop.tui import view
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.cli import _parser
+from ddptop.tui.control import form, programs, remembered
+from ddptop.tui.control.form import Draft
 from ddptop.tui.fleet import Fleet
-from ddptop.tui.form import Draft
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog
 from ddptop.tui.screens.question import Question

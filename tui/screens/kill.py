@@ -18,8 +18,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
+from ddptop.tui.control.kill import Killing
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.killing import Killing
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.screens.processes import ProcessMenu

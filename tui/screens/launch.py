@@ -20,11 +20,11 @@ from textual.widgets import Button, Input, Static
 
 from ddptop.agent.wire.text import clean
 from ddptop.trainers import CATALOGUE
-from ddptop.tui import form, remembered
+from ddptop.tui.control import form, remembered
+from ddptop.tui.control.launch import Request
+from ddptop.tui.control.programs import Option
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.fleet import Fleet
-from ddptop.tui.launch import Request
-from ddptop.tui.programs import Option
 from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.screens.script import ScriptPicker
 from ddptop.tui.source import Refused

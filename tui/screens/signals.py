@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ddptop.tui import signals
+from ddptop.tui.control import signals
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialog import Dialog
 

@@ -10,7 +10,7 @@ from ddptop.tui.verbs.options import Verbs, chosen, complain, seconds
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run
-    from ddptop.tui.endings import Endings
+    from ddptop.tui.control.ending import Endings
     from ddptop.tui.source import Aim
 
 
@@ -34,7 +34,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _signal(text: str) -> int:
-    from ddptop.tui import signals
+    from ddptop.tui.control import signals
 
     try:
         return signals.parse(text)
@@ -45,8 +45,8 @@ def _signal(text: str) -> int:
 def _kill(options: argparse.Namespace) -> int:
     from ddptop.agent.control.controller import Refused
     from ddptop.agent.run.identity import identify
-    from ddptop.tui.actor import who
-    from ddptop.tui.endings import Endings
+    from ddptop.tui.control.actor import who
+    from ddptop.tui.control.ending import Endings
 
     directory = chosen(options.run)
     aim: Aim = options.rank
@@ -64,7 +64,7 @@ def _kill(options: argparse.Namespace) -> int:
 
 def _carry_out(options: argparse.Namespace, endings: Endings, run: Run, aim: Aim) -> str:
     from ddptop.agent.run.rundir import ENDED_STATES
-    from ddptop.tui import signals
+    from ddptop.tui.control import signals
 
     if options.signal is not None:
         warning = signals.warning(options.signal, run.world)

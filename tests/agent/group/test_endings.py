@@ -18,8 +18,8 @@ from ddptop.agent.control import deadline
 from ddptop.agent.observer.record import journal
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
-from ddptop.tui import endings
-from ddptop.tui.endings import Endings
+from ddptop.tui.control import ending
+from ddptop.tui.control.ending import Endings
 from ddptop.tui.source import Consent, Refused
 
 Launch = Callable[..., RunDir]
@@ -77,10 +77,10 @@ def test_a_supervisor_that_stays_silent_goes_last(launch: Launch, monkeypatch: p
     supervisor = supervisor_of(directory)
     monkeypatch.setattr("ddptop.agent.observer.status.survey._CONCLUDES_S", 0.2)
     # It cannot be seen that it stands still, as with one that hangs in a call.
-    for module in (endings, journal):
+    for module in (ending, journal):
         monkeypatch.setattr(module, "is_stopped", lambda process: False)
     monkeypatch.setattr("ddptop.agent.observer.status.survey.is_stopped", lambda process: False)
-    monkeypatch.setattr(endings, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(ending, "_ANSWER_S", 0.3)
     lines: list[str] = []
     with stopped(supervisor):
         Endings(directory, "ada").kill(1.0, None, lines.append)

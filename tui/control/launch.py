@@ -32,7 +32,8 @@ from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.wire.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.refusal import NO_MPI
-from ddptop.tui import modules, settings
+from ddptop.tui import settings
+from ddptop.tui.control import modules
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
