@@ -20,7 +20,7 @@ from scripts import FAIL, FLAKY, TRAIN, UNTIDY
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
-from ddptop.tui.link import Link
+from ddptop.tui.link.live import Link
 
 
 @pytest.fixture(scope="module")

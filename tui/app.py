@@ -39,8 +39,10 @@ from ddptop.tui.control.kill import Killing
 from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
-from ddptop.tui.fleet import Fleet
 from ddptop.tui.fleetapp import FleetApp
+from ddptop.tui.link.fleet import Fleet
+from ddptop.tui.link.source import Refused, Source, Unholdable
+from ddptop.tui.link.source import read_only as only_to_look
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.palette import Palette, RunCommands
 from ddptop.tui.screens.help import HelpScreen
@@ -74,8 +76,6 @@ from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RankAsked, RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.settings import Settings
-from ddptop.tui.source import Refused, Source, Unholdable
-from ddptop.tui.source import read_only as only_to_look
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4

@@ -20,7 +20,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import settings, unfinished, view
 from ddptop.tui.app import run_dashboard
-from ddptop.tui.link import Link
+from ddptop.tui.link.live import Link
 
 ROOM: Final = 1 << 30
 """Bytes of memory that a tab may get beyond what it has at its start."""

@@ -14,14 +14,14 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from ddptop.tui.control.kill import Killing
-from ddptop.tui.fleet import Fleet, RunLine, Survey
+from ddptop.tui.link.fleet import Fleet, RunLine, Survey
+from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog
 from ddptop.tui.screens.question import ANEW, RESUME, SAVE_AND_STOP, STOP, about_restart, about_stop
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.source import Refused, Source
 from ddptop.tui.widgets.runlist import RunList
 
 SIDE: Final = 120

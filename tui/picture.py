@@ -11,10 +11,10 @@ from textual.pilot import Pilot
 
 from ddptop.tui import status
 from ddptop.tui.app import DdptopApp, report
-from ddptop.tui.link import Link
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.settings import Settings
-from ddptop.tui.source import Refused
 
 QUIET_S: Final = 0.4
 """A picture in which nothing changed for so long is whole: everything that is drawn late has been."""

@@ -14,8 +14,8 @@ from ddptop.agent.run.files import private
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.text import clean
 from ddptop.tui.drawing.units import duration
+from ddptop.tui.link.source import Source
 from ddptop.tui.model.frame import ENDED, EventLine, Frame
-from ddptop.tui.source import Source
 
 POLL_S = 0.05
 TRACE_BYTES = 1 << 20

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from ddptop.tui.source import Source
+from ddptop.tui.link.source import Source
 
 _ACTIONS: Final = frozenset({"freeze", "resume", "kill", "signal", "restart"})
 """Methods of `Source` that would leave the run half way if they were broken off. The others are decided by the ranks

@@ -14,11 +14,11 @@ from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.text import clean
 from ddptop.tui import plain, status
 from ddptop.tui.control.actor import who as who
-from ddptop.tui.home import Home
-from ddptop.tui.link import Link
+from ddptop.tui.link.home import Home
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.settings import Settings
-from ddptop.tui.source import Refused, Source
 from ddptop.tui.verbs.options import complain
 
 
@@ -41,7 +41,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
         source.poll()
 
     from ddptop.tui.app import run_dashboard
-    from ddptop.tui.runs import Runs
+    from ddptop.tui.link.runs import Runs
 
     # Closes the source when it ends; the picture it had is still there.
     fleet = Runs(lambda other: Link(other, actor, settings.thresholds))

@@ -130,7 +130,7 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
     from ddptop.agent.control.caller import LiveGroup
     from ddptop.agent.control.controller import Controller
     from ddptop.tui.control.launch import Request, launch
-    from ddptop.tui.link import Link
+    from ddptop.tui.link.live import Link
 
     world, seed = CASES[case], random.Random(case)
     arguments = ("--train", case, "--folder", str(folder))

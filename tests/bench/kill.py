@@ -21,7 +21,7 @@ from harness import carriers, ddptop, until
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
-from ddptop.tui.link import Link
+from ddptop.tui.link.live import Link
 
 SCRIPT = """
 import signal, sys

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from ddptop.tui.control.launch import Request
 from ddptop.tui.control.programs import Option
-from ddptop.tui.fleet import RunLine, Survey, line_of
-from ddptop.tui.host import GpuLoad, HostLoad
+from ddptop.tui.link.fleet import RunLine, Survey, line_of
+from ddptop.tui.link.host import GpuLoad, HostLoad
+from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.source import Refused
 
 from .frames import StillSource, frame, verdict_frame
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from ddptop.agent.run.identity import Process
 from ddptop.agent.wire import Collective, Step
+from ddptop.tui.link.source import Aim, Consent, ProcessLine, Refused, Unholdable
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, Verdict
 from ddptop.tui.model.history.past import Past
-from ddptop.tui.source import Aim, Consent, ProcessLine, Refused, Unholdable
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""

@@ -25,6 +25,7 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.link.source import Consent
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens import live
 from ddptop.tui.screens.help import HelpScreen
@@ -35,7 +36,6 @@ from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.signals import SignalMenu
-from ddptop.tui.source import Consent
 from ddptop.tui.widgets.heatmap import Heatmap
 from ddptop.tui.widgets.keybar import KeyBar
 from ddptop.tui.widgets.log import LogView

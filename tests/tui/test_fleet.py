@@ -14,12 +14,12 @@ import pytest
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui import runs
 from ddptop.tui.control.launch import Request, RequestError, launch, variables
-from ddptop.tui.fleet import line_of
-from ddptop.tui.link import Link
-from ddptop.tui.runs import Runs
-from ddptop.tui.source import Refused
+from ddptop.tui.link import runs
+from ddptop.tui.link.fleet import line_of
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.runs import Runs
+from ddptop.tui.link.source import Refused
 
 from .frames import frame
 

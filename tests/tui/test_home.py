@@ -13,13 +13,13 @@ import pytest
 from ddptop.agent.run import rundir
 from ddptop.tui import cli, view
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.home import Home
-from ddptop.tui.link import Link
+from ddptop.tui.link.home import Home
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.launch import LaunchDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.source import Refused
 from ddptop.tui.verbs import options
 
 from .fleets import FleetSource, StillFleet

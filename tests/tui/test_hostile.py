@@ -15,6 +15,7 @@ from textual.screen import Screen
 from ddptop.agent.wire.text import clean
 from ddptop.tui import keymap
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import STATES, EventLine, Verdict
 from ddptop.tui.palette import Palette
 from ddptop.tui.screens.help import HelpScreen
@@ -23,7 +24,6 @@ from ddptop.tui.screens.live import PauseAsked
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import VIEWS, RunScreen
-from ddptop.tui.source import Refused
 
 from .frames import EVIL, NOW, StillSource, frame
 from .test_app import seen, until

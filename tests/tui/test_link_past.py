@@ -12,7 +12,7 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
-from ddptop.tui.link import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link
+from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.history.past import Past
 from ddptop.tui.model.store import Store

@@ -15,7 +15,7 @@ from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Process, Run
-from ddptop.tui.link import DETAILED, MOST_WATCHED, REST_S, Link
+from ddptop.tui.link.live import DETAILED, MOST_WATCHED, REST_S, Link
 from ddptop.tui.model.history.past import Past
 from ddptop.tui.model.store import Store
 

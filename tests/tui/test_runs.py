@@ -18,7 +18,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.cli import _parser
 from ddptop.tui.control import form, programs, remembered
 from ddptop.tui.control.form import Draft
-from ddptop.tui.fleet import Fleet
+from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.launch import LaunchDialog
 from ddptop.tui.screens.question import Question
@@ -431,7 +431,7 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, keys: tuple[str,
 
 def test_the_remark_is_that_of_the_verdict() -> None:
     """A run that a rank holds back is marked in the list, one that none holds back is not."""
-    from ddptop.tui.fleet import line_of
+    from ddptop.tui.link.fleet import line_of
 
     assert line_of(PICTURES[0]).remark == "rank 2"
     assert line_of(replace(PICTURES[0], verdict=None)).remark == ""

@@ -30,7 +30,7 @@ pytest.importorskip("textual_serve", reason="the extra `serve` is not installed"
 from ddptop.agent.run.rundir import RunDirError  # noqa: E402
 from ddptop.tui import browsertab, serve, unfinished  # noqa: E402
 from ddptop.tui.browser import exactly  # noqa: E402
-from ddptop.tui.source import Refused, Source  # noqa: E402
+from ddptop.tui.link.source import Refused, Source  # noqa: E402
 
 TOKEN = "a-token"
 DECIDED_BY_RANKS = {"pause", "step", "checkpoint", "stop"}

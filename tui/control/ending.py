@@ -26,7 +26,7 @@ from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir
 from ddptop.agent.wire.text import clean
-from ddptop.tui.source import Aim, Consent, ProcessLine, Refused
+from ddptop.tui.link.source import Aim, Consent, ProcessLine, Refused
 
 _SUCCESSION_S: Final = 5.0
 """How long a command waits for a supervisor that is just taking over."""

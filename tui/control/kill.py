@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from ddptop.tui.source import Consent, Refused
+from ddptop.tui.link.source import Consent, Refused
 
 _MOST_LINES: Final = 50
 

@@ -24,10 +24,10 @@ from ddptop.tui.control import form, remembered
 from ddptop.tui.control.launch import Request
 from ddptop.tui.control.programs import Option
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.fleet import Fleet
+from ddptop.tui.link.fleet import Fleet
+from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialog import Dialog
 from ddptop.tui.screens.script import ScriptPicker
-from ddptop.tui.source import Refused
 from ddptop.tui.widgets.field import Field
 
 _SCRIPT: Final = "script", "arguments"

@@ -18,7 +18,7 @@ from textual.widgets import Button, Static
 
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.fleet import RunLine
+from ddptop.tui.link.fleet import RunLine
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialog import Dialog
 

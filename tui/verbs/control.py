@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain
 
 if TYPE_CHECKING:
-    from ddptop.tui.link import Link
+    from ddptop.tui.link.live import Link
 
 MOST_STEPS: Final = 1_000_000
 
@@ -41,8 +41,8 @@ def _steps(text: str) -> int:
 
 def _control(options: argparse.Namespace) -> int:
     from ddptop.tui import view
-    from ddptop.tui.link import Link
-    from ddptop.tui.source import Refused, Unholdable
+    from ddptop.tui.link.live import Link
+    from ddptop.tui.link.source import Refused, Unholdable
 
     directory = chosen(options.run)
     link = Link(directory, view.who("shell"))

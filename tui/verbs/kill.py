@@ -11,7 +11,7 @@ from ddptop.tui.verbs.options import Verbs, chosen, complain, seconds
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run
     from ddptop.tui.control.ending import Endings
-    from ddptop.tui.source import Aim
+    from ddptop.tui.link.source import Aim
 
 
 def add(verbs: Verbs) -> None:

@@ -19,8 +19,8 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
-from ddptop.tui.fleet import Fleet, RunLine, Survey, line_of
-from ddptop.tui.host import HostLoad
+from ddptop.tui.link.fleet import Fleet, RunLine, Survey, line_of
+from ddptop.tui.link.host import HostLoad
 from ddptop.tui.model.frame import Frame
 
 LOOK_S: Final = 1.0

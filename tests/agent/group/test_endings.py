@@ -20,7 +20,7 @@ from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui.control import ending
 from ddptop.tui.control.ending import Endings
-from ddptop.tui.source import Consent, Refused
+from ddptop.tui.link.source import Consent, Refused
 
 Launch = Callable[..., RunDir]
 

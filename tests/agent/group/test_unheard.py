@@ -19,7 +19,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, RunDir, identify
 from ddptop.tui import status
-from ddptop.tui.link import Link
+from ddptop.tui.link.live import Link
 from ddptop.tui.settings import Thresholds
 
 SCRIPT = '''

@@ -7,8 +7,8 @@ from typing import Any
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.source import Refused, Source
 
 
 def nothing(now: float) -> Frame:

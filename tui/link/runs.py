@@ -12,10 +12,10 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control import programs
 from ddptop.tui.control.launch import Request, RequestError, launch
 from ddptop.tui.control.programs import Option
-from ddptop.tui.fleet import RunLine, Survey, line_of
-from ddptop.tui.host import Host
-from ddptop.tui.link import Link
-from ddptop.tui.source import Refused
+from ddptop.tui.link.fleet import RunLine, Survey, line_of
+from ddptop.tui.link.host import Host
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import Refused
 
 BUDGET_S: Final = 0.15
 """Longest work of one look: what is recorded of ended runs is read bit by bit."""

@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from ddptop.tui.control.launch import Request
 from ddptop.tui.control.programs import Option
-from ddptop.tui.host import HostLoad
+from ddptop.tui.link.host import HostLoad
+from ddptop.tui.link.source import Source
 from ddptop.tui.model.frame import ENDED, Frame, Verdict
-from ddptop.tui.source import Source
 
 _HELD_BACK_BY: Final = {
     "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",
