@@ -34,14 +34,14 @@ from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.script import ScriptPicker
 from ddptop.tui.screens.signals import SignalMenu
 from ddptop.tui.settings import SettingsError, path
+from ddptop.tui.views.heatmap.heatmap import Heatmap
+from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.runs.runs import RunList
+from ddptop.tui.views.table.table import RankTable
+from ddptop.tui.views.timeline.timeline import TimelineView
 from ddptop.tui.widgets.field import Choice
-from ddptop.tui.widgets.heatmap import Heatmap
-from ddptop.tui.widgets.panels import PanelGrid
-from ddptop.tui.widgets.place import PlotPlace
-from ddptop.tui.widgets.rankview import RankView
-from ddptop.tui.widgets.runlist import RunList
-from ddptop.tui.widgets.table import RankTable
-from ddptop.tui.widgets.timeline import TimelineView
 
 PLACES: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("everywhere", LiveScreen),

@@ -14,7 +14,7 @@ from ddptop.agent.observer.record import logs
 from ddptop.agent.observer.record.logs import Logs, level
 from ddptop.agent.run.files import sparse
 from ddptop.tui.logs import Tail
-from ddptop.tui.widgets.log import LogFile
+from ddptop.tui.views.screen.log import LogFile
 
 LINES = 20_000
 

@@ -36,11 +36,11 @@ from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.signals import SignalMenu
-from ddptop.tui.widgets.heatmap import Heatmap
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.log import LogView
-from ddptop.tui.widgets.panels import PanelGrid
-from ddptop.tui.widgets.timeline import TimelineView
+from ddptop.tui.views.heatmap.heatmap import Heatmap
+from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.screen.keybar import KeyBar
+from ddptop.tui.views.screen.log import LogView
+from ddptop.tui.views.timeline.timeline import TimelineView
 
 from .frames import NOW, MovingSource, StillSource, frame
 

@@ -31,7 +31,7 @@ def test_an_error_of_its_own_is_one_line_and_a_file(place: str) -> None:
     fault = f"""
 from ddptop.tui.palette import RunCommands
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.widgets.log import LogView
+from ddptop.tui.views.screen.log import LogView
 def fail(*args, **options):
     raise ZeroDivisionError('seeded [/fault]')
 {owner}.{method} = fail

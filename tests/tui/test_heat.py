@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.tui.heat import UNKNOWN, Scale, arrange_bands, reduce_bands, runs, scale_of, shade
+from ddptop.tui.views.heatmap.scale import UNKNOWN, Scale, arrange_bands, reduce_bands, runs, scale_of, shade
 
 SHADES = 16
 

@@ -13,7 +13,7 @@ from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.settings import Settings
-from ddptop.tui.widgets.keybar import AT_THE_END, FIRST, Hint, KeyBar, chosen, hints_of
+from ddptop.tui.views.screen.keybar import AT_THE_END, FIRST, Hint, KeyBar, chosen, hints_of
 
 from .fleets import FleetSource, StillFleet
 from .frames import NOW, StillSource, frame

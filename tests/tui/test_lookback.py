@@ -15,11 +15,11 @@ from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, ink
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.widgets.facts import fact_rows
-from ddptop.tui.widgets.heatmap import Heatmap
-from ddptop.tui.widgets.histories import history_rows, latency_rows
-from ddptop.tui.widgets.rankview import RankView
-from ddptop.tui.widgets.timeline import TimelineView
+from ddptop.tui.views.heatmap.heatmap import Heatmap
+from ddptop.tui.views.rank.facts import fact_rows
+from ddptop.tui.views.rank.histories import history_rows, latency_rows
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.timeline.timeline import TimelineView
 
 from .frames import NOW, StillSource, frame, past_of, rank_frame, recorded, verdict_frame
 from .test_app import seen

@@ -15,7 +15,7 @@ from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.mesh import place_of
 from ddptop.tui.model.store import Store
-from ddptop.tui.widgets.panel import Shape, draw_panel
+from ddptop.tui.views.panels.panel import Shape, draw_panel
 
 from .frames import EVIL, NOW, StillSource, frame, rank_frame
 from .test_app import until

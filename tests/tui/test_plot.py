@@ -22,9 +22,9 @@ from ddptop.tui.screens.metric import MetricPicker
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.widgets.header import header_rows
-from ddptop.tui.widgets.place import PlotPlace
-from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.screen.header import header_rows
 
 from .frames import EVIL, NOW, StillSource, frame, past_of, rank_frame, recorded
 from .test_app import dashboard, rests, seen, until

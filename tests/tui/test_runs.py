@@ -26,8 +26,8 @@ from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.screens.script import ScriptPicker
 from ddptop.tui.verbs import options, watching
+from ddptop.tui.views.runs.runs import RunList
 from ddptop.tui.widgets.field import Field
-from ddptop.tui.widgets.runlist import RunList
 
 from .fleets import OPTIONS, PICTURES, FleetSource, StillFleet
 from .frames import EVIL, NOW, frame

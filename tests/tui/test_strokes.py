@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ddptop.agent import wire
-from ddptop.tui import strokes
-from ddptop.tui.lens import FEWEST, SMOOTHINGS, Lens
 from ddptop.tui.model.history.by_step import History
 from ddptop.tui.model.history.series import Series
-from ddptop.tui.sketch import Look, sketch, span_of
+from ddptop.tui.views.plot import curves
+from ddptop.tui.views.plot.contents import Look, sketch, span_of
+from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Lens
 
 
 def series(values: list[float], first: int = 1) -> Series:
@@ -24,9 +24,9 @@ def series(values: list[float], first: int = 1) -> Series:
     return Series(steps, steps * 0.1, array, array, array, (~np.isnan(array)).astype(float))
 
 
-def columns(values: list[float], first: int, last: int, stride: int) -> strokes.Columns:
+def columns(values: list[float], first: int, last: int, stride: int) -> curves.Columns:
     """Return the columns of one rank that has these values."""
-    return strokes.columns([0], np.zeros(len(values), np.int64), series(values), first, last, stride)
+    return curves.columns([0], np.zeros(len(values), np.int64), series(values), first, last, stride)
 
 
 def test_columns_hold_what_their_steps_hold() -> None:
@@ -37,7 +37,7 @@ def test_columns_hold_what_their_steps_hold() -> None:
         values = [math.nan if rng.random() < 0.2 else rng.uniform(-5, 5) for _ in range(count)]
         first = rng.randrange(1, count)
         last = rng.randrange(first, count + 1)
-        stride = strokes.stride_of(first, last, rng.randrange(1, 100))
+        stride = curves.stride_of(first, last, rng.randrange(1, 100))
         drawn = columns(values, first, last, stride)
         groups: dict[int, list[float]] = {}
         for step in range(first, last + 1):
@@ -55,8 +55,8 @@ def test_columns_hold_what_their_steps_hold() -> None:
 def test_columns_stay_as_they_are_when_steps_come() -> None:
     """A plot of a moving run does not shimmer: all whole columns but the last are the same a step later."""
     values = [math.sin(step) for step in range(1000)]
-    before = columns(values[:900], 1, 900, strokes.stride_of(1, 900, 70))
-    after = columns(values[:905], 1, 905, strokes.stride_of(1, 905, 70))
+    before = columns(values[:900], 1, 900, curves.stride_of(1, 900, 70))
+    after = columns(values[:905], 1, 905, curves.stride_of(1, 905, 70))
     assert np.array_equal(before.mean[0, :-1], after.mean[0, : before.mean.shape[1] - 1])
 
 
@@ -66,7 +66,7 @@ def test_the_band_holds_all_ranks() -> None:
     values = rng.normal(size=(9, 40))
     values[3] = np.nan
     values[:, 7] = np.nan
-    low, median, high = strokes.band(strokes.Columns(np.arange(40.0), values, values, values - 1, values + 1))
+    low, median, high = curves.band(curves.Columns(np.arange(40.0), values, values, values - 1, values + 1))
     known = np.delete(np.delete(values, 3, axis=0), 7, axis=1)
     assert np.delete(median, 7) == pytest.approx(np.median(known, axis=0))
     assert np.delete(low, 7) == pytest.approx(known.min(axis=0) - 1)
@@ -78,10 +78,10 @@ def test_smoothing_is_unbiased_and_keeps_gaps() -> None:
     """A constant stays itself from the first column on; unknown and broken columns stay what they are."""
     values = np.array([2.0, 2.0, np.nan, 2.0, np.inf, 2.0])
     for smoothing in SMOOTHINGS:
-        assert np.array_equal(np.isfinite(strokes.smoothed(values, smoothing)), np.isfinite(values))
-        assert strokes.smoothed(values, smoothing)[np.isfinite(values)] == pytest.approx(2.0)
+        assert np.array_equal(np.isfinite(curves.smoothed(values, smoothing)), np.isfinite(values))
+        assert curves.smoothed(values, smoothing)[np.isfinite(values)] == pytest.approx(2.0)
     noise = np.random.default_rng(1).normal(size=400)
-    spread = [strokes.smoothed(noise, smoothing)[100:].std() for smoothing in SMOOTHINGS]
+    spread = [curves.smoothed(noise, smoothing)[100:].std() for smoothing in SMOOTHINGS]
     assert spread == sorted(spread, reverse=True)
     assert spread[2] < 0.4 * spread[0]
 
@@ -94,14 +94,14 @@ def test_ticks_are_few_apart_and_short(seed: int) -> None:
         low = rng.uniform(-1, 1) * 10 ** rng.uniform(-6, 14)
         high = low + 10 ** rng.uniform(math.log10(abs(low)) - 1.5, 15)
         room = rng.randrange(2, 12)
-        ticks = strokes.nice_ticks(low, high, room)
+        ticks = curves.nice_ticks(low, high, room)
         assert len(ticks) <= room
         assert all(low <= tick <= high for tick in ticks)
-        labels = strokes.tick_labels(ticks)
+        labels = curves.tick_labels(ticks)
         assert len(set(labels)) == len(ticks), (ticks, labels)
-        assert all(len(label) <= strokes.LABEL for label in labels), labels
+        assert all(len(label) <= curves.LABEL for label in labels), labels
         exponents = sorted(rng.uniform(-12, 12) for _ in range(2))
-        powers = strokes.decades(*exponents, room)
+        powers = curves.decades(*exponents, room)
         assert len(powers) <= room
         assert all(exponents[0] <= power <= exponents[1] for power in powers)
 

@@ -11,12 +11,12 @@ from textual.pilot import Pilot
 
 from ddptop.agent.wire.text import clean
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.columns import columns_of, fitting
 from ddptop.tui.model.frame import STATES, Frame, Verdict
 from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.widgets.table import RankTable
+from ddptop.tui.views.table.columns import columns_of, fitting
+from ddptop.tui.views.table.table import RankTable
 
 from .frames import EVIL, NOW, StillSource, frame, rank_frame
 

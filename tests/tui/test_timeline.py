@@ -9,8 +9,8 @@ from ddptop.agent.wire import Collective, Step
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, ink
-from ddptop.tui.timeline import Timeline, lay_phases, timeline
-from ddptop.tui.widgets import timerows
+from ddptop.tui.views.timeline import lines
+from ddptop.tui.views.timeline.spans import Timeline, lay_phases, timeline
 
 INK = ink(DARK.name)
 
@@ -107,7 +107,7 @@ def test_several_clocks_are_not_compared() -> None:
     assert [lane.begin for lane in line.lanes] == [0, 0]
     assert {bar.last for lane in line.lanes for bar in lane.bars} == {None}
     assert line.latest() is None
-    assert "several clocks" in text_of(timerows.legend(line, 100, INK))
+    assert "several clocks" in text_of(lines.legend(line, 100, INK))
 
 
 def text_of(row) -> str:
@@ -117,24 +117,24 @@ def text_of(row) -> str:
 def test_the_signs_stand_where_the_collective_was() -> None:
     """One cell for each ns: waiting, transfer, the last to come, and the mark of an estimate."""
     line = laid(one_clock=True)
-    early, late = (text_of(timerows.calls(lane, line.length, line.length, INK)) for lane in line.lanes)
-    assert early[50:60] == timerows.WAITS * 10
+    early, late = (text_of(lines.calls(lane, line.length, line.length, INK)) for lane in line.lanes)
+    assert early[50:60] == lines.WAITS * 10
     assert early[80] == "~"
-    assert early[81:100] == timerows.MOVES * 19
+    assert early[81:100] == lines.MOVES * 19
     assert early[100:].strip() == ""
-    assert late.index(timerows.LAST) == 80
-    assert timerows.LAST not in early
+    assert late.index(lines.LAST) == 80
+    assert lines.LAST not in early
 
 
 def test_what_is_not_known_is_said_in_the_details() -> None:
     """A send has no last one, a call without an end no length, a rank without a record no lane."""
     line = laid(one_clock=True)
-    rows = [text_of(row) for row in timerows.details(line, line.lane(0), 0, 6, 120, INK)]
+    rows = [text_of(row) for row in lines.details(line, line.lane(0), 0, 6, 120, INK)]
     assert "rank 1 by 0.0 ms after the first" in rows[1]
     assert "not to be split" in rows[2]
-    assert "no record" in text_of(timerows.details(line, line.lane(5), 5, 6, 120, INK)[0])
+    assert "no record" in text_of(lines.details(line, line.lane(5), 5, 6, 120, INK)[0])
     unseen = timeline(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, 1, one_clock=True)
-    assert "–" in text_of(timerows.details(unseen, unseen.lane(0), 0, 6, 120, INK)[1])
+    assert "–" in text_of(lines.details(unseen, unseen.lane(0), 0, 6, 120, INK)[1])
 
 
 def test_rows_stay_in_their_cells() -> None:
@@ -146,19 +146,19 @@ def test_rows_stay_in_their_cells() -> None:
     for width in (1, 5, 20, 80, 300):
         lane = line.lanes[0]
         for row in (
-            timerows.phases(lane, line.length, width, INK),
-            timerows.calls(lane, line.length, width, INK),
-            timerows.axis(line.length, width, 0, INK),
+            lines.phases(lane, line.length, width, INK),
+            lines.calls(lane, line.length, width, INK),
+            lines.axis(line.length, width, 0, INK),
         ):
             assert width_of(row) <= width
-        assert "\x1b" not in "".join(map(text_of, timerows.details(line, lane, 0, 4, width, INK)))
-    assert len(timerows.details(line, line.lanes[0], 0, 4, 80, INK)) == 4
+        assert "\x1b" not in "".join(map(text_of, lines.details(line, lane, 0, 4, width, INK)))
+    assert len(lines.details(line, line.lanes[0], 0, 4, 80, INK)) == 4
 
 
 def test_ticks_are_even_and_few() -> None:
     """From zero to the end of the axis, at steps of 1, 2 or 5."""
     for length in (0.0, 0.003, 0.7, 12.3, 102.0, 8_000.0, 1e7):
-        found = timerows.ticks(length, 8)
+        found = lines.ticks(length, 8)
         assert found[0] == 0.0
         assert len(found) <= 10
         assert found[-1] <= length

@@ -14,11 +14,11 @@ from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS, ink
 from ddptop.tui.model.frame import STATES, RankFrame
-from ddptop.tui.widgets.facts import fact_rows
-from ddptop.tui.widgets.header import header_rows
-from ddptop.tui.widgets.log import LogFile
-from ddptop.tui.widgets.panel import Shape, draw_panel
-from ddptop.tui.widgets.panels import arrange
+from ddptop.tui.views.panels.panel import Shape, draw_panel
+from ddptop.tui.views.panels.panels import arrange
+from ddptop.tui.views.rank.facts import fact_rows
+from ddptop.tui.views.screen.header import header_rows
+from ddptop.tui.views.screen.log import LogFile
 
 from .frames import EVIL, frame, rank_frame, verdict_frame
 

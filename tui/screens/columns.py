@@ -13,9 +13,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import OptionList
 
-from ddptop.tui.columns import Column
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.views.table.columns import Column
 
 
 class ColumnsDialog(Dialog[frozenset[str]]):

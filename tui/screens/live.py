@@ -14,8 +14,8 @@ from textual.widgets import Input
 
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.screens.transient import Transient
-from ddptop.tui.widgets.header import Header
-from ddptop.tui.widgets.runlist import RunList
+from ddptop.tui.views.runs.runs import RunList
+from ddptop.tui.views.screen.header import Header
 
 COUNT_S: Final = 0.7
 """A digit that is not followed within this by another or by `.` was meant for a view."""

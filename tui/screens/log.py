@@ -16,8 +16,8 @@ from ddptop.tui.drawing.lines import Page, Row, spread
 from ddptop.tui.drawing.theme import MARKS
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.log import LogView
+from ddptop.tui.views.screen.keybar import KeyBar
+from ddptop.tui.views.screen.log import LogView
 
 
 class LogScreen(LiveScreen):

@@ -10,9 +10,9 @@ from textual.binding import Binding, BindingType
 
 from ddptop.tui.drawing.lines import Page, Row
 from ddptop.tui.screens.plotted import PlottedScreen
-from ddptop.tui.widgets.header import Header
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.place import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.screen.header import Header
+from ddptop.tui.views.screen.keybar import KeyBar
 
 _HINTS: Final = frozenset(
     (

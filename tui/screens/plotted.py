@@ -16,11 +16,11 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import offered
 from ddptop.tui.screens.live import Asked, LiveScreen
 from ddptop.tui.screens.metric import MetricPicker
-from ddptop.tui.widgets.place import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlace
 
 if TYPE_CHECKING:
-    from ddptop.tui.sketch import Look
-    from ddptop.tui.widgets.plot import Plot
+    from ddptop.tui.views.plot.contents import Look
+    from ddptop.tui.views.plot.plot import Plot
 
 _ON_THE_PLOT = frozenset(("zoom", "scroll", "log", "smooth", "cross", "metric"))
 

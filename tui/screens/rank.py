@@ -13,12 +13,12 @@ from ddptop.tui.drawing.lines import Page
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.screens.plotted import PlottedScreen
-from ddptop.tui.widgets.facts import fact_rows
-from ddptop.tui.widgets.header import Header
-from ddptop.tui.widgets.histories import history_rows
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.log import LogView
-from ddptop.tui.widgets.place import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.rank.facts import fact_rows
+from ddptop.tui.views.rank.histories import history_rows
+from ddptop.tui.views.screen.header import Header
+from ddptop.tui.views.screen.keybar import KeyBar
+from ddptop.tui.views.screen.log import LogView
 
 _GROUP: Final = Binding.Group("Rank", compact=True)
 

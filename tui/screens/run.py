@@ -16,16 +16,16 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked
 from ddptop.tui.screens.plotted import PlottedScreen
-from ddptop.tui.widgets.events import EventList
-from ddptop.tui.widgets.header import Header
-from ddptop.tui.widgets.heatmap import Heatmap
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.log import LogView
-from ddptop.tui.widgets.panels import PanelGrid
-from ddptop.tui.widgets.place import PlotPlace
-from ddptop.tui.widgets.rankview import RankView
-from ddptop.tui.widgets.table import RankTable
-from ddptop.tui.widgets.timeline import TimelineView
+from ddptop.tui.views.heatmap.heatmap import Heatmap
+from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.screen.events import EventList
+from ddptop.tui.views.screen.header import Header
+from ddptop.tui.views.screen.keybar import KeyBar
+from ddptop.tui.views.screen.log import LogView
+from ddptop.tui.views.table.table import RankTable
+from ddptop.tui.views.timeline.timeline import TimelineView
 
 
 class RankAsked(Asked):

@@ -7,8 +7,8 @@ from textual.screen import Screen
 
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.runlist import RunList
+from ddptop.tui.views.runs.runs import RunList
+from ddptop.tui.views.screen.keybar import KeyBar
 
 
 class RunsScreen(Screen[None]):

@@ -11,7 +11,7 @@ from rich.style import Style
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread
 from ddptop.tui.drawing.theme import LETTERS, Ink
-from ddptop.tui.timeline import Bar, Lane, Timeline
+from ddptop.tui.views.timeline.spans import Bar, Lane, Timeline
 
 WAITS: Final = "░"
 MOVES: Final = "━"

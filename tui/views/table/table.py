@@ -17,12 +17,12 @@ from textual.message import Message
 from textual.strip import Strip
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 
 _SORT_S: Final = 1.0
 """Lines change places no more often than this: what moves all the time cannot be read."""

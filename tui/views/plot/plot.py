@@ -23,12 +23,12 @@ from textual_plot import HiResMode, PlotWidget
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import Ink, ink
-from ddptop.tui.lens import Lens
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import CUSTOM, metric_named
-from ddptop.tui.sketch import Line, Look, Sketch, sketch, span_of
-from ddptop.tui.strokes import LABEL
-from ddptop.tui.widgets.axes import Powers, Steps, Values
+from ddptop.tui.views.plot.contents import Line, Look, Sketch, sketch, span_of
+from ddptop.tui.views.plot.curves import LABEL
+from ddptop.tui.views.plot.ticks import Powers, Steps, Values
+from ddptop.tui.views.plot.window import Lens
 
 _PERIOD_S: Final = 1.0
 """A curve need not move faster."""

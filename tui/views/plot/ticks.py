@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual_plot.axis_formatter import AxisFormatter
 
-from ddptop.tui.strokes import decades, nice_ticks, tick_labels
+from ddptop.tui.views.plot.curves import decades, nice_ticks, tick_labels
 
 
 class Values(AxisFormatter):

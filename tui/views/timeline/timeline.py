@@ -19,9 +19,9 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row
 from ddptop.tui.model.frame import ENDED, Frame
-from ddptop.tui.timeline import Timeline, timeline
-from ddptop.tui.widgets import timerows
-from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.timeline import lines
+from ddptop.tui.views.timeline.spans import Timeline, timeline
 
 FOLLOW_S: Final = 1.0
 """The step that is shown changes at most so often while the newest is followed."""
@@ -62,7 +62,7 @@ class TimelineView(RankView):
         self.follows = True
         self._due = 0.0
         self._line: Timeline | None = None
-        self._place = timerows.Place(0, 0, True)
+        self._place = lines.Place(0, 0, True)
         self._top = 0
         """The first rank in sight, as an index."""
         self._drawn: list[Strip] = []
@@ -111,7 +111,7 @@ class TimelineView(RankView):
         if past is None or number is None:
             return
         back = sum(1 for each in numbers if each > number)
-        place = timerows.Place(0 if self.follows else back, len(numbers), self.follows)
+        place = lines.Place(0 if self.follows else back, len(numbers), self.follows)
         records = past.steps.of(number)
         if self._line is None or self._line.number != number or len(self._line.lanes) != len(records):
             hosts = {found.host for rank in records if (found := self.frame.rank(rank)) is not None and found.host}
@@ -214,8 +214,8 @@ class TimelineView(RankView):
         keys = keys_of(self)
         turning = f"{keys['timeline.back']} {keys['timeline.on']}"
         rows = [
-            timerows.title(line, self._place, len(ranks), width, ink, turning),
-            timerows.axis(line.length, room, before, ink),
+            lines.title(line, self._place, len(ranks), width, ink, turning),
+            lines.axis(line.length, room, before, ink),
         ]
         for rank in ranks[self._top : self._top + fitting]:
             mark = "▸" if rank == self.chosen else " "
@@ -225,11 +225,11 @@ class TimelineView(RankView):
             if lane is None:
                 rows += [[label, Segment("no record of this step", ink["label"])], []]
                 continue
-            rows.append([label, *timerows.phases(lane, line.length, room, ink)])
-            rows.append([Segment(" " * before), *timerows.calls(lane, line.length, room, ink)])
-        rows.append(timerows.legend(line, width, ink))
+            rows.append([label, *lines.phases(lane, line.length, room, ink)])
+            rows.append([Segment(" " * before), *lines.calls(lane, line.length, room, ink)])
+        rows.append(lines.legend(line, width, ink))
         left = min(_DETAILS, height - len(rows))
-        return rows + timerows.details(line, line.lane(self.chosen), self.chosen, left, width, ink)
+        return rows + lines.details(line, line.lane(self.chosen), self.chosen, left, width, ink)
 
     def render_line(self, y: int) -> Strip:
         """Return one line."""

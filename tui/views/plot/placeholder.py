@@ -15,8 +15,8 @@ from textual.message import Message
 from ddptop.tui.model.frame import Frame
 
 if TYPE_CHECKING:
-    from ddptop.tui.sketch import Look
-    from ddptop.tui.widgets.plot import Plot
+    from ddptop.tui.views.plot.contents import Look
+    from ddptop.tui.views.plot.plot import Plot
 
 _FAR: Final = 10
 """Columns that the crosshair jumps."""
@@ -51,8 +51,8 @@ class PlotPlace(Container):
 
     def make(self, look: Look | None) -> Plot:
         """Make the plot, with a look of its own where none is given."""
-        from ddptop.tui.sketch import Look
-        from ddptop.tui.widgets.plot import Plot
+        from ddptop.tui.views.plot.contents import Look
+        from ddptop.tui.views.plot.plot import Plot
 
         self.plot = Plot(look or Look())
         self.mount(self.plot)

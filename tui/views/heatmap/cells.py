@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from ddptop.tui import heat
 from ddptop.tui.model.history.by_time import Array, Tracks
+from ddptop.tui.views.heatmap import scale
 
 
 class HeatPicture:
@@ -33,14 +33,14 @@ class HeatPicture:
         self._level = level
         self._last = last
         self.columns = min(columns, tracks.columns)
-        self.bands = heat.arrange_bands(tracks.world, lines, halves=halves)
+        self.bands = scale.arrange_bands(tracks.world, lines, halves=halves)
         self._values = tracks.window(metric, level, last, self.columns)
-        rows = heat.reduce_bands(self._values, self.bands.group)
-        self.scale: heat.Scale | None = heat.scale_of(self._values, None if previous is None else previous.scale)
-        self._shades = heat.shade(rows, self.scale, shades)
+        rows = scale.reduce_bands(self._values, self.bands.group)
+        self.scale: scale.Scale | None = scale.scale_of(self._values, None if previous is None else previous.scale)
+        self._shades = scale.shade(rows, self.scale, shades)
         self._none = np.zeros(self.columns, np.uint8)
 
-    def _halves(self, line: int) -> tuple[heat.Shades, heat.Shades]:
+    def _halves(self, line: int) -> tuple[scale.Shades, scale.Shades]:
         upper, lower = self.bands.of_line(line)
         return self._shades[upper], self._none if lower is None else self._shades[lower]
 
@@ -51,7 +51,7 @@ class HeatPicture:
 
     def runs(self, line: int) -> list[tuple[int, int, int]]:
         """Return length, upper and lower shade of the runs of equal cells in a line."""
-        return heat.runs(*self._halves(line))
+        return scale.runs(*self._halves(line))
 
     def _column(self, bucket: int) -> int | None:
         column = bucket - self._last + self.columns - 1

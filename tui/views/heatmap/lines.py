@@ -14,7 +14,7 @@ from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
 
 if TYPE_CHECKING:
-    from ddptop.tui.heatpicture import HeatPicture
+    from ddptop.tui.views.heatmap.cells import HeatPicture
 
 ABOVE: Final = 1
 BELOW: Final = 3

@@ -13,8 +13,8 @@ from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Row
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
-from ddptop.tui.widgets.histories import latency_rows
-from ddptop.tui.widgets.panel import load_of, mark_of
+from ddptop.tui.views.panels.panel import load_of, mark_of
+from ddptop.tui.views.rank.histories import latency_rows
 
 _LABEL = 13
 

@@ -14,8 +14,8 @@ from textual.strip import Strip
 
 from ddptop.tui.drawing.lines import Row
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.widgets.panel import MAX_HEIGHT, MIN_HEIGHT, MIN_WIDTH, Shape, draw_panel
-from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.views.panels.panel import MAX_HEIGHT, MIN_HEIGHT, MIN_WIDTH, Shape, draw_panel
+from ddptop.tui.views.ranks import RankView
 
 
 def arrange(ranks: int, width: int, lines: int) -> tuple[int, int, int]:

@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.tui import strokes
 from ddptop.tui.drawing.theme import RANK_HUES
-from ddptop.tui.lens import Lens
 from ddptop.tui.model.history.by_step import History
 from ddptop.tui.model.history.series import Floats
 from ddptop.tui.model.metrics import Metric, metric_named
+from ddptop.tui.views.plot import curves
+from ddptop.tui.views.plot.window import Lens
 
 _SCALES: Final = {
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB")),
@@ -111,8 +111,8 @@ def sketch(
         None where there is nothing to draw: no two columns, or the metric is not known.
     """
     first, last = look.lens.window(*run)
-    stride = strokes.stride_of(first, last, width)
-    drawn = strokes.columns(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
+    stride = curves.stride_of(first, last, width)
+    drawn = curves.columns(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
     if drawn.mean.shape[1] < 2 or np.isnan(drawn.mean).all():
         return None
     metric = metric_named(look.metric)
@@ -129,7 +129,7 @@ def sketch(
         at=np.fmax.reduce(drawn.at, axis=0),
         lines=lines,
         broken=drawn.steps[np.isinf(drawn.high).any(axis=0)],
-        limits=strokes.limits(together),
+        limits=curves.limits(together),
         log=look.lens.log,
         hidden=look.lens.log and bool(np.any(values[~np.isnan(values)] <= 0)),
     )
@@ -145,29 +145,29 @@ def span_of(history: History, ranks: Sequence[int], upto: int | None) -> tuple[i
     return (first, last) if first <= last else None
 
 
-def _lines(drawn: strokes.Columns, ranks: Sequence[int], chosen: int | None, smoothing: str) -> tuple[Line, ...]:
+def _lines(drawn: curves.Columns, ranks: Sequence[int], chosen: int | None, smoothing: str) -> tuple[Line, ...]:
     if len(ranks) == 1:
         hue = _hue(ranks[0])
-        whole = Line(str(ranks[0]), hue, strokes.smoothed(drawn.mean[0], smoothing))
+        whole = Line(str(ranks[0]), hue, curves.smoothed(drawn.mean[0], smoothing))
         if smoothing == "off" and np.array_equal(drawn.low, drawn.high, equal_nan=True):
             return (whole,)
         edges = (Line("min", "faint", drawn.low[0], True), Line("max", "faint", drawn.high[0], True))
         return (*edges, whole)
     if len(ranks) <= RANK_HUES:
         lines = [
-            Line(str(rank), _hue(rank), strokes.smoothed(values, smoothing), rank != chosen and chosen in ranks)
+            Line(str(rank), _hue(rank), curves.smoothed(values, smoothing), rank != chosen and chosen in ranks)
             for rank, values in zip(ranks, drawn.mean, strict=True)
         ]
         return tuple(sorted(lines, key=lambda line: line.name == str(chosen)))
-    low, median, high = strokes.band(drawn)
+    low, median, high = curves.band(drawn)
     band = (
         Line("min", "faint", low, True),
         Line("max", "faint", high, True),
-        Line("median", "gauge", strokes.smoothed(median, smoothing)),
+        Line("median", "gauge", curves.smoothed(median, smoothing)),
     )
     if chosen is None or chosen not in ranks:
         return band
-    mine = strokes.smoothed(drawn.mean[list(ranks).index(chosen)], smoothing)
+    mine = curves.smoothed(drawn.mean[list(ranks).index(chosen)], smoothing)
     return (*band, Line(str(chosen), "rank-chosen", mine))
 
 

@@ -19,11 +19,11 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import SHADE_SIGNS, SHADES
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
-from ddptop.tui.widgets.heatrows import ABOVE, BELOW, Sight, gutter, heat_row, marks
-from ddptop.tui.widgets.rankview import RankView
+from ddptop.tui.views.heatmap.lines import ABOVE, BELOW, Sight, gutter, heat_row, marks
+from ddptop.tui.views.ranks import RankView
 
 if TYPE_CHECKING:
-    from ddptop.tui.heatpicture import HeatPicture
+    from ddptop.tui.views.heatmap.cells import HeatPicture
 
 _PER_RANK: Final = 4
 """Lines that a rank takes at most."""
@@ -134,7 +134,7 @@ class Heatmap(RankView):
         if not self.size or frame.past is None:
             self.refresh()
             return
-        from ddptop.tui.heatpicture import HeatPicture
+        from ddptop.tui.views.heatmap.cells import HeatPicture
 
         self._picture = HeatPicture(
             frame.past.tracks, self.metric, self.level, self._edge, self._width, self._lines,
