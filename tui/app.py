@@ -45,8 +45,18 @@ from ddptop.tui.link.source import Refused, Source, Unholdable
 from ddptop.tui.link.source import read_only as only_to_look
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.palette import Palette, RunCommands
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.question import (
+    ANEW,
+    FREEZE,
+    RESUME,
+    SAVE_AND_STOP,
+    STOP,
+    about_freeze,
+    about_restart,
+    about_stop,
+)
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import (
     CheckpointAsked,
     KeepAsked,
@@ -61,20 +71,10 @@ from ddptop.tui.screens.live import (
 )
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
-from ddptop.tui.screens.plotted import PlotAsked
-from ddptop.tui.screens.question import (
-    ANEW,
-    FREEZE,
-    RESUME,
-    SAVE_AND_STOP,
-    STOP,
-    about_freeze,
-    about_restart,
-    about_stop,
-)
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RankAsked, RunScreen
 from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.screens.with_plot import PlotAsked
 from ddptop.tui.settings import Settings
 
 POLL_HZ: Final = 20

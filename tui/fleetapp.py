@@ -17,9 +17,9 @@ from ddptop.tui.control.kill import Killing
 from ddptop.tui.link.fleet import Fleet, RunLine, Survey
 from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.launch import LaunchDialog
-from ddptop.tui.screens.question import ANEW, RESUME, SAVE_AND_STOP, STOP, about_restart, about_stop
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.launch import LaunchDialog
+from ddptop.tui.screens.dialogs.question import ANEW, RESUME, SAVE_AND_STOP, STOP, about_restart, about_stop
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.views.runs.runs import RunList

@@ -18,21 +18,22 @@ from textual.dom import DOMNode
 from textual.keys import Keys, format_key
 from textual.screen import Screen
 
-from ddptop.tui.screens.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.field import Choice
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.launch import LaunchDialog
+from ddptop.tui.screens.dialogs.metric import MetricPicker
+from ddptop.tui.screens.dialogs.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.question import Question
+from ddptop.tui.screens.dialogs.script import ScriptPicker
+from ddptop.tui.screens.dialogs.signals import SignalMenu
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.launch import LaunchDialog
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
-from ddptop.tui.screens.metric import MetricPicker
 from ddptop.tui.screens.plot import PlotScreen
-from ddptop.tui.screens.plotted import PlottedScreen
-from ddptop.tui.screens.processes import ProcessMenu
-from ddptop.tui.screens.question import Question
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.screens.script import ScriptPicker
-from ddptop.tui.screens.signals import SignalMenu
+from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.settings import SettingsError, path
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
@@ -41,7 +42,6 @@ from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs.runs import RunList
 from ddptop.tui.views.table.table import RankTable
 from ddptop.tui.views.timeline.timeline import TimelineView
-from ddptop.tui.widgets.field import Choice
 
 PLACES: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("everywhere", LiveScreen),

@@ -12,8 +12,8 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.style import Style
 
+from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.transient import Transient
 
 FIRST_RANKS: Final = 8
 """Ranks that are offered before anything is typed."""

@@ -16,12 +16,12 @@ from textual.pilot import Pilot
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.link.source import Consent, Refused
-from ddptop.tui.screens.columns import ColumnsDialog
-from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.screens.dialogs.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.dialog import Dialog
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.question import Question
+from ddptop.tui.screens.dialogs.signals import SignalMenu
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.question import Question
-from ddptop.tui.screens.signals import SignalMenu
 
 from .frames import NOW, StillSource, frame
 

@@ -17,7 +17,7 @@ from ddptop.tui.link.home import Home
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.launch import LaunchDialog
+from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.verbs import options

@@ -18,8 +18,8 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import STATES, EventLine, Verdict
 from ddptop.tui.palette import Palette
+from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.kill import KillDialog
 from ddptop.tui.screens.live import PauseAsked
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen

@@ -19,15 +19,15 @@ from ddptop.tui.cli import _parser
 from ddptop.tui.control import form, programs, remembered
 from ddptop.tui.control.form import Draft
 from ddptop.tui.link.fleet import Fleet
-from ddptop.tui.screens.kill import KillDialog
-from ddptop.tui.screens.launch import LaunchDialog
-from ddptop.tui.screens.question import Question
+from ddptop.tui.screens.dialogs.field import Field
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.launch import LaunchDialog
+from ddptop.tui.screens.dialogs.question import Question
+from ddptop.tui.screens.dialogs.script import ScriptPicker
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.screens.script import ScriptPicker
 from ddptop.tui.verbs import options, watching
 from ddptop.tui.views.runs.runs import RunList
-from ddptop.tui.widgets.field import Field
 
 from .fleets import OPTIONS, PICTURES, FleetSource, StillFleet
 from .frames import EVIL, NOW, frame

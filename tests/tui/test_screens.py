@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.kill import KillDialog
+from ddptop.tui.screens.dialogs.kill import KillDialog
 
 from .frames import NOW, StillSource, frame, rank_frame, verdict_frame
 

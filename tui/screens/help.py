@@ -16,7 +16,7 @@ from ddptop.tui.drawing.lines import Page, Row
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.drawing.units import DASH
 from ddptop.tui.model.frame import STATES
-from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.screens.dialogs.dialog import Dialog
 
 _STATE_WORDS = {
     "starting": "on its way to the first step",

@@ -13,7 +13,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from ddptop.tui.model.frame import ENDED, Frame
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs.runs import RunList
 from ddptop.tui.views.screen.header import Header
 

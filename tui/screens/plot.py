@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from ddptop.tui.drawing.lines import Page, Row
-from ddptop.tui.screens.plotted import PlottedScreen
+from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.views.plot.placeholder import PlotPlace
 from ddptop.tui.views.screen.header import Header
 from ddptop.tui.views.screen.keybar import KeyBar

@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from ddptop.tui.drawing.lines import Page
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS
-from ddptop.tui.screens.plotted import PlottedScreen
+from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.views.plot.placeholder import PlotPlace
 from ddptop.tui.views.rank.facts import fact_rows
 from ddptop.tui.views.rank.histories import history_rows

@@ -13,9 +13,9 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked
-from ddptop.tui.screens.plotted import PlottedScreen
+from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlace

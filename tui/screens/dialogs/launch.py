@@ -26,9 +26,9 @@ from ddptop.tui.control.programs import Option
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Refused
-from ddptop.tui.screens.dialog import Dialog
-from ddptop.tui.screens.script import ScriptPicker
-from ddptop.tui.widgets.field import Field
+from ddptop.tui.screens.dialogs.dialog import Dialog
+from ddptop.tui.screens.dialogs.field import Field
+from ddptop.tui.screens.dialogs.script import ScriptPicker
 
 _SCRIPT: Final = "script", "arguments"
 """Fields that are asked of a script alone."""

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import ProcessLine, Refused, Source
-from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.screens.dialogs.dialog import Dialog
 
 _EVERY_S = 2.0
 

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import OptionList
 
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.views.table.columns import Column
 
 

@@ -17,7 +17,7 @@ from textual.widgets import DirectoryTree, Static
 
 from ddptop.agent.wire.text import clean
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.screens.dialogs.dialog import Dialog
 
 
 class Scripts(DirectoryTree):

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 from ddptop.tui.control import signals
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.screens.dialogs.dialog import Dialog
 
 
 class SignalMenu(Dialog["int | None"]):

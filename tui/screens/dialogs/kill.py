@@ -22,10 +22,10 @@ from ddptop.tui.control.kill import Killing
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Aim, ProcessLine, Refused, Source
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.dialog import Dialog
-from ddptop.tui.screens.processes import ProcessMenu
-from ddptop.tui.screens.question import marking
-from ddptop.tui.screens.signals import SignalMenu
+from ddptop.tui.screens.dialogs.dialog import Dialog
+from ddptop.tui.screens.dialogs.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.question import marking
+from ddptop.tui.screens.dialogs.signals import SignalMenu
 
 _LOOK_S = 0.1
 _LINES = 8

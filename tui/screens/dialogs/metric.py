@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.model.metrics import CUSTOM, Metric
-from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.screens.dialogs.dialog import Dialog
 
 
 class MetricPicker(Dialog[str | None]):

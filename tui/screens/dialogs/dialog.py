@@ -18,7 +18,7 @@ from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.strip import Strip
 from textual.widget import _RenderCache
 
-from ddptop.tui.screens.transient import Transient
+from ddptop.tui.screens.dialogs.transient import Transient
 
 _MOST_STYLES = 4096
 

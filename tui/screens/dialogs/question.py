@@ -20,7 +20,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.dialog import Dialog
+from ddptop.tui.screens.dialogs.dialog import Dialog
 
 SAVE_AND_STOP: Final = "save"
 STOP: Final = "stop"
