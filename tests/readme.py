@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddptop.tui.app import DdptopApp
-from ddptop.tui.keymap import key_table
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.keymap import key_table
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

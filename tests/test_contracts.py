@@ -26,7 +26,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import ddptop.trainers", {"torch", "textual"}),
         ("import ddptop.tui.cli", {"torch", "textual", "zmq", "msgspec", "psutil"}),
         ("import ddptop.tui.link.live, ddptop.tui.control.launch, ddptop.tui.status", {"torch", "textual"}),
-        ("import ddptop.tui.app, ddptop.tui.view", {"torch"}),
+        ("import ddptop.tui.app.app, ddptop.tui.view", {"torch"}),
     ],
 )
 def test_a_room_loads_only_what_it_may(statement, forbidden):

@@ -40,7 +40,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
         # The ranks tell of their past while the dashboard, which takes half a second, is imported.
         source.poll()
 
-    from ddptop.tui.app import run_dashboard
+    from ddptop.tui.app.app import run_dashboard
     from ddptop.tui.link.runs import Runs
 
     # Closes the source when it ends; the picture it had is still there.
@@ -83,12 +83,12 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
 
 def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
     """Write a picture of the dashboard into a file; return the exit code."""
-    from ddptop.tui import picture
-    from ddptop.tui.app import FAILED
+    from ddptop.tui.app import snapshot
+    from ddptop.tui.app.app import FAILED
 
     link = Link(directory, who("shell"), settings.thresholds, looks_back=True)
     try:
-        file.write_text(picture.take(link, size, settings), encoding="utf-8")
+        file.write_text(snapshot.take(link, size, settings), encoding="utf-8")
     except OSError as problem:
         return complain(f"{file}: {problem.strerror}", 2)
     except Refused as problem:

@@ -24,7 +24,7 @@ from harness import DEADLINE_S
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.link.source import Consent
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens import live
@@ -532,7 +532,7 @@ class Terminal:
         os.close(self.master)
 
 
-RUN = "from frames import MovingSource\nfrom ddptop.tui.app import run_dashboard\nsource = MovingSource()\n"
+RUN = "from frames import MovingSource\nfrom ddptop.tui.app.app import run_dashboard\nsource = MovingSource()\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -564,9 +564,7 @@ def test_a_closed_terminal_ends_it() -> None:
 
 def test_it_paints_soon_and_without_torch() -> None:
     """The dashboard's modules load neither torch nor, before the first paint, the plot library."""
-    code = (
-        "import sys, ddptop.tui.app\nsys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'textual_plot')))"
-    )
+    code = "import sys, ddptop.tui.app.app\nsys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'textual_plot')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -14,7 +14,7 @@ from harness import DEADLINE_S
 from textual._compositor import Compositor
 from textual.pilot import Pilot
 
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.link.source import Consent, Refused
 from ddptop.tui.screens.dialogs.columns import ColumnsDialog
 from ddptop.tui.screens.dialogs.dialog import Dialog

@@ -12,7 +12,7 @@ import pytest
 
 from ddptop.agent.run import rundir
 from ddptop.tui import cli, view
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.link.home import Home
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused

@@ -13,11 +13,11 @@ from textual import events
 from textual.screen import Screen
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui import keymap
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app import keymap
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.palette import Palette
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import STATES, EventLine, Verdict
-from ddptop.tui.palette import Palette
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.live import PauseAsked

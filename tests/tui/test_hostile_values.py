@@ -26,7 +26,7 @@ from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import clean
 from ddptop.tui import cli, plain, status
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control import actor
 from ddptop.tui.drawing import units
 from ddptop.tui.model.frame import STATES, Frame

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddptop.tui import keymap
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app import keymap
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame

@@ -19,7 +19,7 @@ from textual.pilot import Pilot
 from textual.theme import Theme
 
 import ddptop.tui.drawing.theme
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing import glyphs
 from ddptop.tui.drawing.theme import LETTERS, MARKS, THEMES, ink
 from ddptop.tui.model.frame import STATES
@@ -192,7 +192,7 @@ def test_as_many_colors_as_are_wanted(settings: str, forbidden: str) -> None:
 import asyncio, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from frames import StillSource, frame
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.settings import Look, Settings
 async def main():
     app = DdptopApp(StillSource(frame()), settings=Settings(look=Look(color={settings!r})))

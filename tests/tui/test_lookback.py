@@ -9,7 +9,7 @@ import pytest
 import textual.constants
 
 from ddptop.agent.wire import Collective
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, ink
 from ddptop.tui.model.frame import Frame

@@ -9,7 +9,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame

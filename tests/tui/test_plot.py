@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from ddptop.agent.wire.incoming import clean_name
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.model.frame import ENDED, STATES, EventLine, Frame
 from ddptop.tui.model.history.past import Past

@@ -14,7 +14,7 @@ from textual.widgets import DirectoryTree, Input, Static
 
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import view
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import _parser
 from ddptop.tui.control import form, programs, remembered
 from ddptop.tui.control.form import Draft

@@ -15,7 +15,7 @@ from harness import DEADLINE_S
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 

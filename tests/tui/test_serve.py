@@ -28,8 +28,8 @@ aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not instal
 pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
 
 from ddptop.agent.run.rundir import RunDirError  # noqa: E402
-from ddptop.tui import browsertab, serve, unfinished  # noqa: E402
-from ddptop.tui.browser import exactly  # noqa: E402
+from ddptop.tui.app.web import browsertab, service, unfinished  # noqa: E402
+from ddptop.tui.app.web.browser import exactly  # noqa: E402
 from ddptop.tui.link.source import Refused, Source  # noqa: E402
 
 TOKEN = "a-token"
@@ -41,18 +41,18 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 @asynccontextmanager
-async def site(run: str, *, control: bool = False, command: str | None = None) -> AsyncIterator[serve.Site]:
+async def site(run: str, *, control: bool = False, command: str | None = None) -> AsyncIterator[service.Site]:
     """A site for the run, in this process; `command` instead of the dashboard behind its tabs."""
-    listening = serve.listen(0)
+    listening = service.listen(0)
     # The runs of these tests have their names for their ids.
-    made = serve.Site(run, run, listening.getsockname()[1], TOKEN, control=control)
+    made = service.Site(run, run, listening.getsockname()[1], TOKEN, control=control)
     made.command = command or made.command
     async with made.opened(listening):
         yield made
 
 
 @asynccontextmanager
-async def browser(made: serve.Site) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+async def browser(made: service.Site) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """A client that has opened the printed address, and where that has led it."""
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as client, client.get(made.address) as answer:
@@ -78,10 +78,10 @@ DEAF = "import signal; [signal.pause() for _ in iter(int, 1)]"
 async def test_only_who_may_gets_anything(control: bool) -> None:
     """A wrong host, origin or token is refused on the page, its files and the websocket alike, in both modes."""
     async with site("nobody", control=control) as made, browser(made) as (client, home):
-        own = f"{serve.ADDRESS}:{made.port}"
+        own = f"{service.ADDRESS}:{made.port}"
         cases = [({}, 200), ({"Origin": f"http://{own}"}, 200), ({"Origin": f"http://localhost:{made.port}"}, 200)]
         cases += [({"Host": f"evil.example:{made.port}"}, 403), ({"Origin": "http://evil.example"}, 403)]
-        cases += [({"Host": serve.ADDRESS}, 403), ({"Origin": "null"}, 403), ({"Origin": f"https://{own}"}, 403)]
+        cases += [({"Host": service.ADDRESS}, 403), ({"Origin": "null"}, 403), ({"Origin": f"https://{own}"}, 403)]
         for headers, expected in cases:
             for path in ("", "static/js/textual.js", "ws"):
                 async with client.get(home + path, headers=headers) as answer:
@@ -107,12 +107,12 @@ async def test_only_who_may_gets_anything(control: bool) -> None:
 async def test_at_the_port_of_http_browsers_name_no_port() -> None:
     """Host, origin and cookie are right without one there, and nowhere else; another host is none all the same."""
     for port, expected in ((80, 303), (8765, 403)):
-        listening = serve.listen(0)
+        listening = service.listen(0)
         at = listening.getsockname()[1]
-        made = serve.Site("nobody", "nobody", port, TOKEN)
+        made = service.Site("nobody", "nobody", port, TOKEN)
         async with made.opened(listening), aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client:
-            url = f"http://{serve.ADDRESS}:{at}"
-            named = {"Host": serve.ADDRESS, "Origin": f"http://{serve.ADDRESS}"}
+            url = f"http://{service.ADDRESS}:{at}"
+            named = {"Host": service.ADDRESS, "Origin": f"http://{service.ADDRESS}"}
             entry = f"{url}/?token={TOKEN}"
             async with client.get(entry, headers=named, allow_redirects=False) as answer:
                 assert answer.status == expected
@@ -121,7 +121,7 @@ async def test_at_the_port_of_http_browsers_name_no_port() -> None:
             if expected == 303:
                 async with client.get(url + home, headers=named, cookies=cookies) as answer:
                     assert answer.status == 200
-                    assert f"ws://{serve.ADDRESS}:{port}" in answer.headers["Content-Security-Policy"]
+                    assert f"ws://{service.ADDRESS}:{port}" in answer.headers["Content-Security-Policy"]
             async with client.get(entry, headers={"Host": "evil.example"}, allow_redirects=False) as answer:
                 assert answer.status == 403
 
@@ -206,17 +206,17 @@ async def test_what_is_no_message_is_left_out() -> None:
 
 async def test_no_more_tabs_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page says so, and what to do; when one is closed there is room again. Strangers do not count."""
-    monkeypatch.setattr(serve, "_RELOAD_S", 0.0)
+    monkeypatch.setattr(service, "_RELOAD_S", 0.0)
     async with site("nobody", command=stub(ECHO)) as made, browser(made) as (client, home):
         sockets = []
-        for _ in range(serve.TABS):
+        for _ in range(service.TABS):
             sockets.append(await client.ws_connect(f"{home}ws"))
         async with client.get(home) as answer:
-            assert (answer.status, await answer.text()) == (503, f"{serve.TABS} tabs are open already; close one\n")
+            assert (answer.status, await answer.text()) == (503, f"{service.TABS} tabs are open already; close one\n")
         with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
             await client.ws_connect(f"{home}ws")
         await sockets.pop().close()
-        monkeypatch.setattr(serve, "_RELOAD_S", DEADLINE_S)
+        monkeypatch.setattr(service, "_RELOAD_S", DEADLINE_S)
         async with client.get(home) as answer:
             assert answer.status == 200
         async with client.ws_connect(f"{home}ws"):
@@ -271,7 +271,7 @@ async def test_what_a_tab_has_begun_is_carried_to_its_end(
                 while made._tabs:
                     await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(serve, "END_S", 0.1)
+    monkeypatch.setattr(service, "END_S", 0.1)
     closing = asyncio.create_task(closed())
     await asyncio.to_thread(until, begun.exists, "it has begun")
     processes = children() - before
@@ -289,7 +289,7 @@ async def test_who_tells_the_server_twice_to_end_does_not_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What a tab has begun, and never ends, is broken off then; the first time it was said how."""
-    for module in (browsertab, serve):
+    for module in (browsertab, service):
         monkeypatch.setattr(module, "END_S", 0.1)
     begun = tmp_path / "begun"
     code = f"import signal; os.write(int(sys.argv[-1]), b'+'); open({str(begun)!r}, 'w')\nwhile True: signal.pause()"
@@ -361,10 +361,10 @@ async def test_a_process_that_dies_closes_its_tab(capfd: pytest.CaptureFixture[s
 
 async def test_idle_connections_do_not_lock_the_owner_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that say nothing, or half of something, are closed after a while, and at once where they are too many."""
-    monkeypatch.setattr(serve, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(service, "PATIENCE_S", 0.3)
     async with site("nobody", command=stub(ECHO)) as made, browser(made) as (client, home):
         async with client.ws_connect(f"{home}ws") as owner:
-            silent = [socket.create_connection((serve.ADDRESS, made.port)) for _ in range(8)]
+            silent = [socket.create_connection((service.ADDRESS, made.port)) for _ in range(8)]
             for each in silent[::2]:
                 each.sendall(b"GET / HTTP/1.1\r\nHost: ")
             for each in silent:
@@ -375,8 +375,8 @@ async def test_idle_connections_do_not_lock_the_owner_out(monkeypatch: pytest.Mo
             # The owner's own, as idle, is still there.
             await owner.send_json(["stdin", "hello"])
             await told(owner, "hello")
-        monkeypatch.setattr(serve, "PATIENCE_S", 1000.0)
-        many = [socket.create_connection((serve.ADDRESS, made.port)) for _ in range(serve.STRANGERS + 5)]
+        monkeypatch.setattr(service, "PATIENCE_S", 1000.0)
+        many = [socket.create_connection((service.ADDRESS, made.port)) for _ in range(service.STRANGERS + 5)]
         many[0].settimeout(DEADLINE_S)
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.to_thread(many[0].recv, 100) == b""
@@ -389,7 +389,7 @@ async def test_idle_connections_do_not_lock_the_owner_out(monkeypatch: pytest.Mo
 def test_memory_of_a_tab_is_limited() -> None:
     """What it has at its start is no part of it; what comes on top is, and ends with an error and not the machine."""
     code = (
-        "from ddptop.tui.browser import limit_memory\n"
+        "from ddptop.tui.app.web.browser import limit_memory\n"
         "limit_memory(64 << 20)\n"
         "small = bytearray(16 << 20)\n"
         "try: bytearray(256 << 20)\n"
@@ -401,7 +401,7 @@ def test_memory_of_a_tab_is_limited() -> None:
 
 def test_it_listens_on_the_loopback_interface_alone() -> None:
     """No other machine can connect."""
-    with serve.listen(0) as listening:
+    with service.listen(0) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
 
 

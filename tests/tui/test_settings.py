@@ -13,8 +13,9 @@ from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
-from ddptop.tui import keymap, settings
-from ddptop.tui.app import DdptopApp
+from ddptop.tui import settings
+from ddptop.tui.app import keymap
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control import launch
 from ddptop.tui.drawing.theme import DARK, LIGHT
 from ddptop.tui.model.frame import Verdict

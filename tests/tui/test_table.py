@@ -10,7 +10,7 @@ from textual.events import Key
 from textual.pilot import Pilot
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.model.frame import STATES, Frame, Verdict
 from ddptop.tui.screens.dialogs.columns import ColumnsDialog
 from ddptop.tui.screens.rank import RankScreen

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.tui import keymap
-from ddptop.tui.app import DdptopApp
+from ddptop.tui.app import keymap
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS, ink

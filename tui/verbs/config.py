@@ -15,8 +15,9 @@ def add(verbs: Verbs) -> None:
 
 def _config(_: argparse.Namespace) -> int:
     from ddptop.agent.wire.text import clean
-    from ddptop.tui import keymap, settings
-    from ddptop.tui.app import DdptopApp
+    from ddptop.tui import settings
+    from ddptop.tui.app import keymap
+    from ddptop.tui.app.app import DdptopApp
 
     file = settings.path()
     found = settings.load()

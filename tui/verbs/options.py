@@ -63,8 +63,8 @@ def configured(options: argparse.Namespace) -> Settings:
 
     found = settings.load()
     if found.keys:
-        from ddptop.tui.app import DdptopApp
-        from ddptop.tui.keymap import check
+        from ddptop.tui.app.app import DdptopApp
+        from ddptop.tui.app.keymap import check
 
         check(DdptopApp, found.keymap)
     changed = msgspec.structs.replace

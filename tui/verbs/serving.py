@@ -9,16 +9,20 @@ from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, configure
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    serve = verbs.add_parser("serve", help="show a run in a browser of this machine, read-only unless asked otherwise")
-    add_run(serve)
-    serve.add_argument("--port", type=_port, default=8765, metavar="N", help="where to listen (8765); 0: any free port")
-    serve.add_argument("--control", action="store_true", help="let the browser pause and kill")
-    serve.set_defaults(carry=_serve)
+    service = verbs.add_parser(
+        "serve", help="show a run in a browser of this machine, read-only unless asked otherwise"
+    )
+    add_run(service)
+    service.add_argument(
+        "--port", type=_port, default=8765, metavar="N", help="where to listen (8765); 0: any free port"
+    )
+    service.add_argument("--control", action="store_true", help="let the browser pause and kill")
+    service.set_defaults(carry=_serve)
 
 
 def _serve(options: argparse.Namespace) -> int:
     try:
-        from ddptop.tui import serve
+        from ddptop.tui.app.web import service
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] not in ("textual_serve", "aiohttp", "jinja2"):
             raise
@@ -29,16 +33,16 @@ def _serve(options: argparse.Namespace) -> int:
     directory = chosen(options.run, ended=True)
     run_id = directory.read().run_id
     try:
-        listening = serve.listen(options.port)
+        listening = service.listen(options.port)
     except OSError as problem:
         return complain(f"serve: port {options.port}: {problem.strerror}; choose another with --port", 2)
     token = secrets.token_urlsafe(24)
-    site = serve.Site(directory.name, run_id, listening.getsockname()[1], token, control=options.control)
+    site = service.Site(directory.name, run_id, listening.getsockname()[1], token, control=options.control)
     can = "kill the run" if options.control else "look at the run (read-only)"
     told = f"{directory.name} at {site.address}\nwhoever has this address can {can}; ctrl+c ends the site"
     # In one piece: whoever has read the first line may end the site.
     print(told, flush=True)
-    serve.serve(site, listening)
+    service.serve(site, listening)
     return 0
 
 

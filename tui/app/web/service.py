@@ -21,7 +21,7 @@ from aiohttp import WSMsgType, web
 from textual_serve.server import Server
 
 from ddptop.agent.observer import launcher
-from ddptop.tui.browsertab import END_S, Patience, Tab, cells
+from ddptop.tui.app.web.browsertab import END_S, Patience, Tab, cells
 
 ADDRESS: Final = "127.0.0.1"
 TABS: Final = 8
@@ -58,7 +58,7 @@ class Site(Server):
             control: the run can be acted on, and not only looked at.
         """
         mode = ["--control"] if control else []
-        command = shlex.join([*launcher.isolated("ddptop.tui.browser"), run, run_id, *mode])
+        command = shlex.join([*launcher.isolated("ddptop.tui.app.web.browser"), run, run_id, *mode])
         address = f"http://{ADDRESS}:{port}"
         title = f"ddptop {run}{'' if control else ' (read-only)'}"
         super().__init__(command, host=ADDRESS, port=port, public_url=address, title=title)

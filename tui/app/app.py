@@ -33,18 +33,18 @@ from textual.reactive import var
 from textual.worker import WorkerFailed
 
 from ddptop.agent.wire.text import clean_line
-from ddptop.tui import keymap
+from ddptop.tui.app import keymap
+from ddptop.tui.app.palette import Palette, RunCommands
+from ddptop.tui.app.several import FleetApp
 from ddptop.tui.control.actor import who
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
-from ddptop.tui.fleetapp import FleetApp
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Refused, Source, Unholdable
 from ddptop.tui.link.source import read_only as only_to_look
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.palette import Palette, RunCommands
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import (
     ANEW,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from textual_serve.app_service import AppService
 
 from ddptop.agent.wire.text import clean
-from ddptop.tui.unfinished import Unfinished
+from ddptop.tui.app.web.unfinished import Unfinished
 
 WIDTHS: Final = (20, 500)
 """Columns of a tab at least and at most: a screen costs memory and time with every cell."""

@@ -1,6 +1,6 @@
 """The dashboard behind one tab of a browser; `serve` starts one for each.
 
-    python …/agent/starter.py ddptop.tui.browser RUN ID [--control] PIPE
+    python …/agent/starter.py ddptop.tui.app.web.browser RUN ID [--control] PIPE
 
 Without `--control` the run can only be looked at; `PIPE` is a descriptor, see `unfinished`.
 """
@@ -18,8 +18,9 @@ import psutil
 from ddptop.agent.observer.supervisor import DATA_ROOM_VARIABLE
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui import settings, unfinished, view
-from ddptop.tui.app import run_dashboard
+from ddptop.tui import settings, view
+from ddptop.tui.app.app import run_dashboard
+from ddptop.tui.app.web import unfinished
 from ddptop.tui.link.live import Link
 
 ROOM: Final = 1 << 30
