@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent.run import rundir
+from ddptop.tui.cli.status import as_json, frames
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.status import as_json, frames
 
-DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli")
+DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
 DEADLINE_S: Final = 60.0
 """How long to wait for what is sure to come: on a busy machine a process may take half a minute to start."""
 

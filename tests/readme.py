@@ -22,7 +22,7 @@ README = ROOT / "README.md"
 PICTURES = ROOT / ".github"
 VIEWS = {"panels": "120x40", "heatmap": "120x40", "timeline": "120x40"}
 """Views that README shows, each with the size of its picture."""
-DDPTOP = (sys.executable, "-m", "ddptop.tui.cli")
+DDPTOP = (sys.executable, "-m", "ddptop.tui.cli.main")
 SLOW = "rank=2,phase=backward,ms=250,from=50"
 """What the pictures are to show; every screen says that it was put in."""
 PICTURE_STEP = 120

@@ -24,9 +24,9 @@ def loaded_by(statement: str) -> set[str]:
         ("import ddptop.agent.__main__", {"torch", "textual"}),
         ("import ddptop.agent.observer.supervisor", {"torch", "textual"}),
         ("import ddptop.trainers", {"torch", "textual"}),
-        ("import ddptop.tui.cli", {"torch", "textual", "zmq", "msgspec", "psutil"}),
-        ("import ddptop.tui.link.live, ddptop.tui.control.launch, ddptop.tui.status", {"torch", "textual"}),
-        ("import ddptop.tui.app.app, ddptop.tui.view", {"torch"}),
+        ("import ddptop.tui.cli.main", {"torch", "textual", "zmq", "msgspec", "psutil"}),
+        ("import ddptop.tui.link.live, ddptop.tui.control.launch, ddptop.tui.cli.status", {"torch", "textual"}),
+        ("import ddptop.tui.app.app, ddptop.tui.cli.view", {"torch"}),
     ],
 )
 def test_a_room_loads_only_what_it_may(statement, forbidden):

@@ -10,8 +10,8 @@ from typing import Any
 from harness import ddptop, until
 
 from ddptop.agent.run import rundir
+from ddptop.tui.cli.status import as_json, frames, run_json
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.status import as_json, frames, run_json
 
 SCRIPT = '''
 """The first process is rank 0 and starts the others; each draws from data workers that come and go with an epoch."""

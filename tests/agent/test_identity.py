@@ -135,7 +135,10 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
 def refusal(directory: RunDir) -> str:
     """Return what the shell says to a kill that is refused."""
     done = subprocess.run(
-        [sys.executable, "-m", "ddptop.tui.cli", "kill", directory.name], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ddptop.tui.cli.main", "kill", directory.name],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     return done.stderr

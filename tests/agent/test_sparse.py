@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ddptop.agent.observer.record import logs
 from ddptop.agent.observer.record.logs import Logs, level
 from ddptop.agent.run.files import sparse
-from ddptop.tui.logs import Tail
+from ddptop.tui.cli.logs import Tail
 from ddptop.tui.views.screen.log import LogFile
 
 LINES = 20_000

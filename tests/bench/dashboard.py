@@ -44,7 +44,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
         self._master = master
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ddptop.tui.cli", "attach", run],
+            [sys.executable, "-m", "ddptop.tui.cli.main", "attach", run],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         )  # fmt: skip

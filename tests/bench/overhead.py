@@ -265,7 +265,7 @@ def measure(name: str, world: int, rounds: int, tool: str) -> dict[str, Any]:
         out = os.path.join(folder, "blocks.json")
         own = [os.path.abspath(__file__), "--", "--work", name, "--rounds", str(rounds), "--tool", tool, "--out", out]
         if tool == "ddptop":
-            command = ["-m", "ddptop.tui.cli", "launch", "--world", str(world), "--backend", "gloo"]
+            command = ["-m", "ddptop.tui.cli.main", "launch", "--world", str(world), "--backend", "gloo"]
             command += own
         elif tool == "traceml":
             command = ["-m", "traceml_ai.launcher.cli", "run", "--logs-dir", folder, f"--nproc-per-node={world}"]

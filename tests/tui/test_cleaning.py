@@ -20,9 +20,9 @@ from ddptop.agent.observer import supervisor
 from ddptop.agent.observer.record import journal
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
-from ddptop.tui import cli
+from ddptop.tui.cli import main
+from ddptop.tui.cli.verbs import cleaning
 from ddptop.tui.control import launch
-from ddptop.tui.verbs import cleaning
 
 DAY_S = 86_400
 
@@ -69,7 +69,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     def run(*arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main.main()
         assert isinstance(ended.value.code, int)
         return Done(ended.value.code, *capfd.readouterr())
 

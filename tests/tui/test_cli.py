@@ -14,7 +14,8 @@ import pytest
 from harness import DDPTOP, ddptop
 
 from ddptop.agent.run import rundir
-from ddptop.tui.cli import _parser, main
+from ddptop.tui.cli import main
+from ddptop.tui.cli.main import _parser
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_help_prints_anywhere():
 def test_help_is_quick():
     """`--help` loads neither ZeroMQ nor Textual nor torch, so it costs little more than Python itself."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "ddptop.tui.cli", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "ddptop.tui.cli.main", "--help"],
         capture_output=True,
         text=True,
         check=True,

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import marks
 from ddptop.agent.run.rundir import Member, Process, Run
-from ddptop.tui import foreign
+from ddptop.tui.cli import foreign
 from ddptop.tui.model.frame import Frame
 
 THEM = 12345
@@ -357,7 +357,7 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
     code = (
         "import os, sys, zmq, psutil, msgspec\n"
         "from ddptop.agent.observer.status import takeover as succession\n"
-        "from ddptop.tui import cli, status, view, settings, foreign; from ddptop.tui.model import store\n"
+        "from ddptop.tui.cli import main as cli, status, view, foreign; from ddptop.tui import settings; from ddptop.tui.model import store\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"
         "sys.argv = ['ddptop', 'ps', '--all']\n"
         "cli.main()\n"
@@ -373,7 +373,7 @@ def test_there_is_one_thread_when_it_forks() -> None:
         "import os\n"
         "from pathlib import Path\n"
         "from ddptop.agent.run import rundir\n"
-        "from ddptop.tui.verbs import listing\n"
+        "from ddptop.tui.cli.verbs import listing\n"
         "def fork():\n"
         "    print(len(os.listdir('/proc/self/task')))\n"
         "    raise OSError(11, 'not now')\n"

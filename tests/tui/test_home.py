@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ddptop.agent.run import rundir
-from ddptop.tui import cli, view
 from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.cli import main, view
+from ddptop.tui.cli.verbs import options
 from ddptop.tui.link.home import Home
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused
@@ -20,7 +21,6 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.verbs import options
 
 from .fleets import FleetSource, StillFleet
 from .frames import NOW, frame
@@ -87,11 +87,11 @@ def test_alone_it_lists_the_runs_on_a_terminal_alone(
     """`ddptop` opens the list where somebody can look at it, and prints its help where nobody can."""
     shown: list[object] = []
     monkeypatch.setattr(sys, "argv", ["ddptop"])
-    for module in (cli, options):
+    for module in (main, options):
         monkeypatch.setattr(module, "on_terminal", lambda _: terminal)
     monkeypatch.setattr(view, "show_dashboard", lambda run, _: shown.append(run) or 0)
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main.main()
     assert end.value.code == 0
     assert shown == ([None] if terminal else [])
     assert ("usage: ddptop" in capsys.readouterr().out) is not terminal

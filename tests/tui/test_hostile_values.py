@@ -25,15 +25,15 @@ from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import clean
-from ddptop.tui import cli, plain, status
 from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.cli import main, plain, status
+from ddptop.tui.cli.verbs import options
 from ddptop.tui.control import actor
 from ddptop.tui.drawing import units
 from ddptop.tui.model.frame import STATES, Frame
 from ddptop.tui.model.history.past import Past
 from ddptop.tui.model.store import Store
 from ddptop.tui.screens.run import VIEWS
-from ddptop.tui.verbs import options
 
 from .frames import StillSource
 from .test_app import seen
@@ -160,7 +160,7 @@ def test_every_view_paints_any_frame_within_its_cells(shown: list[Frame]) -> Non
 def test_what_the_shell_says_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
     """An option that repeats what was typed, and a complaint that repeats a path, are clean lines."""
     with pytest.raises(SystemExit) as left:
-        cli._parser().parse_args(["ps", "--x\x1b]0;owned\x07\u202e\x9b2J"])
+        main._parser().parse_args(["ps", "--x\x1b]0;owned\x07\u202e\x9b2J"])
     assert left.value.code == 2
     assert options.complain(OSError(2, "gone", "a\x1b[2J\u202e\nb"), 2) == 2
     said = capsys.readouterr().err

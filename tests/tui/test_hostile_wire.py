@@ -15,8 +15,8 @@ from wiretypes import of_type
 from ddptop.agent import wire
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Process, Run
-from ddptop.tui import plain, status
 from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.cli import plain, status
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.history.past import Past
 from ddptop.tui.model.store import Liveness, Store

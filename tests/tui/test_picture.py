@@ -70,7 +70,7 @@ def test_a_run_as_json_lines(quiet_run: str, ended_run: str) -> None:
 def test_a_reader_that_leaves_is_no_error(quiet_run: str) -> None:
     """When the pipe is closed the stream ends without a word."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "ddptop.tui.cli", "watch", quiet_run, "--json", "--interval", "0.05"],
+        [sys.executable, "-m", "ddptop.tui.cli.main", "watch", quiet_run, "--json", "--interval", "0.05"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

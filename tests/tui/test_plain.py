@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from ddptop.tui import plain
+from ddptop.tui.cli import plain
 from ddptop.tui.model.frame import EventLine, Frame, RankFrame
 
 RANK = RankFrame(0, "running", "forward", step=12, loss=1.5, step_ms=80.0, phases_ms={"data": 2.0, "forward": 78.0})

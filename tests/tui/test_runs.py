@@ -13,9 +13,10 @@ from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui import view
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.cli import _parser
+from ddptop.tui.cli import view
+from ddptop.tui.cli.main import _parser
+from ddptop.tui.cli.verbs import options, watching
 from ddptop.tui.control import form, programs, remembered
 from ddptop.tui.control.form import Draft
 from ddptop.tui.link.fleet import Fleet
@@ -26,7 +27,6 @@ from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.dialogs.script import ScriptPicker
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.verbs import options, watching
 from ddptop.tui.views.runs.runs import RunList
 
 from .fleets import OPTIONS, PICTURES, FleetSource, StillFleet

@@ -48,7 +48,7 @@ class Terminal:
         self.slave = slave
         environment = {**os.environ, "TERM": "xterm-256color"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ddptop.tui.cli", *arguments],
+            [sys.executable, "-m", "ddptop.tui.cli.main", *arguments],
             stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
         )  # fmt: skip
         self.output = b""
@@ -114,7 +114,7 @@ def test_interrupting_a_launch_without_a_terminal_stops_the_run(tmp_path):
     """In CI nobody can be asked: one SIGINT ends the whole group, and the summary still comes."""
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     process = subprocess.Popen(
-        [sys.executable, "-m", "ddptop.tui.cli", "launch", "--world", "1", "--name", "piped", "sleeper.py"],
+        [sys.executable, "-m", "ddptop.tui.cli.main", "launch", "--world", "1", "--name", "piped", "sleeper.py"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
     )  # fmt: skip
     try:

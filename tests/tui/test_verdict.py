@@ -10,7 +10,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
-from ddptop.tui import plain
+from ddptop.tui.cli import plain
 from ddptop.tui.model.frame import Frame, Verdict
 from ddptop.tui.model.judge.verdict import Judge
 from ddptop.tui.model.store import Store

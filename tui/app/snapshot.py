@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 from textual.pilot import Pilot
 
-from ddptop.tui import status
 from ddptop.tui.app.app import DdptopApp, report
+from ddptop.tui.cli import status
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame

@@ -77,7 +77,10 @@ def test_another_takes_over_and_obeys(launch: Launch) -> None:
     assert "rank 0 is up" in "".join(events(directory)), "what was recorded before is still there"
     # Told by a shell of its own, as a user would.
     done = subprocess.run(
-        [sys.executable, "-m", "ddptop.tui.cli", "kill", directory.name], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ddptop.tui.cli.main", "kill", directory.name],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, f"{directory.name}: 2 ranks and 0 helpers ended, 0 left\n")
     until(lambda: not is_alive(second), "the second supervisor has gone")
@@ -178,7 +181,10 @@ def test_ranks_of_an_orphaned_child_fall_to_the_supervisor(launch: Launch, tmp_p
     assert all(strays)
     assert not {stray.pid for stray in strays if stray} & set(carriers(directory.read().run_id))
     done = subprocess.run(
-        [sys.executable, "-m", "ddptop.tui.cli", "kill", directory.name], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ddptop.tui.cli.main", "kill", directory.name],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "2 ranks and 2 helpers ended, 0 left" in done.stdout
     assert not any(is_alive(stray) for stray in strays)

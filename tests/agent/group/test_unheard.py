@@ -18,7 +18,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, RunDir, identify
-from ddptop.tui import status
+from ddptop.tui.cli import status
 from ddptop.tui.link.live import Link
 from ddptop.tui.settings import Thresholds
 

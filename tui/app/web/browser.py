@@ -18,9 +18,10 @@ import psutil
 from ddptop.agent.observer.supervisor import DATA_ROOM_VARIABLE
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui import settings, view
+from ddptop.tui import settings
 from ddptop.tui.app.app import run_dashboard
 from ddptop.tui.app.web import unfinished
+from ddptop.tui.cli import view
 from ddptop.tui.link.live import Link
 
 ROOM: Final = 1 << 30

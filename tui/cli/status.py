@@ -15,10 +15,10 @@ from ddptop.agent.observer.record import retention
 from ddptop.agent.run import rundir
 from ddptop.agent.wire import PHASES
 from ddptop.agent.wire.text import clean
+from ddptop.tui.cli.plain import phases, progress
 from ddptop.tui.drawing.units import DASH, duration, loss, size
 from ddptop.tui.link.live import Link
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
-from ddptop.tui.plain import phases, progress
 from ddptop.tui.settings import Thresholds
 
 PATIENCE_S = 2.0

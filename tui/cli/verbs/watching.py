@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from ddptop.tui.verbs.options import (
+from ddptop.tui.cli.verbs.options import (
     Verbs,
     add_interval,
     add_run,
@@ -48,7 +48,7 @@ def add(verbs: Verbs) -> None:
 
 def home(options: argparse.Namespace) -> int:
     """List all runs on the dashboard, which is what `ddptop` alone does on a terminal."""
-    from ddptop.tui import view
+    from ddptop.tui.cli import view
 
     return view.show_dashboard(None, configured(options))
 
@@ -62,13 +62,13 @@ def _attach(options: argparse.Namespace) -> int:
     directory = chosen(options.run, ended=True)
     if options.screenshot is None:
         return show(options, directory, settings)
-    from ddptop.tui import view
+    from ddptop.tui.cli import view
 
     return view.write_picture(directory, options.screenshot, options.size, settings)
 
 
 def _watch(options: argparse.Namespace) -> int:
-    from ddptop.tui import view
+    from ddptop.tui.cli import view
 
     settings = configured(options)
     directory = chosen(options.run, ended=True)
@@ -97,7 +97,7 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from ddptop.tui import logs
+    from ddptop.tui.cli import logs
 
     directory = chosen(options.run, ended=True)
     run = directory.read()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, configured
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, complain, configured
 
 
 def add(verbs: Verbs) -> None:

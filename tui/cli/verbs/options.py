@@ -84,7 +84,7 @@ def on_terminal(options: argparse.Namespace) -> bool:
 
 def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, listed: bool = False) -> int:
     """Show a run until the user leaves it, on the dashboard (all runs `listed` if so asked) or in lines of text."""
-    from ddptop.tui import view
+    from ddptop.tui.cli import view
 
     if settings.look.glyphs == "ascii":
         from ddptop.tui.drawing import glyphs
@@ -125,6 +125,6 @@ def chosen(name: str | None, *, ended: bool = False) -> RunDir:
 
 def print_json(value: object) -> None:
     """Print a value as JSON, indented."""
-    from ddptop.tui import status
+    from ddptop.tui.cli import status
 
     print(status.encoded(value, indent=2))

@@ -28,7 +28,7 @@ import msgspec
 from ddptop.agent.run import rundir
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.text import clean_line
-from ddptop.tui import status
+from ddptop.tui.cli import status
 from ddptop.tui.model.frame import Frame, Restart
 from ddptop.tui.settings import Thresholds
 

@@ -12,14 +12,14 @@ from typing import cast
 
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.text import clean
-from ddptop.tui import plain, status
+from ddptop.tui.cli import plain, status
+from ddptop.tui.cli.verbs.options import complain
 from ddptop.tui.control.actor import who as who
 from ddptop.tui.link.home import Home
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.settings import Settings
-from ddptop.tui.verbs.options import complain
 
 
 def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool = False) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ddptop.tui.verbs.options import Verbs, add_view, chosen, complain, configured, seconds, show
+from ddptop.tui.cli.verbs.options import Verbs, add_view, chosen, complain, configured, seconds, show
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
@@ -87,7 +87,7 @@ def _restarts(text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.observer import launcher
     from ddptop.trainers import CATALOGUE
-    from ddptop.tui import view
+    from ddptop.tui.cli import view
     from ddptop.tui.control.launch import Request, RequestError, launch
 
     if (options.program is None) == (options.module is None):
@@ -122,7 +122,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _restart(options: argparse.Namespace) -> int:
-    from ddptop.tui import view
+    from ddptop.tui.cli import view
     from ddptop.tui.control.launch import RequestError, restart
 
     settings = configured(options)

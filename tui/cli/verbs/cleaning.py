@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddptop.tui.verbs.options import Verbs, complain
+from ddptop.tui.cli.verbs.options import Verbs, complain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

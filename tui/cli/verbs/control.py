@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, complain
 
 if TYPE_CHECKING:
     from ddptop.tui.link.live import Link
@@ -40,7 +40,7 @@ def _steps(text: str) -> int:
 
 
 def _control(options: argparse.Namespace) -> int:
-    from ddptop.tui import view
+    from ddptop.tui.cli import view
     from ddptop.tui.link.live import Link
     from ddptop.tui.link.source import Refused, Unholdable
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.verbs.options import Verbs, add_run, chosen, complain, print_json
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, complain, print_json
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
@@ -40,7 +40,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _frames(directories: list[RunDir]) -> list[Frame]:
-    from ddptop.tui import settings, status, view
+    from ddptop.tui import settings
+    from ddptop.tui.cli import status, view
 
     return status.frames(directories, view.who("shell"), settings.load().thresholds)
 
@@ -65,7 +66,8 @@ def _others() -> list[Frame]:
     from ddptop.agent.run import rundir
 
     with _no_threads_of_numpy():
-        from ddptop.tui import foreign, settings, view
+        from ddptop.tui import settings
+        from ddptop.tui.cli import foreign, view
 
     pictures, problems = foreign.frames(rundir.bases_of_others(), view.who("shell"), settings.load().thresholds)
     for line in problems:
@@ -79,7 +81,7 @@ def _ps(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.status import takeover
     from ddptop.agent.run import rundir
     from ddptop.agent.wire.text import clean_line
-    from ddptop.tui import status
+    from ddptop.tui.cli import status
 
     others: list[Frame] = []
     if options.all and os.getuid() != 0:
@@ -103,7 +105,7 @@ def _ps(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ddptop.tui import status
+    from ddptop.tui.cli import status
 
     directory = chosen(options.run)
     pictures = _frames([directory])
@@ -118,7 +120,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _events(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.record import journal
-    from ddptop.tui import status
+    from ddptop.tui.cli import status
 
     happened = journal.events(chosen(options.run, ended=True).database)
     if options.json:
