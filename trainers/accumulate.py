@@ -24,9 +24,9 @@ from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.data import MNIST, Normalized
-from ddptop.trainers.group import Place
 from ddptop.trainers.loop import run
-from ddptop.trainers.options import Defaults, Options, parser, positive_number, whole_number
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Defaults, Options, parser, positive_number, whole_number
 from ddptop.trainers.task import Task, warm_up_and_cosine
 from ddptop.trainers.technique import Replicas
 

@@ -20,10 +20,10 @@ from torch.nn.utils import vector_to_parameters
 import ddptop.agent as agent
 from ddptop.trainers import checkpoint
 from ddptop.trainers.data import TrainingLoader, evaluation_loader, open_data
-from ddptop.trainers.group import Place, say
 from ddptop.trainers.loop import evaluate, tally
 from ddptop.trainers.metrics import Metrics
-from ddptop.trainers.options import Options
+from ddptop.trainers.rank.group import Place, say
+from ddptop.trainers.rank.options import Options
 from ddptop.trainers.task import Outcome, Plan, Task
 from ddptop.trainers.technique import Technique
 from ddptop.trainers.throughput import Throughput

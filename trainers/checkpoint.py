@@ -17,8 +17,8 @@ from typing import Any, Final
 import torch
 
 from ddptop.trainers.data import Batches
-from ddptop.trainers.options import Options
-from ddptop.trainers.refusal import Refusal, one_line
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal, one_line
 from ddptop.trainers.task import Progress
 from ddptop.trainers.technique import Technique
 

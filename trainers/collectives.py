@@ -21,12 +21,12 @@ import torch.distributed as dist
 
 import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.group import Place
 from ddptop.trainers.handmade import naive, ring, tree
 from ddptop.trainers.handmade.table import COLLECTIVES
-from ddptop.trainers.options import Options, group_parser, whole_number
-from ddptop.trainers.refusal import Refusal
-from ddptop.trainers.start import run
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Options, group_parser, whole_number
+from ddptop.trainers.rank.refusal import Refusal
+from ddptop.trainers.rank.start import run
 
 ALL_REDUCES: Final[dict[str, Callable[[torch.Tensor], object]]] = {
     "naive": naive.all_reduce,

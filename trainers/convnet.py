@@ -20,7 +20,7 @@ from torch.optim import SGD
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.data import MNIST, Normalized
 from ddptop.trainers.loop import Training, run
-from ddptop.trainers.options import Defaults, Options, parser
+from ddptop.trainers.rank.options import Defaults, Options, parser
 from ddptop.trainers.task import Outcome, Task
 
 GPU: Final = Defaults(device="GPU", epochs=2, batch_size=100, lr=1e-4, samples=None, workers=2)

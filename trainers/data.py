@@ -19,10 +19,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, Subset
 
-from ddptop.trainers.group import Place
-from ddptop.trainers.options import Options
 from ddptop.trainers.randomness import seed
-from ddptop.trainers.refusal import Refusal, one_line
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal, one_line
 from ddptop.trainers.synthetic import SyntheticPictures, View
 
 Pictures = Dataset[tuple[torch.Tensor, int]]

@@ -24,10 +24,10 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.group import Place
 from ddptop.trainers.loop import run
-from ddptop.trainers.options import Options, parser, whole_number
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Options, parser, whole_number
+from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.task import Task
 from ddptop.trainers.tensor import CPU, GPU, Split, device_type, transformer_task
 

@@ -19,13 +19,14 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import ddptop.agent as agent
-from ddptop.trainers import checkpoint, options, start
+from ddptop.trainers import checkpoint
 from ddptop.trainers.data import evaluation_loader, open_data
-from ddptop.trainers.group import Place, say
 from ddptop.trainers.metrics import Metrics
-from ddptop.trainers.options import Options
 from ddptop.trainers.randomness import seed
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank import options, start
+from ddptop.trainers.rank.group import Place, say
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.task import Evaluation, Outcome, Plan, Task
 from ddptop.trainers.technique import Technique
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import ddptop.agent as agent
-from ddptop.trainers.group import Place
-from ddptop.trainers.refusal import Refusal, one_line
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.refusal import Refusal, one_line
 
 
 class Metrics:

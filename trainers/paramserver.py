@@ -22,14 +22,15 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, Optimizer
 
-from ddptop.trainers import CATALOGUE, start
+from ddptop.trainers import CATALOGUE
 from ddptop.trainers.asynchronous import Asynchronous
 from ddptop.trainers.data import MNIST, Normalized
-from ddptop.trainers.group import Place
 from ddptop.trainers.loop import Training
-from ddptop.trainers.options import Defaults, Options, check, parser, whole_number
-from ddptop.trainers.refusal import Refusal
-from ddptop.trainers.slowness import Slowness, delay
+from ddptop.trainers.rank import start
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Defaults, Options, check, parser, whole_number
+from ddptop.trainers.rank.refusal import Refusal
+from ddptop.trainers.rank.slowness import Slowness, delay
 from ddptop.trainers.task import Task
 from ddptop.trainers.technique import Replicas
 from ddptop.trainers.throughput import Throughput

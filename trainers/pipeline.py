@@ -29,10 +29,10 @@ from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.data import MNIST, Data, Normalized, TrainingLoader
-from ddptop.trainers.group import Place
 from ddptop.trainers.loop import run
-from ddptop.trainers.options import Defaults, Options, parser, positive_number, whole_number
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Defaults, Options, parser, positive_number, whole_number
+from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.residual import LAYERS, WIDTH, pieces
 from ddptop.trainers.task import Task
 from ddptop.trainers.technique import Technique

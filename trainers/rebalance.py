@@ -29,11 +29,11 @@ from torch.utils.data import DataLoader, Sampler
 import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.data import MNIST, Data, Normalized, length
-from ddptop.trainers.group import Place
 from ddptop.trainers.loop import run
-from ddptop.trainers.options import Defaults, Options, parser, whole_number
-from ddptop.trainers.refusal import Refusal
-from ddptop.trainers.slowness import Slowness, delay
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
+from ddptop.trainers.rank.refusal import Refusal
+from ddptop.trainers.rank.slowness import Slowness, delay
 from ddptop.trainers.task import Task
 from ddptop.trainers.technique import Technique
 from ddptop.trainers.throughput import Throughput

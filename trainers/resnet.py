@@ -26,8 +26,8 @@ from torchvision.models import resnet18, resnet34  # type: ignore[import-untyped
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.data import CIFAR10, Normalized
 from ddptop.trainers.loop import run
-from ddptop.trainers.options import Defaults, Options, parser, whole_number
-from ddptop.trainers.refusal import Refusal, one_line
+from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
+from ddptop.trainers.rank.refusal import Refusal, one_line
 from ddptop.trainers.synthetic import View
 from ddptop.trainers.task import Task, warm_up_and_cosine
 

@@ -28,10 +28,10 @@ from torch.optim import AdamW, Optimizer
 import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE, checkpoint
 from ddptop.trainers.data import CIFAR10
-from ddptop.trainers.group import Place
 from ddptop.trainers.handmade import naive, ring
 from ddptop.trainers.loop import Training, run
-from ddptop.trainers.options import Defaults, Options, parser, whole_number
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
 from ddptop.trainers.resnet import views
 from ddptop.trainers.task import Outcome, Task
 from ddptop.trainers.technique import Technique

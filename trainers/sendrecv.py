@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.group import Place, say
-from ddptop.trainers.options import Options, group_parser
-from ddptop.trainers.start import run
+from ddptop.trainers.rank.group import Place, say
+from ddptop.trainers.rank.options import Options, group_parser
+from ddptop.trainers.rank.start import run
 
 
 def blocking(place: Place) -> torch.Tensor:

@@ -19,7 +19,7 @@ from torch.optim import SGD
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.data import MNIST, Normalized
 from ddptop.trainers.loop import run
-from ddptop.trainers.options import Defaults, Options, parser
+from ddptop.trainers.rank.options import Defaults, Options, parser
 from ddptop.trainers.task import Task
 
 GPU: Final = Defaults(device="GPU", epochs=5, batch_size=64, lr=0.01, samples=None, workers=2)

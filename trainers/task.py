@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ddptop.trainers.data import Kind
-from ddptop.trainers.group import Place
-from ddptop.trainers.options import Options
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Options
 from ddptop.trainers.synthetic import View
 from ddptop.trainers.technique import Replicas, Technique
 

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ddptop.trainers.data import Batches, Data, TrainingLoader
-from ddptop.trainers.group import Place
-from ddptop.trainers.options import Options
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal
 
 
 class Technique:

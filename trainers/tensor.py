@@ -26,10 +26,10 @@ from torch.optim import AdamW, Optimizer
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.data import MNIST, Normalized
-from ddptop.trainers.group import Place
 from ddptop.trainers.loop import run
-from ddptop.trainers.options import Defaults, Options, parser
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Defaults, Options, parser
+from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.task import Task
 from ddptop.trainers.technique import Technique
 from ddptop.trainers.transformer import HEADS, Transformer

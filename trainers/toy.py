@@ -18,9 +18,9 @@ from torch.optim import SGD
 
 import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.group import Place, say
-from ddptop.trainers.options import Options, group_parser, positive_number, whole_number
-from ddptop.trainers.start import run
+from ddptop.trainers.rank.group import Place, say
+from ddptop.trainers.rank.options import Options, group_parser, positive_number, whole_number
+from ddptop.trainers.rank.start import run
 
 
 def train(asked: Options, place: Place) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ddptop.trainers import group
 from ddptop.trainers.handmade import ring
 from ddptop.trainers.handmade.table import COLLECTIVES
+from ddptop.trainers.rank import group
 
 DTYPES = (
     torch.float32,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ddptop.trainers.options import Options
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal
 
 from .official import MNIST_FILES, idx, mnist_bytes, write_cifar10, write_mnist
 
 if TYPE_CHECKING:
     from ddptop.trainers.data import Data, Kind
-    from ddptop.trainers.group import Place
+    from ddptop.trainers.rank.group import Place
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,8 +27,9 @@ def _imports() -> None:
     import torch
     from torchvision import datasets
 
-    from ddptop.trainers import data, group, resnet
+    from ddptop.trainers import data, resnet
     from ddptop.trainers.data import CIFAR10, MNIST, Normalized, evaluation_loader, open_data
+    from ddptop.trainers.rank import group
 
     class Alone(group.Place):
         """A group of one that needs no torch.distributed."""

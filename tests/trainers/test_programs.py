@@ -13,7 +13,7 @@ import pytest
 from harness import ddptop, status, until
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.refusal import Refusal
 
 from .conftest import Done, Group
 
@@ -27,9 +27,9 @@ def _imports() -> None:
     global OneProcess, Place, bubble, in_proportion, torch
     import torch
 
-    from ddptop.trainers.group import Place
     from ddptop.trainers.mymodel import OneProcess
     from ddptop.trainers.pipeline import bubble
+    from ddptop.trainers.rank.group import Place
     from ddptop.trainers.rebalance import in_proportion
 
 

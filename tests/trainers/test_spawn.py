@@ -12,7 +12,8 @@ import pytest
 from harness import ddptop, free_port, status, until
 
 from ddptop.agent.run import rundir
-from ddptop.trainers import sendrecv, start
+from ddptop.trainers import sendrecv
+from ddptop.trainers.rank import start
 
 FAILING = '''
 """Spawns two ranks, of which the second fails while the first waits for it."""

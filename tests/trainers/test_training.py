@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ddptop import agent
-from ddptop.trainers import CATALOGUE, options
-from ddptop.trainers.options import Options
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers import CATALOGUE
+from ddptop.trainers.rank import options
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal
 
 from .conftest import Run
 

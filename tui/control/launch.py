@@ -31,7 +31,7 @@ from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.wire.text import Complaint
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.refusal import NO_MPI
+from ddptop.trainers.rank.refusal import NO_MPI
 from ddptop.tui import settings
 from ddptop.tui.control import modules
 

@@ -17,7 +17,7 @@ from ddptop.agent.observer import launcher
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.agent.wire.text import clean
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.options import DESCRIBE, positive_number, whole_number
+from ddptop.trainers.rank.options import DESCRIBE, positive_number, whole_number
 
 PATIENCE_S: Final = 60.0
 """To import torch may take long on a busy machine."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ddptop.trainers.group import Place
-from ddptop.trainers.options import positive_number, whole_number
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import positive_number, whole_number
+from ddptop.trainers.rank.refusal import Refusal
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from typing import Final
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
-from ddptop.trainers import CATALOGUE, group
-from ddptop.trainers.group import Place
-from ddptop.trainers.options import Options
-from ddptop.trainers.refusal import Refusal, refuse
+from ddptop.trainers import CATALOGUE
+from ddptop.trainers.rank import group
+from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal, refuse
 
 _USUAL_WORLD: Final = 2
 _USUAL_PORT: Final = 29500

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import torch
 import torch.distributed as dist
 
-from ddptop.trainers.refusal import NO_MPI, Refusal
+from ddptop.trainers.rank.refusal import NO_MPI, Refusal
 
 BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
 """Set by `ddptop launch`: the backend that it chose and shows."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from ddptop.trainers import Program
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.refusal import Refusal
 
 DESCRIBE: Final = "DDPTOP_DESCRIBE"
 """Set, it lets a program print its options as JSON and end."""
