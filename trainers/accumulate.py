@@ -23,12 +23,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.data import MNIST, Normalized
-from ddptop.trainers.loop import run
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser, positive_number, whole_number
-from ddptop.trainers.task import Task, warm_up_and_cosine
-from ddptop.trainers.technique import Replicas
+from ddptop.trainers.training.data import MNIST, Normalized
+from ddptop.trainers.training.loop import run
+from ddptop.trainers.training.task import Task, warm_up_and_cosine
+from ddptop.trainers.training.technique import Replicas
 
 GPU: Final = Defaults(device="GPU", epochs=5, batch_size=256, lr=0.1, samples=None, workers=2)
 CPU: Final = Defaults(device="CPU", epochs=3, batch_size=128, lr=0.1, samples=20_000, workers=0)

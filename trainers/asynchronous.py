@@ -18,15 +18,15 @@ import torch.distributed as dist
 from torch.nn.utils import vector_to_parameters
 
 import ddptop.agent as agent
-from ddptop.trainers import checkpoint
-from ddptop.trainers.data import TrainingLoader, evaluation_loader, open_data
-from ddptop.trainers.loop import evaluate, tally
-from ddptop.trainers.metrics import Metrics
 from ddptop.trainers.rank.group import Place, say
 from ddptop.trainers.rank.options import Options
-from ddptop.trainers.task import Outcome, Plan, Task
-from ddptop.trainers.technique import Technique
-from ddptop.trainers.throughput import Throughput
+from ddptop.trainers.training import checkpoint
+from ddptop.trainers.training.data import TrainingLoader, evaluation_loader, open_data
+from ddptop.trainers.training.loop import evaluate, tally
+from ddptop.trainers.training.metrics import Metrics
+from ddptop.trainers.training.task import Outcome, Plan, Task
+from ddptop.trainers.training.technique import Technique
+from ddptop.trainers.training.throughput import Throughput
 
 if TYPE_CHECKING:
     from ddptop.trainers.paramserver import Remote, Server

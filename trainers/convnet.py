@@ -18,10 +18,10 @@ from torch import nn
 from torch.optim import SGD
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.data import MNIST, Normalized
-from ddptop.trainers.loop import Training, run
 from ddptop.trainers.rank.options import Defaults, Options, parser
-from ddptop.trainers.task import Outcome, Task
+from ddptop.trainers.training.data import MNIST, Normalized
+from ddptop.trainers.training.loop import Training, run
+from ddptop.trainers.training.task import Outcome, Task
 
 GPU: Final = Defaults(device="GPU", epochs=2, batch_size=100, lr=1e-4, samples=None, workers=2)
 CPU: Final = Defaults(device="CPU", epochs=2, batch_size=100, lr=1e-4, samples=20_000, workers=0)

@@ -24,12 +24,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.loop import run
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Options, parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal
-from ddptop.trainers.task import Task
 from ddptop.trainers.tensor import CPU, GPU, Split, device_type, transformer_task
+from ddptop.trainers.training.loop import run
+from ddptop.trainers.training.task import Task
 
 
 class Grid(Split):

@@ -20,13 +20,13 @@ from torch.nn.functional import max_pool2d, relu
 from torch.optim import Adam, Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.data import CIFAR10, Normalized
-from ddptop.trainers.loop import run
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser
 from ddptop.trainers.rank.refusal import Refusal
-from ddptop.trainers.task import Task
-from ddptop.trainers.technique import Replicas, Technique
+from ddptop.trainers.training.data import CIFAR10, Normalized
+from ddptop.trainers.training.loop import run
+from ddptop.trainers.training.task import Task
+from ddptop.trainers.training.technique import Replicas, Technique
 
 GPU: Final = Defaults(device="GPU", epochs=5, batch_size=64, lr=0.001, samples=None, workers=2)
 CPU: Final = Defaults(device="CPU", epochs=3, batch_size=32, lr=0.001, samples=6400, workers=0)

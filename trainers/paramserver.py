@@ -24,16 +24,16 @@ from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.asynchronous import Asynchronous
-from ddptop.trainers.data import MNIST, Normalized
-from ddptop.trainers.loop import Training
 from ddptop.trainers.rank import start
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, check, parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.rank.slowness import Slowness, delay
-from ddptop.trainers.task import Task
-from ddptop.trainers.technique import Replicas
-from ddptop.trainers.throughput import Throughput
+from ddptop.trainers.training.data import MNIST, Normalized
+from ddptop.trainers.training.loop import Training
+from ddptop.trainers.training.task import Task
+from ddptop.trainers.training.technique import Replicas
+from ddptop.trainers.training.throughput import Throughput
 
 GPU: Final = Defaults(device="GPU", epochs=3, batch_size=64, lr=0.05, samples=None, workers=2)
 CPU: Final = Defaults(device="CPU", epochs=3, batch_size=64, lr=0.05, samples=24_000, workers=0)

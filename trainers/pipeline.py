@@ -28,14 +28,14 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.data import MNIST, Data, Normalized, TrainingLoader
-from ddptop.trainers.loop import run
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser, positive_number, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.residual import LAYERS, WIDTH, pieces
-from ddptop.trainers.task import Task
-from ddptop.trainers.technique import Technique
+from ddptop.trainers.training.data import MNIST, Data, Normalized, TrainingLoader
+from ddptop.trainers.training.loop import run
+from ddptop.trainers.training.task import Task
+from ddptop.trainers.training.technique import Technique
 
 GPU: Final = Defaults(device="GPU", epochs=5, batch_size=512, lr=0.05, samples=None, workers=2)
 CPU: Final = Defaults(device="CPU", epochs=3, batch_size=32, lr=0.05, samples=2_560, workers=0)

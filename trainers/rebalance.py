@@ -28,15 +28,15 @@ from torch.utils.data import DataLoader, Sampler
 
 import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.data import MNIST, Data, Normalized, length
-from ddptop.trainers.loop import run
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.rank.slowness import Slowness, delay
-from ddptop.trainers.task import Task
-from ddptop.trainers.technique import Technique
-from ddptop.trainers.throughput import Throughput
+from ddptop.trainers.training.data import MNIST, Data, Normalized, length
+from ddptop.trainers.training.loop import run
+from ddptop.trainers.training.task import Task
+from ddptop.trainers.training.technique import Technique
+from ddptop.trainers.training.throughput import Throughput
 
 GPU: Final = Defaults(device="GPU", epochs=3, batch_size=64, lr=0.05, samples=None, workers=0)
 CPU: Final = Defaults(device="CPU", epochs=3, batch_size=32, lr=0.05, samples=12_800, workers=0)

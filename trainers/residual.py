@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu
 
-from ddptop.trainers.data import MNIST
+from ddptop.trainers.training.data import MNIST
 
 LAYERS: Final = 24
 WIDTH: Final = 64

@@ -24,12 +24,12 @@ from torchvision import transforms  # type: ignore[import-untyped]
 from torchvision.models import resnet18, resnet34  # type: ignore[import-untyped]
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.data import CIFAR10, Normalized
-from ddptop.trainers.loop import run
 from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal, one_line
-from ddptop.trainers.synthetic import View
-from ddptop.trainers.task import Task, warm_up_and_cosine
+from ddptop.trainers.training.data import CIFAR10, Normalized
+from ddptop.trainers.training.loop import run
+from ddptop.trainers.training.synthetic import View
+from ddptop.trainers.training.task import Task, warm_up_and_cosine
 
 GPU: Final = Defaults(device="GPU", epochs=10, batch_size=128, lr=0.1, samples=None, workers=4)
 GPU_IMAGE_SIZE: Final = CIFAR10.size

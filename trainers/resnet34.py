@@ -26,15 +26,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
 import ddptop.agent as agent
-from ddptop.trainers import CATALOGUE, checkpoint
-from ddptop.trainers.data import CIFAR10
+from ddptop.trainers import CATALOGUE
 from ddptop.trainers.handmade import naive, ring
-from ddptop.trainers.loop import Training, run
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
 from ddptop.trainers.resnet import views
-from ddptop.trainers.task import Outcome, Task
-from ddptop.trainers.technique import Technique
+from ddptop.trainers.training import checkpoint
+from ddptop.trainers.training.data import CIFAR10
+from ddptop.trainers.training.loop import Training, run
+from ddptop.trainers.training.task import Outcome, Task
+from ddptop.trainers.training.technique import Technique
 
 GPU: Final = Defaults(device="GPU", epochs=10, batch_size=128, lr=0.001, samples=None, workers=4)
 GPU_WIDTH: Final = 64

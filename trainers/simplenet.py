@@ -17,10 +17,10 @@ from torch import nn
 from torch.optim import SGD
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.data import MNIST, Normalized
-from ddptop.trainers.loop import run
 from ddptop.trainers.rank.options import Defaults, Options, parser
-from ddptop.trainers.task import Task
+from ddptop.trainers.training.data import MNIST, Normalized
+from ddptop.trainers.training.loop import run
+from ddptop.trainers.training.task import Task
 
 GPU: Final = Defaults(device="GPU", epochs=5, batch_size=64, lr=0.01, samples=None, workers=2)
 CPU: Final = Defaults(device="CPU", epochs=5, batch_size=64, lr=0.01, samples=None, workers=0)

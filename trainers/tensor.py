@@ -25,13 +25,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.optim import AdamW, Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.data import MNIST, Normalized
-from ddptop.trainers.loop import run
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser
 from ddptop.trainers.rank.refusal import Refusal
-from ddptop.trainers.task import Task
-from ddptop.trainers.technique import Technique
+from ddptop.trainers.training.data import MNIST, Normalized
+from ddptop.trainers.training.loop import run
+from ddptop.trainers.training.task import Task
+from ddptop.trainers.training.technique import Technique
 from ddptop.trainers.transformer import HEADS, Transformer
 
 GPU: Final = Defaults(device="GPU", epochs=5, batch_size=256, lr=0.001, samples=None, workers=2)

@@ -10,8 +10,8 @@ import importlib
 import math
 import pickle
 
-from ddptop.trainers import loop
-from ddptop.trainers.task import Outcome
+from ddptop.trainers.training import loop
+from ddptop.trainers.training.task import Outcome
 
 
 def main(arguments: list[str]) -> int:

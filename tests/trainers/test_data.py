@@ -16,8 +16,8 @@ from ddptop.trainers.rank.refusal import Refusal
 from .official import MNIST_FILES, idx, mnist_bytes, write_cifar10, write_mnist
 
 if TYPE_CHECKING:
-    from ddptop.trainers.data import Data, Kind
     from ddptop.trainers.rank.group import Place
+    from ddptop.trainers.training.data import Data, Kind
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,9 +27,10 @@ def _imports() -> None:
     import torch
     from torchvision import datasets
 
-    from ddptop.trainers import data, resnet
-    from ddptop.trainers.data import CIFAR10, MNIST, Normalized, evaluation_loader, open_data
+    from ddptop.trainers import resnet
     from ddptop.trainers.rank import group
+    from ddptop.trainers.training import data
+    from ddptop.trainers.training.data import CIFAR10, MNIST, Normalized, evaluation_loader, open_data
 
     class Alone(group.Place):
         """A group of one that needs no torch.distributed."""

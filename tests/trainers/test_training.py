@@ -26,9 +26,10 @@ def _imports() -> None:
     import torch
     import torchvision
 
-    from ddptop.trainers import checkpoint, resnet
-    from ddptop.trainers.checkpoint import CURRENT, PREVIOUS, Checkpoint
-    from ddptop.trainers.task import Plan, warm_up_and_cosine
+    from ddptop.trainers import resnet
+    from ddptop.trainers.training import checkpoint
+    from ddptop.trainers.training.checkpoint import CURRENT, PREVIOUS, Checkpoint
+    from ddptop.trainers.training.task import Plan, warm_up_and_cosine
 
     from . import stopped
 

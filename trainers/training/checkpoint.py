@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import torch
 
-from ddptop.trainers.data import Batches
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal, one_line
-from ddptop.trainers.task import Progress
-from ddptop.trainers.technique import Technique
+from ddptop.trainers.training.data import Batches
+from ddptop.trainers.training.task import Progress
+from ddptop.trainers.training.technique import Technique
 
 CURRENT: Final = "checkpoint.pt"
 PREVIOUS: Final = "checkpoint.previous.pt"

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from torch import nn
 from torch.optim import Optimizer
 
-from ddptop.trainers.data import Kind
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Options
-from ddptop.trainers.synthetic import View
-from ddptop.trainers.technique import Replicas, Technique
+from ddptop.trainers.training.data import Kind
+from ddptop.trainers.training.synthetic import View
+from ddptop.trainers.training.technique import Replicas, Technique
 
 
 def constant(progress: float) -> float:

@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ddptop.trainers.data import Batches, Data, TrainingLoader
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal
+from ddptop.trainers.training.data import Batches, Data, TrainingLoader
 
 
 class Technique:

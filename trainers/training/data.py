@@ -19,11 +19,11 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, Subset
 
-from ddptop.trainers.randomness import seed
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal, one_line
-from ddptop.trainers.synthetic import SyntheticPictures, View
+from ddptop.trainers.training.randomness import seed
+from ddptop.trainers.training.synthetic import SyntheticPictures, View
 
 Pictures = Dataset[tuple[torch.Tensor, int]]
 

@@ -19,16 +19,16 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import ddptop.agent as agent
-from ddptop.trainers import checkpoint
-from ddptop.trainers.data import evaluation_loader, open_data
-from ddptop.trainers.metrics import Metrics
-from ddptop.trainers.randomness import seed
 from ddptop.trainers.rank import options, start
 from ddptop.trainers.rank.group import Place, say
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal
-from ddptop.trainers.task import Evaluation, Outcome, Plan, Task
-from ddptop.trainers.technique import Technique
+from ddptop.trainers.training import checkpoint
+from ddptop.trainers.training.data import evaluation_loader, open_data
+from ddptop.trainers.training.metrics import Metrics
+from ddptop.trainers.training.randomness import seed
+from ddptop.trainers.training.task import Evaluation, Outcome, Plan, Task
+from ddptop.trainers.training.technique import Technique
 
 
 def run(
