@@ -78,7 +78,7 @@ def test_no_command_line_of_ours_begins_with_a_module() -> None:
     command = launcher.command("-m package.train", ("-m",), 2)
     assert "-m" not in command[: command.index(launcher.RUNNER)]
     assert all(os.path.isfile(command[at]) for at in (0, 1, command.index(launcher.RUNNER)))
-    assert "-m" not in launcher.spawn_command("-m ddptop.trainers.toy", ())
+    assert "-m" not in launcher.spawn_command("-m ddptop.trainers.programs.primitives.toy", ())
     assert launcher.spawn_command("-m package.train", ()) == (sys.executable, "-m", "package.train")
 
 

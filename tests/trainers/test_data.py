@@ -27,7 +27,7 @@ def _imports() -> None:
     import torch
     from torchvision import datasets
 
-    from ddptop.trainers import resnet
+    from ddptop.trainers.programs.data_parallel import resnet
     from ddptop.trainers.rank import group
     from ddptop.trainers.training import data
     from ddptop.trainers.training.data import CIFAR10, MNIST, Normalized, evaluation_loader, open_data

@@ -27,10 +27,10 @@ def _imports() -> None:
     global OneProcess, Place, bubble, in_proportion, torch
     import torch
 
-    from ddptop.trainers.mymodel import OneProcess
-    from ddptop.trainers.pipeline import bubble
+    from ddptop.trainers.programs.data_parallel.mymodel import OneProcess
+    from ddptop.trainers.programs.data_parallel.rebalance import in_proportion
+    from ddptop.trainers.programs.model_parallel.pipeline import bubble
     from ddptop.trainers.rank.group import Place
-    from ddptop.trainers.rebalance import in_proportion
 
 
 TINY = {
@@ -164,7 +164,7 @@ def test_four_ways_to_sync(group: Group) -> None:
 
 def test_state_dict_is_saved(group: Group, tmp_path: Path) -> None:
     """With --save the trained weights of resnet34 are a file that its network loads."""
-    from ddptop.trainers.resnet34 import ResNet34
+    from ddptop.trainers.programs.data_parallel.resnet34 import ResNet34
 
     file = tmp_path / "weights.pt"
     run(group, 1, "resnet34", "--steps", 1, "--samples", 8, "--batch-size", 4, "--width", 2, "--save", file)

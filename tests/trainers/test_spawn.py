@@ -12,7 +12,7 @@ import pytest
 from harness import ddptop, free_port, status, until
 
 from ddptop.agent.run import rundir
-from ddptop.trainers import sendrecv
+from ddptop.trainers.programs.primitives import sendrecv
 from ddptop.trainers.rank import start
 
 FAILING = '''

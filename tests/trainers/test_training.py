@@ -26,7 +26,7 @@ def _imports() -> None:
     import torch
     import torchvision
 
-    from ddptop.trainers import resnet
+    from ddptop.trainers.programs.data_parallel import resnet
     from ddptop.trainers.training import checkpoint
     from ddptop.trainers.training.checkpoint import CURRENT, PREVIOUS, Checkpoint
     from ddptop.trainers.training.task import Plan, warm_up_and_cosine
@@ -90,7 +90,7 @@ def test_stopped_at_the_end_of_an_epoch(train: Run, tmp_path: Path, monkeypatch:
     whole, parts = ((*SHORT, "--epochs", "2", "--checkpoint-dir", str(tmp_path / name)) for name in ("whole", "parts"))
     assert train(*whole) == 0
     with pytest.raises(SystemExit):
-        stopped.main(["ddptop.trainers.simplenet", "8", *parts])
+        stopped.main(["ddptop.trainers.programs.data_parallel.simplenet", "8", *parts])
     assert train(*parts, "--resume") == 0
     assert same(stored(tmp_path / "parts"), stored(tmp_path / "whole"))
 

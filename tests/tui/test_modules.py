@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "module",
     ["plain", "my-script", "bad.mod", "bad.sub.mod", "bad.prog", "space.deep.mod", "chooser.hidden", "this",
-     "json.tool", "ddptop.trainers.resnet", "zipimport"],
+     "json.tool", "ddptop.trainers.programs.data_parallel.resnet", "zipimport"],
 )  # fmt: skip
 def test_what_can_be_run_is_found_and_not_run(folder: Path, module: str) -> None:
     """Modules, packages with a main module, namespace packages, the standard library's, and ddptop's own."""

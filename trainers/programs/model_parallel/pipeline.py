@@ -28,10 +28,10 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
+from ddptop.trainers.programs.model_parallel.residual import LAYERS, WIDTH, pieces
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser, positive_number, whole_number
 from ddptop.trainers.rank.refusal import Refusal
-from ddptop.trainers.residual import LAYERS, WIDTH, pieces
 from ddptop.trainers.training.data import MNIST, Data, Normalized, TrainingLoader
 from ddptop.trainers.training.loop import run
 from ddptop.trainers.training.task import Task

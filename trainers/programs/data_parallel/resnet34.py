@@ -28,9 +28,9 @@ from torch.optim import AdamW, Optimizer
 import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.handmade import naive, ring
+from ddptop.trainers.programs.data_parallel.resnet import views
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
-from ddptop.trainers.resnet import views
 from ddptop.trainers.training import checkpoint
 from ddptop.trainers.training.data import CIFAR10
 from ddptop.trainers.training.loop import Training, run

@@ -25,6 +25,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.optim import AdamW, Optimizer
 
 from ddptop.trainers import CATALOGUE
+from ddptop.trainers.programs.model_parallel.transformer import HEADS, Transformer
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, parser
 from ddptop.trainers.rank.refusal import Refusal
@@ -32,7 +33,6 @@ from ddptop.trainers.training.data import MNIST, Normalized
 from ddptop.trainers.training.loop import run
 from ddptop.trainers.training.task import Task
 from ddptop.trainers.training.technique import Technique
-from ddptop.trainers.transformer import HEADS, Transformer
 
 GPU: Final = Defaults(device="GPU", epochs=5, batch_size=256, lr=0.001, samples=None, workers=2)
 CPU: Final = Defaults(device="CPU", epochs=3, batch_size=32, lr=0.003, samples=3_200, workers=0)

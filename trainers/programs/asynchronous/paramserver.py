@@ -23,7 +23,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.asynchronous import Asynchronous
+from ddptop.trainers.programs.asynchronous.loop import Asynchronous
 from ddptop.trainers.rank import start
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Defaults, Options, check, parser, whole_number

@@ -24,10 +24,10 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from ddptop.trainers import CATALOGUE
+from ddptop.trainers.programs.model_parallel.tensor import CPU, GPU, Split, device_type, transformer_task
 from ddptop.trainers.rank.group import Place
 from ddptop.trainers.rank.options import Options, parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal
-from ddptop.trainers.tensor import CPU, GPU, Split, device_type, transformer_task
 from ddptop.trainers.training.loop import run
 from ddptop.trainers.training.task import Task
 

@@ -29,7 +29,7 @@ from ddptop.trainers.training.technique import Technique
 from ddptop.trainers.training.throughput import Throughput
 
 if TYPE_CHECKING:
-    from ddptop.trainers.paramserver import Remote, Server
+    from ddptop.trainers.programs.asynchronous.paramserver import Remote, Server
 
 
 class Asynchronous:
