@@ -17,7 +17,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.caller import Caller
 from ddptop.agent.control.polled import Refused
-from ddptop.agent.observer.record.recording import DAMAGE
+from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import RunDir, RunDirError, is_alive

@@ -27,6 +27,7 @@ from ddptop.agent.observer.record.floods import SUPERVISOR, Flood, Source, sound
 from ddptop.agent.observer.record.logs import Logs
 from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
 from ddptop.agent.run import generations
+from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.records import RUN_BYTES
 from ddptop.agent.run.rundir import Member
 
@@ -380,7 +381,7 @@ class Recorder:
         new, rows = bool(rows), self._owed + rows
         try:
             odd = self._ring.write(rows, self._room)
-        except recording.DAMAGE as error:
+        except DAMAGE as error:
             self.failures += new
             self._owe([row for row in rows if not row[0].startswith("INSERT INTO steps")])
             self._say("failure", f"recording fails, history will have gaps: {error}")
@@ -409,7 +410,7 @@ class Recorder:
                 return
             self._said.discard("held up")
             fits = self._ring.keep_within(self._room, THIN_S)
-        except recording.DAMAGE as error:
+        except DAMAGE as error:
             self.failures += 1
             # Nothing makes room any more, so that nothing may take it.
             self._held_up = True

@@ -17,11 +17,10 @@ from typing import Any, Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record.thinning import without_seen
+from ddptop.agent.run.files.database import DAMAGE
 
 NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""
-DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
-"""Raised for a file that cannot be used; the second where SQLite quotes what it cannot make sense of."""
 _SUPERVISOR: Final = -1
 _PIECE: Final = 500
 """Rows read at a time: a millisecond or two."""

@@ -59,7 +59,7 @@ class Ring:
         """Write rows in one transaction and return how many of them could not be stored, whatever the file.
 
         Raises:
-            recording.DAMAGE: nothing of it was written.
+            DAMAGE: nothing of it was written.
         """
         connection = self._open(budget)
         steps = events = odd = 0
@@ -87,7 +87,7 @@ class Ring:
                 (page,) = connection.execute("PRAGMA page_size").fetchone()
                 connection.execute(f"PRAGMA wal_autocheckpoint = {max(16, self._journal_bytes // 2 // page)}")
                 connection.execute(f"PRAGMA journal_size_limit = {self._journal_bytes}")
-            except recording.DAMAGE:
+            except DAMAGE:
                 connection.close()
                 raise
             self._connection = connection
@@ -119,7 +119,7 @@ class Ring:
         It takes little longer than so many seconds, except where much has come at once.
 
         Raises:
-            recording.DAMAGE: the file cannot be changed.
+            DAMAGE: the file cannot be changed.
         """
         if self._connection is None:
             return True
