@@ -23,8 +23,8 @@ from harness import ddptop, started, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ddptop.agent.control import journal
 from ddptop.agent.observer.end import freezer
-from ddptop.agent.observer.record import journal
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import records, rundir
 from ddptop.agent.run.decisions import Decisions

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 from harness import DDPTOP
 
+from ddptop.agent.control import journal
 from ddptop.agent.observer import supervisor
-from ddptop.agent.observer.record import journal
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
 from ddptop.tui.cli import main

@@ -16,11 +16,10 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.control import deadline
+from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.caller import connect, readable
 from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.end.escalation import NotOurs, Survived
-from ddptop.agent.observer.record import journal
 from ddptop.agent.observer.status import membership, survey, takeover
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live

@@ -23,8 +23,9 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.control import journal
 from ddptop.agent.observer import launcher, machine, supervisor
-from ddptop.agent.observer.record import journal, retention
+from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.files import masking

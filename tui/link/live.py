@@ -18,11 +18,12 @@ import msgspec
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.control import journal
 from ddptop.agent.control.caller import LiveGroup, connect, readable
 from ddptop.agent.control.controller import ANSWER_S, Controller
 from ddptop.agent.control.listening import Listener
 from ddptop.agent.observer.end import freezer
-from ddptop.agent.observer.record import journal, recorder, recording
+from ddptop.agent.observer.record import recorder, recording
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import check_socket, is_plain

@@ -15,9 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from ddptop.agent import wire
+from ddptop.agent.control import journal
 from ddptop.agent.control.caller import LiveGroup
 from ddptop.agent.control.controller import Controller, Refused
-from ddptop.agent.observer.record import journal
 from ddptop.agent.run.rundir import RunDir, RunDirError
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import zmq
 from harness import carriers, until
 
 from ddptop.agent import wire
-from ddptop.agent.control import deadline
-from ddptop.agent.observer.record import journal
+from ddptop.agent.control import deadline, journal
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui.control import ending

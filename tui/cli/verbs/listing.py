@@ -119,7 +119,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _events(options: argparse.Namespace) -> int:
-    from ddptop.agent.observer.record import journal
+    from ddptop.agent.control import journal
     from ddptop.tui.cli import status
 
     happened = journal.events(chosen(options.run, ended=True).database)
