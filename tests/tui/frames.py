@@ -16,7 +16,8 @@ from typing import Any
 
 from ddptop.agent.run.identity import Process
 from ddptop.agent.wire import Collective, Step
-from ddptop.tui.link.source import Aim, Consent, ProcessLine, Refused, Unholdable
+from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, Verdict
 from ddptop.tui.model.history.past import Past
 

@@ -25,7 +25,7 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.link.source import Consent
+from ddptop.tui.control.consent import Consent
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens import live
 from ddptop.tui.screens.dialogs.kill import KillDialog

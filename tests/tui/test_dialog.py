@@ -15,7 +15,8 @@ from textual._compositor import Compositor
 from textual.pilot import Pilot
 
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.link.source import Consent, Refused
+from ddptop.tui.control.consent import Consent
+from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs.columns import ColumnsDialog
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.kill import KillDialog

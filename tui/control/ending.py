@@ -18,6 +18,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control import deadline, journal
 from ddptop.agent.control.caller import connect, readable
+from ddptop.agent.control.controller import Refused
 from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.end.escalation import NotOurs, Survived
 from ddptop.agent.observer.status import membership, survey, takeover
@@ -25,7 +26,7 @@ from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir
 from ddptop.agent.wire.text import clean
-from ddptop.tui.link.source import Aim, Consent, ProcessLine, Refused
+from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 
 _SUCCESSION_S: Final = 5.0
 """How long a command waits for a supervisor that is just taking over."""

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from ddptop.tui.link.source import Consent, Refused
+from ddptop.agent.control.controller import Refused
+from ddptop.tui.control.consent import Consent
 
 _MOST_LINES: Final = 50
 

@@ -18,6 +18,7 @@ from typing import Final
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.record.recording import Row
 from ddptop.agent.observer.record.thinning import Stored, thinned
+from ddptop.agent.run.files.database import DAMAGE
 
 LEAST_BYTES: Final = 256 << 10
 """Room that a recording has in any case: its tables, who the ranks were, and some hundred events."""

@@ -18,8 +18,9 @@ from ddptop.agent.control import deadline, journal
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui.control import ending
+from ddptop.tui.control.consent import Consent
 from ddptop.tui.control.ending import Endings
-from ddptop.tui.link.source import Consent, Refused
+from ddptop.tui.link.source import Refused
 
 Launch = Callable[..., RunDir]
 

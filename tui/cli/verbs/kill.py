@@ -10,8 +10,8 @@ from ddptop.tui.cli.verbs.options import Verbs, chosen, complain, seconds
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run
+    from ddptop.tui.control.consent import Aim
     from ddptop.tui.control.ending import Endings
-    from ddptop.tui.link.source import Aim
 
 
 def add(verbs: Verbs) -> None:

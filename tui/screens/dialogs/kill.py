@@ -18,9 +18,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
+from ddptop.tui.control.consent import Aim, ProcessLine
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.link.source import Aim, ProcessLine, Refused, Source
+from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.processes import ProcessMenu

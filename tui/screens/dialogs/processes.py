@@ -14,9 +14,10 @@ from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from ddptop.tui.control.consent import ProcessLine
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.link.source import ProcessLine, Refused, Source
+from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.screens.dialogs.dialog import Dialog
 
 _EVERY_S = 2.0
