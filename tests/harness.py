@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent.run import rundir
-from ddptop.tui.cli.status import as_json, frames
+from ddptop.tui.cli.status import as_json
+from ddptop.tui.link.look import frames
 from ddptop.tui.settings import Thresholds
 
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")

@@ -10,7 +10,7 @@ import msgspec
 from textual.pilot import Pilot
 
 from ddptop.tui.app.app import DdptopApp, report
-from ddptop.tui.cli import status
+from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
@@ -67,7 +67,7 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
 
 def _whole(link: Link) -> Frame:
     """Return the run as it is once all live ranks have been heard and its past has been read."""
-    status.heard([link])
+    look.heard([link])
     give_up = time.monotonic() + PATIENCE_S
     while not link.settled and time.monotonic() < give_up:
         link.poll()

@@ -28,7 +28,7 @@ import msgspec
 from ddptop.agent.run import rundir
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.wire.text import clean_line
-from ddptop.tui.cli import status
+from ddptop.tui.link import look
 from ddptop.tui.model.frame import Frame, Restart
 from ddptop.tui.settings import Thresholds
 
@@ -95,14 +95,14 @@ def frames(bases: Mapping[int, Path], who: str, thresholds: Thresholds) -> tuple
 
     Args:
         bases: by user, where the runs are; see `rundir.bases_of_others`.
-        who: as for `status.frames`.
-        thresholds: as for `status.frames`.
+        who: as for `look.frames`.
+        thresholds: as for `look.frames`.
     """
 
     def read(uid: int, folder: Path) -> list[Frame]:
         runs = rundir.runs_in(folder, uid, onlooker=True)[:MOST_RUNS]
         pieces = (runs[first : first + _LINKS] for first in range(0, len(runs), _LINKS))
-        return [frame for piece in pieces for frame in status.frames(piece, who, thresholds, onlooker=True)]
+        return [frame for piece in pieces for frame in look.frames(piece, who, thresholds, onlooker=True)]
 
     found: list[Frame] = []
     problems: list[str] = []

@@ -14,7 +14,8 @@ from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.text import clean
 from ddptop.tui.cli import plain, status
 from ddptop.tui.cli.verbs.options import complain
-from ddptop.tui.control.actor import who as who
+from ddptop.tui.control.actor import who
+from ddptop.tui.link import look
 from ddptop.tui.link.home import Home
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused, Source
@@ -61,7 +62,7 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
     """
     link = Link(directory, who("shell"), settings.thresholds)
     try:
-        frame = status.heard([link], settings.thresholds.silent_s)[0]
+        frame = look.heard([link], settings.thresholds.silent_s)[0]
         due = time.monotonic()
         while True:
             if frame.state in ENDED:

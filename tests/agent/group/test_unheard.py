@@ -19,6 +19,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, RunDir, identify
 from ddptop.tui.cli import status
+from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.settings import Thresholds
 
@@ -50,7 +51,7 @@ while time.monotonic() < deadline:
 
 def told(directory: RunDir) -> dict[str, Any]:
     """Return what a fresh `status` says of a run, once a fresh `ps` has said the same."""
-    own, listed = (status.frames(each, "the test", Thresholds()) for each in ([directory], rundir.runs()))
+    own, listed = (look.frames(each, "the test", Thresholds()) for each in ([directory], rundir.runs()))
     row = status.run_json(next(frame for frame in listed if frame.run == directory.name))
     found = status.as_json(own[0])
     states = {found["state"], row["state"]}

@@ -21,7 +21,7 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import settings
 from ddptop.tui.app.app import run_dashboard
 from ddptop.tui.app.web import unfinished
-from ddptop.tui.cli import view
+from ddptop.tui.control.actor import who
 from ddptop.tui.link.live import Link
 
 ROOM: Final = 1 << 30
@@ -71,7 +71,7 @@ def main() -> None:
     found = settings.load()
     # What a browser can draw does not depend on the locale of the server.
     look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
-    link = Link(directory, view.who("browser"), found.thresholds, looks_back=True)
+    link = Link(directory, who("browser"), found.thresholds, looks_back=True)
     code = run_dashboard(
         unfinished.telling(link, int(pipe)),
         directory.read().grace_s,

@@ -40,12 +40,12 @@ def _steps(text: str) -> int:
 
 
 def _control(options: argparse.Namespace) -> int:
-    from ddptop.tui.cli import view
+    from ddptop.tui.control.actor import who
     from ddptop.tui.link.live import Link
     from ddptop.tui.link.source import Refused, Unholdable
 
     directory = chosen(options.run)
-    link = Link(directory, view.who("shell"))
+    link = Link(directory, who("shell"))
     try:
         done = _carry_out(options, link)
     except Unholdable as refusal:

@@ -87,7 +87,7 @@ def _restarts(text: str) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.observer import launcher
     from ddptop.trainers import CATALOGUE
-    from ddptop.tui.cli import view
+    from ddptop.tui.control.actor import who
     from ddptop.tui.control.launch import Request, RequestError, launch
 
     if (options.program is None) == (options.module is None):
@@ -107,7 +107,7 @@ def _run(options: argparse.Namespace) -> int:
         start=options.start,
         grace_s=options.grace,
         on_term=options.on_term,
-        who=view.who("shell"),
+        who=who("shell"),
         inject=tuple(options.inject),
         max_restarts=options.max_restarts,
         environment=tuple(options.env),
@@ -122,12 +122,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _restart(options: argparse.Namespace) -> int:
-    from ddptop.tui.cli import view
+    from ddptop.tui.control.actor import who
     from ddptop.tui.control.launch import RequestError, restart
 
     settings = configured(options)
     try:
-        directory = restart(chosen(options.run), resume=options.resume, who=view.who("shell"), tell=_tell)
+        directory = restart(chosen(options.run), resume=options.resume, who=who("shell"), tell=_tell)
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: started again as {directory.name}", file=sys.stderr)

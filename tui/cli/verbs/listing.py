@@ -41,9 +41,10 @@ def add(verbs: Verbs) -> None:
 
 def _frames(directories: list[RunDir]) -> list[Frame]:
     from ddptop.tui import settings
-    from ddptop.tui.cli import status, view
+    from ddptop.tui.control.actor import who
+    from ddptop.tui.link import look
 
-    return status.frames(directories, view.who("shell"), settings.load().thresholds)
+    return look.frames(directories, who("shell"), settings.load().thresholds)
 
 
 @contextlib.contextmanager
@@ -67,9 +68,10 @@ def _others() -> list[Frame]:
 
     with _no_threads_of_numpy():
         from ddptop.tui import settings
-        from ddptop.tui.cli import foreign, view
+        from ddptop.tui.cli import foreign
+        from ddptop.tui.control.actor import who
 
-    pictures, problems = foreign.frames(rundir.bases_of_others(), view.who("shell"), settings.load().thresholds)
+    pictures, problems = foreign.frames(rundir.bases_of_others(), who("shell"), settings.load().thresholds)
     for line in problems:
         print(f"ddptop: {line}", file=sys.stderr)
     return pictures
