@@ -564,7 +564,10 @@ def test_a_closed_terminal_ends_it() -> None:
 
 def test_it_paints_soon_and_without_torch() -> None:
     """The dashboard's modules load neither torch nor, before the first paint, the plot library."""
-    code = "import sys, ddptop.tui.app.app\nsys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'textual_plot')))"
+    code = (
+        "import sys, ddptop.tui.app.app\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'textual_plot')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

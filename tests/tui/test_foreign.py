@@ -356,11 +356,13 @@ def test_without_roots_rights_nothing_of_others_is_looked_at(place: Path) -> Non
     give(place)
     code = (
         "import os, sys, zmq, psutil, msgspec\n"
-        "from ddptop.agent.observer.status import takeover as succession\n"
-        "from ddptop.tui.cli import main as cli, status, view, foreign; from ddptop.tui import settings; from ddptop.tui.model import store\n"
+        "from ddptop.agent.observer.status import takeover\n"
+        "from ddptop.tui import settings\n"
+        "from ddptop.tui.cli import foreign, main, status, view\n"
+        "from ddptop.tui.model import store\n"
         "os.setgroups([]); os.setgid(4321); os.setuid(4321)\n"
         "sys.argv = ['ddptop', 'ps', '--all']\n"
-        "cli.main()\n"
+        "main.main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=DEADLINE_S)
     assert "only root sees the runs of others" in done.stderr, done.stderr
