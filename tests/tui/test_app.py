@@ -29,9 +29,9 @@ from ddptop.tui.control.consent import Consent
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens import live
 from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.dialogs.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
 from ddptop.tui.screens.dialogs.question import Question
-from ddptop.tui.screens.dialogs.signals import SignalMenu
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen

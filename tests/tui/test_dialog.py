@@ -17,11 +17,11 @@ from textual.pilot import Pilot
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control.consent import Consent
 from ddptop.tui.link.source import Refused
-from ddptop.tui.screens.dialogs.columns import ColumnsDialog
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
 from ddptop.tui.screens.dialogs.question import Question
-from ddptop.tui.screens.dialogs.signals import SignalMenu
 from ddptop.tui.screens.help import HelpScreen
 
 from .frames import NOW, StillSource, frame

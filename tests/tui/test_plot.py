@@ -17,7 +17,7 @@ from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.model.frame import ENDED, STATES, EventLine, Frame
 from ddptop.tui.model.history.past import Past
 from ddptop.tui.model.metrics import CUSTOM
-from ddptop.tui.screens.dialogs.metric import MetricPicker
+from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen

@@ -23,8 +23,8 @@ from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
+from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
 from ddptop.tui.screens.dialogs.question import Question
-from ddptop.tui.screens.dialogs.script import ScriptPicker
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.views.runs.runs import RunList

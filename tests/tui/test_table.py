@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from ddptop.agent.wire.text import clean
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.model.frame import STATES, Frame, Verdict
-from ddptop.tui.screens.dialogs.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.table.columns import columns_of, fitting

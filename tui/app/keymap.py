@@ -18,15 +18,15 @@ from textual.dom import DOMNode
 from textual.keys import Keys, format_key
 from textual.screen import Screen
 
-from ddptop.tui.screens.dialogs.columns import ColumnsDialog
 from ddptop.tui.screens.dialogs.field import Choice
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
-from ddptop.tui.screens.dialogs.metric import MetricPicker
-from ddptop.tui.screens.dialogs.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
+from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
+from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
 from ddptop.tui.screens.dialogs.question import Question
-from ddptop.tui.screens.dialogs.script import ScriptPicker
-from ddptop.tui.screens.dialogs.signals import SignalMenu
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen

@@ -13,7 +13,7 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.screens.dialogs.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked
 from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap

@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import offered
-from ddptop.tui.screens.dialogs.metric import MetricPicker
+from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
 from ddptop.tui.screens.live import Asked, LiveScreen
 from ddptop.tui.views.plot.placeholder import PlotPlace
 

@@ -24,9 +24,9 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.dialog import Dialog
-from ddptop.tui.screens.dialogs.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
 from ddptop.tui.screens.dialogs.question import marking
-from ddptop.tui.screens.dialogs.signals import SignalMenu
 
 _LOOK_S = 0.1
 _LINES = 8

@@ -28,7 +28,7 @@ from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.field import Field
-from ddptop.tui.screens.dialogs.script import ScriptPicker
+from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
 
 _SCRIPT: Final = "script", "arguments"
 """Fields that are asked of a script alone."""
