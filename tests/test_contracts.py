@@ -25,7 +25,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import ddptop.agent.observer.supervisor", {"torch", "textual"}),
         ("import ddptop.trainers", {"torch", "textual"}),
         ("import ddptop.tui.cli.main", {"torch", "textual", "zmq", "msgspec", "psutil"}),
-        ("import ddptop.tui.link.live, ddptop.tui.control.launch, ddptop.tui.cli.status", {"torch", "textual"}),
+        ("import ddptop.tui.link.live, ddptop.tui.control.launch.launch, ddptop.tui.cli.status", {"torch", "textual"}),
         ("import ddptop.tui.app.app, ddptop.tui.cli.view", {"torch"}),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 
 from ddptop.agent.observer import launcher
 from ddptop.agent.run import rundir
-from ddptop.tui.control import launch
+from ddptop.tui.control.launch import launch
 
 BY_NAME = ("-m", "ddptop.agent")
 BY_PATH = (launcher.RUNNER,)

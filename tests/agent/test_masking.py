@@ -19,7 +19,7 @@ from ddptop.agent.observer.status import membership
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.tui.control import form, launch, remembered
+from ddptop.tui.control.launch import form, launch, remembered
 
 SECRET = "hunter2-and-more"
 

@@ -13,7 +13,7 @@ import pytest
 from ddptop.agent.observer import launcher
 from ddptop.agent.run import rundir
 from ddptop.agent.startup import pythonpath
-from ddptop.tui.control import launch
+from ddptop.tui.control.launch import launch
 
 FILE = Path(pythonpath.__file__).with_name("sitecustomize.py")
 

@@ -157,7 +157,8 @@ def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | 
     from ddptop.agent import wire
     from ddptop.agent.observer.record import recording
     from ddptop.agent.run.rundir import ENDED_STATES
-    from ddptop.tui.control.launch import Request, launch
+    from ddptop.tui.control.launch import launch
+    from ddptop.tui.control.launch.launch import Request
 
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptop.tui.control.launch import Request
-from ddptop.tui.control.programs import Option
+from ddptop.tui.control.launch.launch import Request
+from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.fleet import RunLine, Survey, line_of
 from ddptop.tui.link.host import GpuLoad, HostLoad
 from ddptop.tui.link.source import Refused

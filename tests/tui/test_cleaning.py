@@ -22,7 +22,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs import cleaning
-from ddptop.tui.control import launch
+from ddptop.tui.control.launch import launch
 
 DAY_S = 86_400
 

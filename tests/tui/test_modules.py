@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.tui.control import launch, modules
+from ddptop.tui.control.launch import launch, modules
 
 FILES = (
     "bad/__init__.py", "bad/mod.py", "bad/sub/__init__.py", "bad/sub/mod.py", "bad/prog/__init__.py",

@@ -17,8 +17,8 @@ from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import view
 from ddptop.tui.cli.main import _parser
 from ddptop.tui.cli.verbs import options, watching
-from ddptop.tui.control import form, programs, remembered
-from ddptop.tui.control.form import Draft
+from ddptop.tui.control.launch import form, programs, remembered
+from ddptop.tui.control.launch.form import Draft
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.kill import KillDialog

@@ -16,7 +16,7 @@ from ddptop.agent.run.rundir import Run
 from ddptop.tui import settings
 from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.control import launch
+from ddptop.tui.control.launch import launch
 from ddptop.tui.drawing.theme import DARK, LIGHT
 from ddptop.tui.model.frame import Verdict
 from ddptop.tui.model.store import Store

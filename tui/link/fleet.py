@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ddptop.tui.control.launch import Request
-from ddptop.tui.control.programs import Option
+from ddptop.tui.control.launch.launch import Request
+from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.host import HostLoad
 from ddptop.tui.link.source import Source
 from ddptop.tui.model.frame import ENDED, Frame, Verdict

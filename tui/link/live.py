@@ -28,9 +28,9 @@ from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import check_socket, is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
-from ddptop.tui.control import launch
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Endings
+from ddptop.tui.control.launch import launch
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.store import Liveness, Store

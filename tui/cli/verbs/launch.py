@@ -76,7 +76,7 @@ def _add_watching(verb: argparse.ArgumentParser) -> None:
 
 
 def _restarts(text: str) -> int:
-    from ddptop.tui.control.launch import restarts
+    from ddptop.tui.control.launch.launch import restarts
 
     try:
         return restarts(text)
@@ -88,7 +88,8 @@ def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.observer import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.control.actor import who
-    from ddptop.tui.control.launch import Request, RequestError, launch
+    from ddptop.tui.control.launch import launch
+    from ddptop.tui.control.launch.launch import Request, RequestError
 
     if (options.program is None) == (options.module is None):
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)
@@ -123,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _restart(options: argparse.Namespace) -> int:
     from ddptop.tui.control.actor import who
-    from ddptop.tui.control.launch import RequestError, restart
+    from ddptop.tui.control.launch.launch import RequestError, restart
 
     settings = configured(options)
     try:

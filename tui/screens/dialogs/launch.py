@@ -20,9 +20,9 @@ from textual.widgets import Button, Input, Static
 
 from ddptop.agent.wire.text import clean
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control import form, remembered
-from ddptop.tui.control.launch import Request
-from ddptop.tui.control.programs import Option
+from ddptop.tui.control.launch import form, remembered
+from ddptop.tui.control.launch.launch import Request
+from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Refused

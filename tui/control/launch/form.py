@@ -16,8 +16,16 @@ from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.files.masking import MASK, is_secret, masked_words
 from ddptop.agent.wire.incoming import Verbatim
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control.launch import Request, RequestError, check_on_term, check_restarts, restarts, target, variables
-from ddptop.tui.control.programs import Option
+from ddptop.tui.control.launch.launch import (
+    Request,
+    RequestError,
+    check_on_term,
+    check_restarts,
+    restarts,
+    target,
+    variables,
+)
+from ddptop.tui.control.launch.programs import Option
 
 TORCHRUN: Final = "torchrun"
 GRACE_S: Final = 5.0

@@ -10,7 +10,7 @@ import msgspec
 from ddptop.agent.run.files import private
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control.form import Draft, without_secrets
+from ddptop.tui.control.launch.form import Draft, without_secrets
 
 
 def place() -> Path:

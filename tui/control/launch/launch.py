@@ -34,7 +34,7 @@ from ddptop.agent.wire.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.refusal import NO_MPI
 from ddptop.tui import settings
-from ddptop.tui.control import modules
+from ddptop.tui.control.launch import modules
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
