@@ -27,7 +27,7 @@ from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
 from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.views.runs.runs import RunList
+from ddptop.tui.views.runs import RunList
 
 from .fleets import OPTIONS, PICTURES, FleetSource, StillFleet
 from .frames import EVIL, NOW, frame

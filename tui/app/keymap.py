@@ -39,7 +39,7 @@ from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlace
 from ddptop.tui.views.ranks import RankView
-from ddptop.tui.views.runs.runs import RunList
+from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.table.table import RankTable
 from ddptop.tui.views.timeline.timeline import TimelineView
 

@@ -22,7 +22,7 @@ from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.dialogs.question import ANEW, RESUME, SAVE_AND_STOP, STOP, about_restart, about_stop
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.views.runs.runs import RunList
+from ddptop.tui.views.runs import RunList
 
 SIDE: Final = 120
 """Columns from which on there is room for the list beside a run."""

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.screens.dialogs.transient import Transient
-from ddptop.tui.views.runs.runs import RunList
+from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.header import Header
 
 COUNT_S: Final = 0.7

@@ -7,7 +7,7 @@ from textual.screen import Screen
 
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.views.runs.runs import RunList
+from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.keybar import KeyBar
 
 
