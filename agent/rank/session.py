@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from ddptop import agent
 from ddptop.agent.rank import given
 from ddptop.agent.rank.collectives.timing import Collectives
-from ddptop.agent.rank.commands.decisions import Follower
+from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.process import ancestry

@@ -6,7 +6,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.control.controller import Controller, Refused, Unholdable
-from ddptop.agent.rank.commands.decisions import Follower
+from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.run.decisions import Decisions

@@ -14,7 +14,7 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
-from ddptop.agent.rank.commands.decisions import Follower
+from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, Saved
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.publisher import Publisher
