@@ -1,6 +1,11 @@
 """The catalogue of training programs: one line on each, for lists, menus and `ddptop launch`.
 
 Imports nothing heavy: it is read by the command line and the dashboard, which never load torch.
+
+programs  a page for each program, by what it teaches
+training  the training loop and what it consists of
+rank      from a command line to a rank at work
+handmade  collectives written by hand
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 ranks that are gone ("connectFullMesh failed … Connection refused")."""
 
 
-RUNNER: Final = os.path.join(os.path.dirname(os.path.abspath(starter.__file__)), "__main__.py")
+RUNNER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(starter.__file__))), "__main__.py")
 """The file of the agent's runner. By `-m` it would be looked for in the current directory first."""
 _OURS: Final = "ddptop."
 

@@ -349,7 +349,7 @@ def test_parts_are_put_together_in_a_checkpoint(group: Group, tmp_path: Path, na
 )
 def test_what_does_not_fit_is_one_line(group: Group, name: str, arguments: tuple[object, ...], said: str) -> None:
     """What cannot be shared out so is one line, and exit code 2."""
-    done = group(1, f"ddptop.trainers.{name}", *arguments)
+    done = group(1, CATALOGUE[name].module, *arguments)
     assert done.codes == [2]
     assert done.err.startswith(f"{name}: ")
     assert said in done.err

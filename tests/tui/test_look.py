@@ -28,7 +28,7 @@ from ddptop.tui.settings import Look, Settings
 from .frames import EVIL, NOW, StillSource, verdict_frame
 from .test_app import seen, until
 
-TUI = Path(ddptop.tui.drawing.theme.__file__).parent
+TUI = Path(ddptop.tui.drawing.theme.__file__).parent.parent
 DECORATION = {"rank-border", "row-chosen"}
 """Names of hues that no text has."""
 

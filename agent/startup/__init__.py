@@ -1,0 +1,6 @@
+"""How our processes start, before anything else is imported.
+
+starter     runs a module as a program of its own
+importpath  keeps the current directory off the import path
+pythonpath  the folder whose `sitecustomize` starts the agent in ranks that a program spawns itself
+"""

@@ -1,0 +1,8 @@
+"""A number over steps.
+
+plot        the widget; `placeholder` stands for it until it is loaded
+contents    which lines it shows
+window      which steps it shows
+curves      series to columns
+ticks       numbers at the axes
+"""
