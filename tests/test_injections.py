@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import ddptop, status
-from scripts import TRAIN
+from support.harness import ddptop, status
+from support.scripts import TRAIN
 
 from ddptop.agent.run import rundir
 

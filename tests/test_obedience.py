@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import DEADLINE_S, carriers, ddptop, status, until
-from scripts import OBEDIENT
+from support.harness import DEADLINE_S, carriers, ddptop, status, until
+from support.scripts import OBEDIENT
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir

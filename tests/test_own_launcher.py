@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import ddptop, until
+from support.harness import ddptop, until
 
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.status import as_json, run_json

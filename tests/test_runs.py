@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until
-from scripts import FAIL, FLAKY, TRAIN, UNTIDY
+from support.harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until
+from support.scripts import FAIL, FLAKY, TRAIN, UNTIDY
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import zmq
-from harness import DEADLINE_S, until
-from hostile import announce, foreign, marks, texts_in, value_of
 from msgspec import inspect
+from support.harness import DEADLINE_S, until
+from support.hostile import announce, foreign, marks, texts_in, value_of
 
 from ddptop.agent import wire
 from ddptop.agent.observer.broadcast import Broadcast

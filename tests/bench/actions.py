@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from harness import carriers
 from onlookers import DDPTOP, Onlooker, ways
+from support.harness import carriers
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError, identify, is_alive

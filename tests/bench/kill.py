@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness import carriers, ddptop, until
+from support.harness import carriers, ddptop, until
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir

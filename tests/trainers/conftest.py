@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import DEADLINE_S
+from support.harness import DEADLINE_S
 
 Run = Callable[..., int]
 

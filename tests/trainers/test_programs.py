@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness import ddptop, status, until
+from support.harness import ddptop, status, until
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.refusal import Refusal

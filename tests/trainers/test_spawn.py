@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import ddptop, free_port, status, until
+from support.harness import ddptop, free_port, status, until
 
 from ddptop.agent.run import rundir
 from ddptop.trainers.programs.primitives import sendrecv

@@ -97,3 +97,13 @@ def ended_run() -> Iterator[str]:
     )  # fmt: skip
     yield name
     shutil.rmtree(directory.path)
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let times of day be those of Greenwich, wherever the test is run."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from harness import ddptop
+from support.dashboards import footer_keys, seen, until
+from support.frames import NOW, StillSource, frame
+from support.harness import ddptop
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 
@@ -21,9 +23,6 @@ from ddptop.tui.drawing.theme import DARK, LIGHT
 from ddptop.tui.model.frame import Verdict
 from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
-
-from .frames import NOW, StillSource, frame
-from .test_app import footer_keys, seen, until
 
 
 @pytest.fixture
