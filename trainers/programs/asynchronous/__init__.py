@@ -1,5 +1,6 @@
 """Training in which ranks do not go in step.
 
 paramserver  the program
-loop         its training loop: some ranks serve the parameters, the others train on them
+servers      its technique: who serves the parameters, and who trains on them
+loop         its training loop
 """

@@ -1,8 +1,7 @@
 """The training loop of ranks that do not go in step: some serve the parameters, the others train on them.
 
 While they train nobody waits for a log line, which is each worker's own, or for a checkpoint, which
-the first worker writes; the evaluation comes at the end, of all ranks together.  The technique is
-in `paramserver`.
+the first worker writes; the evaluation comes at the end, of all ranks together.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch.nn.utils import vector_to_parameters
 
 import ddptop.agent as agent
+from ddptop.trainers.programs.asynchronous.servers import Remote, Server
 from ddptop.trainers.rank.group import Place, say
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.training import checkpoint
@@ -28,22 +27,16 @@ from ddptop.trainers.training.task import Outcome, Plan, Task
 from ddptop.trainers.training.technique import Technique
 from ddptop.trainers.training.throughput import Throughput
 
-if TYPE_CHECKING:
-    from ddptop.trainers.programs.asynchronous.paramserver import Remote, Server
-
 
 class Asynchronous:
     """One rank's part: serving, or working."""
 
-    def __init__(
-        self, name: str, task: Task, asked: Options, place: Place, server: type[Server], remote: type[Remote]
-    ) -> None:
+    def __init__(self, name: str, task: Task, asked: Options, place: Place) -> None:
         self.name, self.task, self.asked, self.place = name, task, asked, place
-        self._server = server
         self.data = open_data(task.kind, asked, place, task.train_view, task.test_view)
         torch.manual_seed(asked.seed)
         self.model = task.model().to(place.device)
-        self._remote = remote(self.model.parameters(), asked.servers)
+        self._remote = Remote(self.model.parameters(), asked.servers)
         self.technique = Technique(self.model, self._remote, place)
         self._workers = range(asked.servers, place.world)
         # The images are shared among the workers, and the first of them speaks for all.
@@ -85,9 +78,7 @@ class Asynchronous:
             self._remote.over = steps == 0
             self._train()
         else:
-            server = self._server(
-                shards[place.rank], self._workers, asked.lr, asked.staleness, steps * len(self._workers)
-            )
+            server = Server(shards[place.rank], self._workers, asked.lr, asked.staleness, steps * len(self._workers))
             while server.clocks:
                 agent.log(lr=asked.lr)
                 server.step()
