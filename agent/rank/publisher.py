@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 import zmq
@@ -22,17 +22,16 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.rank.commands import answers
-from ddptop.agent.rank.commands.gate import GateError
-from ddptop.agent.rank.faults import describe
+from ddptop.agent.rank.commands.follower import Follower
+from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.records import device_time, history, meter
 from ddptop.agent.rank.records.digest import Digest
+from ddptop.agent.rank.records.health import Health
+from ddptop.agent.rank.records.stamps import Take, Tape
 from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.run.files.private import seal
-
-if TYPE_CHECKING:
-    from ddptop.agent.rank.records.stamps import Take
-    from ddptop.agent.rank.session import Session
 
 PERIOD_S = 0.1
 BEAT_S = 1.0
@@ -71,10 +70,48 @@ def check_room() -> None:
             thread.join()
 
 
+class Rank(Protocol):
+    """What is told of, and what commands are for."""
+
+    rank: int
+    hello: wire.Hello
+    faults: Faults
+    tape: Tape
+    gate: Gate
+    follower: Follower
+    health: Health
+    timeout_s: float | None
+    """Timeout of collectives in the default process group."""
+
+    @property
+    def state(self) -> str:
+        """Of `starting`, `running`, `paused`, `ended`."""
+        ...
+
+    @property
+    def checkpoints(self) -> bool:
+        """True where the script has said how to save a checkpoint."""
+        ...
+
+    def beat(self, seq: int, refused: int) -> wire.Beat:
+        """Return a sign of life; may raise anything where something that it would tell cannot be had."""
+        ...
+
+    def bare_beat(self, seq: int, refused: int) -> wire.Beat:
+        """Return a sign of life that tells nothing else."""
+        ...
+
+    def look_after(self) -> None:
+        """Do what has to be done now and then."""
+
+    def save(self, token: str) -> Saved | None:
+        """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
+
+
 class Publisher:
     """Publishes a rank's records and obeys its commands, on a thread of its own."""
 
-    def __init__(self, session: Session, pub: str, cmd: str) -> None:
+    def __init__(self, session: Rank, pub: str, cmd: str) -> None:
         """Bind the sockets.
 
         Raises:

@@ -9,12 +9,10 @@ denies the record of its end.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from ddptop.agent.run.records import Ended
 from ddptop.agent.wire.text import clean
-
-if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import Ended
 
 STATES: Final = (
     "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",

@@ -5,4 +5,5 @@ plain       a run as lines
 status      `ps` and `status`, also as JSON
 logs        `ddptop logs`
 foreign     the runs of other users, for root
+complaint   what is wrong, in one line
 """

@@ -10,8 +10,9 @@ import sys
 from typing import Final, NoReturn
 
 from ddptop.agent.wire.text import clean
+from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs import cleaning, config, control, kill, launch, listing, serving, watching
-from ddptop.tui.cli.verbs.options import complain, on_terminal
+from ddptop.tui.cli.verbs.options import on_terminal
 
 EPILOG = """\
 Alone, on a terminal, it lists all runs: look at one, launch another.

@@ -13,7 +13,7 @@ from typing import cast
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire.text import clean
 from ddptop.tui.cli import plain, status
-from ddptop.tui.cli.verbs.options import complain
+from ddptop.tui.cli.complaint import complain
 from ddptop.tui.control.actor import who
 from ddptop.tui.link import look
 from ddptop.tui.link.home import Home

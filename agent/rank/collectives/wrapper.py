@@ -12,13 +12,10 @@ import functools
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from ddptop.agent.rank.collectives.backends import Lanes
 from ddptop.agent.rank.faults import Faults
-
-if TYPE_CHECKING:
-    from ddptop.agent.rank.collectives.timing import Collectives
 
 WRAPPER: Final = "process-group wrapper"
 FUNCTIONS: Final = "torch.distributed functions only"
@@ -51,6 +48,23 @@ _METHODS: Final = {
     "barrier": ("barrier", None),
 }
 """Method of a process group: our name of the operation, and which argument is its input."""
+
+
+class Collectives(Protocol):
+    """Who is told of the calls that are seen."""
+
+    def now(self) -> int:
+        """Return the present stamp."""
+        ...
+
+    def begin(self, op: str, tensors: list[Any], lanes: Lanes, now: int, *, blocking: bool, origin: str) -> Any:
+        """Note that a collective was called at `now`, by code of the module `origin`; return the call."""
+
+    def end(self, call: Any, work: Any) -> None:
+        """Note that the call returned `work`."""
+
+    def lower(self, mechanism: str) -> None:
+        """Note that less is seen than was thought."""
 
 
 def install(torch: Any, collectives: Collectives, faults: Faults) -> str | None:

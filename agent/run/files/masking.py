@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from ddptop.agent.run.files import private
-
-if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import Run
+from ddptop.agent.run.records import Run
 
 MASK: Final = "***"
 """Stands for a value that is not shown."""

@@ -12,22 +12,48 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ddptop.agent.run.files import marks, private
+from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import Claim, RunDirError
 from ddptop.agent.run.identity import is_alive
+from ddptop.agent.run.records import Member, Run
 
-if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import RunDir
+
+class Directory(Protocol):
+    """What has to be known of a run directory to remove it."""
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        ...
+
+    def members(self) -> Mapping[int, Member]:
+        """Return the records of the ranks."""
+        ...
+
+    def read_own(self) -> Run:
+        """Return the record; raises `RunDirError` where it is not this folder's."""
+        ...
+
+    def mark(self) -> Mark | None:
+        """Return the mark, None where there is none."""
+        ...
 
 
 class Remained(RunDirError):
     """The run is gone, and its name is free; something of its files is still there."""
 
 
-def take_away(directory: RunDir, run_id: str, patience_s: float = 0.0) -> None:
+def take_away(directory: Directory, run_id: str, patience_s: float = 0.0) -> None:
     """Remove the directory of that run, whatever its state; wait so long for who is just about to let go of it.
 
     Raises:

@@ -7,7 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddptop.tui.cli.verbs.options import Verbs, complain
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

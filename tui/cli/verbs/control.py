@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, complain
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen
 
 if TYPE_CHECKING:
     from ddptop.tui.link.live import Link

@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ddptop.tui.cli.verbs.options import Verbs, chosen, complain, seconds
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, chosen, seconds
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run

@@ -7,7 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ddptop.tui.cli.verbs.options import Verbs, add_view, chosen, complain, configured, seconds, show
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, add_view, chosen, configured, seconds, show
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir

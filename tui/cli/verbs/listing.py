@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, complain, print_json
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, print_json
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir

@@ -1,4 +1,4 @@
-"""What several verbs share: the run that is meant, how it is shown, complaints in one line."""
+"""What several verbs share: the run that is meant, and how it is shown."""
 
 from __future__ import annotations
 
@@ -41,14 +41,6 @@ def seconds(text: str) -> float:
     if not 0 <= value <= 3600:
         raise argparse.ArgumentTypeError("must be between 0 and 3600 seconds")
     return value
-
-
-def complain(problem: object, code: int) -> int:
-    """Print a problem in one line and return the exit code."""
-    from ddptop.agent.wire.text import clean
-
-    print(f"ddptop: {clean(str(problem))}", file=sys.stderr)
-    return code
 
 
 def configured(options: argparse.Namespace) -> Settings:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, complain, configured
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, configured
 
 
 def add(verbs: Verbs) -> None:
