@@ -157,8 +157,7 @@ def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | 
     from ddptop.agent import wire
     from ddptop.agent.observer.record import recording
     from ddptop.agent.run.rundir import ENDED_STATES
-    from ddptop.tui.control.launch import launch
-    from ddptop.tui.control.launch.launch import Request
+    from ddptop.tui.control.launch.launch import Request, launch
 
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"

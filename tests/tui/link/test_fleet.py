@@ -15,8 +15,7 @@ from support.frames import frame
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.control.launch import launch
-from ddptop.tui.control.launch.launch import Request, RequestError, variables
+from ddptop.tui.control.launch.launch import Request, RequestError, launch, variables
 from ddptop.tui.link import runs
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.live import Link

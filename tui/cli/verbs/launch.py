@@ -89,8 +89,7 @@ def _run(options: argparse.Namespace) -> int:
     from ddptop.agent.observer import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.control.actor import who
-    from ddptop.tui.control.launch import launch
-    from ddptop.tui.control.launch.launch import Request, RequestError
+    from ddptop.tui.control.launch.launch import Request, RequestError, launch
 
     if (options.program is None) == (options.module is None):
         return complain("launch: give one program: a name from `ddptop programs`, a script, or -m MODULE", 2)

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs.options import (
     Verbs,
     add_interval,
     add_run,
     add_view,
     chosen,
-    complain,
     configured,
     live_runs,
     on_terminal,
