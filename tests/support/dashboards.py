@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
+from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -35,7 +37,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) 
         await pilot.pause(0.01)
 
 
-def seen(app: DdptopApp) -> str:
+def seen(app: App[Any]) -> str:
     """Return the text on the screen."""
     return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
 
@@ -55,7 +57,7 @@ async def rests(pilot: Pilot[None]) -> None:
         same, before = (same + 1 if now == before else 0), now
 
 
-def footer_keys(app: DdptopApp) -> set[str]:
+def footer_keys(app: App[Any]) -> set[str]:
     """Return what the footer offers."""
     return {active.binding.description for active in app.screen.active_bindings.values() if active.binding.show}
 
@@ -95,17 +97,17 @@ def picture(app_frame: Frame) -> DdptopApp:
     return DdptopApp(StillSource(app_frame), clock=lambda: NOW)
 
 
-def table_of(app: DdptopApp) -> RankTable:
+def table_of(app: App[Any]) -> RankTable:
     return app.screen.query_one(RankTable)
 
 
-def lines(app: DdptopApp) -> list[str]:
+def lines(app: App[Any]) -> list[str]:
     """Return the table's lines, titles first."""
     table = table_of(app)
     return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
 
 
-def numbers(app: DdptopApp) -> list[int]:
+def numbers(app: App[Any]) -> list[int]:
     """Return the ranks in the order they are in."""
     return [int(line.split()[0]) for line in lines(app)[1:] if line.strip()[:1].isdigit()]
 

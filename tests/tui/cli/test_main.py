@@ -14,8 +14,7 @@ import pytest
 from support.harness import DDPTOP, ddptop
 
 from ddptop.agent.run import rundir
-from ddptop.tui.cli import main
-from ddptop.tui.cli.main import _parser
+from ddptop.tui.cli.main import _parser, main
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_without_torch_it_says_what_to_install(folder):
         "import importlib.util as u, sys; find = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a)\n"
         "sys.argv = ['ddptop', 'launch', 'ok.py']\n"
-        "from ddptop.tui.cli import main; main()"
+        "from ddptop.tui.cli.main import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 2

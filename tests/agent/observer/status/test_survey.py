@@ -20,7 +20,7 @@ from ddptop.agent.observer.status import survey
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import boot, namespace
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, identify
-from ddptop.tui.cli import main
+from ddptop.tui.cli.main import main
 
 GONE = Process(2**22 + 1, 1.0)
 """No process: beyond the largest number that Linux gives."""

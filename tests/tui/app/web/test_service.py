@@ -512,7 +512,7 @@ def test_bad_calls_get_one_line(quiet_run: str) -> None:
     assert "--port" in done.stderr
     code = (
         "import sys; sys.modules['textual_serve'] = None; sys.argv = ['ddptop', 'serve']\n"
-        "from ddptop.tui.cli import main; main()"
+        "from ddptop.tui.cli.main import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
