@@ -43,6 +43,9 @@ from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.table.table import RankTable
 from ddptop.tui.views.timeline.timeline import TimelineView
 
+_OURS: Final = "ddptop.tui."
+"""How the names of our own modules begin: the keys of Textual's widgets are not remapped here."""
+
 PLACES: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("everywhere", LiveScreen),
     ("all ranks", RunScreen),
@@ -181,7 +184,7 @@ def _together(owner: type[DOMNode], app: type[App[Any]], remapped: Remapped) -> 
     else:
         around = (app, LiveScreen, RunScreen)
     for each in (*around, *owner.__mro__):
-        if issubclass(each, DOMNode) and each.__module__.startswith(__package__):
+        if issubclass(each, DOMNode) and each.__module__.startswith(_OURS):
             yield from _of(each, remapped)
 
 

@@ -11,9 +11,10 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Final
 
-_PACKAGE = __package__
+_RANK: Final = "ddptop.agent.rank."
+"""How the names of the modules begin whose code runs beside the script's."""
 
 
 def hide(torch: Any) -> None:
@@ -21,7 +22,7 @@ def hide(torch: Any) -> None:
     skip = _mark(torch)
     if skip is None:
         return
-    modules = [module for name, module in sys.modules.items() if name.startswith(f"{_PACKAGE}.")]
+    modules = [module for name, module in sys.modules.items() if name.startswith(_RANK)]
     for module in modules:
         for code in _codes(vars(module).values(), module.__name__):
             skip(code)
