@@ -1,6 +1,6 @@
 """Which keys do what, where: from the bindings themselves and the user's changes to them.
 
-The help screen, the README table, `ddptop config` and the check of the user's keys all read
+The help screen, the manual's page `keys`, `ddptop config` and the check of the user's keys all read
 this one list of places, so that none of them can be wrong.
 """
 
@@ -112,7 +112,7 @@ def actions(app: type[App[Any]], remapped: Remapped | None = None) -> Iterator[t
 def key_table(
     app: type[App[Any]], remapped: Remapped | None = None, *, ascii_only: bool = False
 ) -> list[tuple[str, str, str]]:
-    """Return place, keys and meaning of every binding, for the help screen and the README."""
+    """Return place, keys and meaning of every binding, for the help screen and the manual."""
     rows: dict[tuple[str, str], list[str]] = {}
     for place, action in actions(app, remapped):
         rows.setdefault((place, action.meaning), []).extend(shown(key, ascii_only=ascii_only) for key in action.keys)

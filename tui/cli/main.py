@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 
 from ddptop.agent.wire.text import clean
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs import cleaning, config, control, kill, launch, listing, serving, watching
+from ddptop.tui.cli.verbs import cleaning, control, kill, launch, listing, reference, serving, watching
 from ddptop.tui.cli.verbs.options import on_terminal
 
 EPILOG = """\
@@ -22,6 +22,7 @@ first steps:
   ddptop launch train.py -- --lr 0.1      any script, unmodified; its own options after --
   ddptop attach                           come back to it from any terminal
   ddptop kill RUN                         end it, and everything that belongs to it
+  ddptop help                             the manual: keys, numbers, verdicts, control, ...
 """
 
 
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(carry=watching.home, plain=False)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser)
-    for family in (launch, watching, listing, control, kill, cleaning, serving, config):
+    for family in (launch, watching, listing, control, kill, cleaning, serving, reference):
         family.add(verbs)
     return parser
 

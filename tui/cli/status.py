@@ -1,4 +1,4 @@
-"""`ps` and `status`: runs as tables and as JSON. The JSON is an interface; README documents it."""
+"""`ps` and `status`: runs as tables and as JSON. The JSON is an interface; the manual's page `json` documents it."""
 
 from __future__ import annotations
 

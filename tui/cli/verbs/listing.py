@@ -23,18 +23,18 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
     ps = verbs.add_parser("ps", help="list runs, live and lately ended")
-    ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see README)")
+    ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     ps.add_argument("--all", action="store_true", help="those of all users; for root")
     ps.set_defaults(carry=_ps)
 
     status = verbs.add_parser("status", help="say how a run and each of its ranks are")
     add_run(status)
-    status.add_argument("--json", action="store_true", help="as JSON: one object (see README)")
+    status.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
     status.set_defaults(carry=_status)
 
     events = verbs.add_parser("events", help="print what happened in a run and who did what with it")
     add_run(events)
-    events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see README)")
+    events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     events.set_defaults(carry=_events)
 
     verbs.add_parser("programs", help="list the training programs that come with ddptop").set_defaults(carry=_programs)
