@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.harness import ddptop
 from support.terminal import Terminal
 
 from ddptop.trainers import CATALOGUE
@@ -57,16 +57,33 @@ def test_a_page_begins_with_its_topic() -> None:
     assert set(re.findall(r"^(\w+)  +", manual.__doc__, re.MULTILINE)) == set(titles)
 
 
-def test_without_a_topic_all_are_listed() -> None:
-    """A line each."""
-    done = ddptop("help")
-    assert done.returncode == 0
-    assert {line.split()[0] for line in done.stdout.split("\n\n")[0].splitlines()} == {file.stem for file in FILES}
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+    """`ddptop help` in this process, into a pipe: exit code, output, errors."""
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ddptop", "help", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
 
 
-def test_a_pipe_gets_the_file() -> None:
-    """Byte for byte, so that other tools can read it."""
-    assert ddptop("help", "control").stdout == (FOLDER / "control.md").read_text()
+def test_without_a_topic_all_are_listed(told: Callable[..., tuple[object, str, str]]) -> None:
+    """A line each, with what the page is about."""
+    code, output, _ = told()
+    assert code == 0
+    listed = dict(line.split(maxsplit=1) for line in output.split("\n\n")[0].splitlines())
+    assert set(listed) == {file.stem for file in FILES}
+    assert all(
+        f"{topic}: {title}".lower() in (FOLDER / f"{topic}.md").read_text().lower() for topic, title in listed.items()
+    )
+
+
+def test_a_pipe_gets_the_file(told: Callable[..., tuple[object, str, str]]) -> None:
+    """Character for character, so that other tools can read it."""
+    assert told("control") == (0, (FOLDER / "control.md").read_text(), "")
 
 
 @pytest.mark.parametrize("pager", ["tee {file}", "no-such-pager-here", ""])
@@ -102,15 +119,10 @@ def test_a_terminal_gets_the_page_through_its_pager(
         ("../../main", None),
     ],
 )
-def test_a_wrong_topic(
-    word: str, meant: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_topic(told: Callable[..., tuple[object, str, str]], word: str, meant: str | None) -> None:
     """One line that names the page with that word in its headings, and exit code 2."""
-    monkeypatch.setattr(sys, "argv", ["ddptop", "help", word])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    output, errors = capsys.readouterr()
-    assert (ended.value.code, output, errors.count("\n")) == (2, "", 1)
+    code, output, errors = told(word)
+    assert (code, output, errors.count("\n")) == (2, "", 1)
     assert ("did you mean" in errors) == (meant is not None)
     assert f"{meant!r}?" in errors or meant is None
 
@@ -163,11 +175,18 @@ def test_each_program_is_told() -> None:
 
 
 def test_help_loads_rich_alone() -> None:
-    """A page comes at once: neither Textual nor ZeroMQ, NumPy or torch is loaded for it, and Rich only where it is."""
-    code = f"{HELP.replace('main()', '')}\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    """A page comes at once: Rich is loaded where one is rendered, and neither Textual nor ZeroMQ, NumPy or torch."""
+    code = f"""
+import sys
+try:
+    {HELP.replace("; ", chr(10) + "    ")}
+except SystemExit:
+    print(*sys.modules, file=sys.stderr)
+from ddptop.tui.cli.manual import pages
+pages.rendered("# a")
+print(*sys.modules, file=sys.stderr)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stderr.split()}
-    assert not loaded & {"zmq", "textual", "torch", "numpy", "rich"}
-    code = "from ddptop.tui.cli.manual import pages; pages.rendered('# a'); import sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {name.partition(".")[0] for name in done.stdout.split()} & {"zmq", "textual", "torch", "numpy"}
+    piped, rendered = ({name.partition(".")[0] for name in line.split()} for line in done.stderr.splitlines())
+    assert not piped & {"zmq", "textual", "torch", "numpy", "rich"}
+    assert not rendered & {"zmq", "textual", "torch", "numpy"}
