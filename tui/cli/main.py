@@ -9,7 +9,6 @@ import re
 import sys
 from typing import Final, NoReturn
 
-from ddptop.agent.wire.text import clean
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs import cleaning, control, kill, launch, listing, reference, serving, watching
 from ddptop.tui.cli.verbs.options import on_terminal
@@ -60,6 +59,9 @@ class _Parser(argparse.ArgumentParser):
     """Complains in one line that says what to do."""
 
     def error(self, message: str) -> NoReturn:
+        # Here, because the package of the wire loads msgspec, which `--help` does without.
+        from ddptop.agent.wire.text import clean
+
         if "unrecognized arguments" in message and "launch" in sys.argv[1:2]:
             message += " (options of the program itself go after --, as in `ddptop launch train.py -- --lr 0.1`)"
         elif unknown := _UNKNOWN_VERB.match(message):
