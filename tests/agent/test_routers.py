@@ -15,6 +15,7 @@ import zmq
 from msgspec import inspect
 from support.harness import DEADLINE_S, until
 from support.hostile import announce, foreign, marks, texts_in, value_of
+from support.messages import read_reply
 
 from ddptop.agent import wire
 from ddptop.agent.observer.broadcast import Broadcast
@@ -62,7 +63,7 @@ def asked(context: zmq.Context[Any], address: str, command: wire.Command) -> wir
     """Return the answer to a good command of a newcomer."""
     with stranger(context, address) as socket:
         socket.send(wire.encode(command))
-        assert socket.poll(1000 * DEADLINE_S), "no answer to a good command"
+        assert socket.poll(int(1000 * DEADLINE_S)), "no answer to a good command"
         answer = wire.read_answer(socket.recv())
     assert isinstance(answer, wire.Reply)
     return answer
@@ -153,7 +154,7 @@ def test_a_supervisor_that_has_let_go_of_the_run_refuses(directory: RunDir, cont
         wire.Note(4, wire.Event(1, "x")),
     )  # fmt: skip
     orders.socket.close()
-    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])  # type: ignore[assignment]
+    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])
     orders.close()
     replies = [wire.read_answer(payload) for _, payload in socket.sent]
     assert [(reply.id, reply.done) for reply in replies if isinstance(reply, wire.Reply)] == [
@@ -171,9 +172,9 @@ def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
     orders.outcome = escalation.Outcome(2, 0, survivors)
     orders.socket.close()
     commands = (wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
-    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])  # type: ignore[assignment]
+    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])
     orders.close()
-    replies = {reply.id: reply for reply in (wire.read_answer(payload) for _, payload in socket.sent)}
+    replies = {reply.id: reply for reply in (read_reply(payload) for _, payload in socket.sent)}
     whole, part = replies[1], replies[2]
     assert isinstance(whole, wire.Reply)
     assert isinstance(part, wire.Reply)

@@ -7,4 +7,5 @@ dashboards  dashboards in process: wait for them, read them as text
 terminal    a program in a pseudo-terminal
 frames      frames and sources that stand still or move; `fleets` of several runs
 hostile     values of an enemy; `wiretypes` of every type of the wire
+messages    messages of the kind that a test expects
 """

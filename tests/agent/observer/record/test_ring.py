@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.messages import read_steps
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording, thinning
@@ -108,7 +109,7 @@ def test_what_stands_out_stays(tmp_path: Path) -> None:
     left = {}
     for level in range(4):
         rows = thinned(rows, level)
-        left = {each.step: each for stored in rows for each in wire.read_telemetry(stored.payload).steps}
+        left = {each.step: each for stored in rows for each in read_steps(stored.payload)}
     assert {100, 150, 204} <= left.keys()
     assert left.keys() - {100, 150, 204} == set(range(1, 257, 16))
     assert left[100] == stretch[99]
@@ -124,7 +125,7 @@ def test_steps_that_are_not_all_recorded_are_thinned_alike(every: int) -> None:
     ]
     left: dict[int, list[int]] = {0: [], 1: []}
     for kept in thinned(rows, 0):
-        left[kept.rank] += [each.step for each in wire.read_telemetry(kept.payload).steps]
+        left[kept.rank] += [each.step for each in read_steps(kept.payload)]
     assert left[0] == left[1]
     assert len(left[0]) == 32
     assert {after - before for before, after in pairwise(left[0])} == {2 * every}
@@ -159,7 +160,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_was_written(tmp_path: Path) 
         while told < 10_000:
             told = int(writer.stdout.readline())
         writer.kill()
-        told = int((writer.stdout.read().splitlines() or [told])[-1])
+        told = int((writer.stdout.read().splitlines() or [str(told)])[-1])
     found = numbers(database)
     assert found == sorted(set(found))
     assert found[-1] >= told
@@ -255,7 +256,7 @@ def test_whatever_steps_a_rank_sends_thinning_ends(
     sent = Counter((rank, seq) for rank, seq, *_ in steps)
     for depth in range(level, DEEPEST + 1):
         rows = thinned(rows, depth)
-        left = Counter((kept.rank, each.seq) for kept in rows for each in wire.read_telemetry(kept.payload).steps)
+        left = Counter((kept.rank, each.seq) for kept in rows for each in read_steps(kept.payload))
         assert left <= sent
         sent = left
     assert rows == []

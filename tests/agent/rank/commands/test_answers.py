@@ -14,6 +14,7 @@ import pytest
 import zmq
 from support.harness import DEADLINE_S, until
 from support.hostile import announce, foreign
+from support.messages import read_reply
 
 from ddptop import agent
 from ddptop.agent import wire
@@ -32,6 +33,7 @@ def session() -> Iterator[Session]:
     (folder / "ranks").mkdir()
     made = Session(RunDir(folder), run_id="answers", program="answers", log=None)
     made.open()
+    assert made._publisher is not None
     for seq in range(1, RECORDS + 1):
         made._publisher._history.add(msgspec.structs.replace(STEP, seq=seq))
     yield made
@@ -69,9 +71,9 @@ def read(peer: zmq.Socket[bytes]) -> tuple[list[int], wire.Reply]:
     return seqs, answer
 
 
-def ask(session: Session, peer: zmq.Socket[bytes]) -> wire.Answer:
+def ask(session: Session, peer: zmq.Socket[bytes]) -> wire.Reply:
     peer.send(wire.encode(wire.Query(5)))
-    return wire.read_answer(peer.recv())
+    return read_reply(peer.recv())
 
 
 def test_answers_that_nobody_reads_do_not_grow_the_process(session, asking):
@@ -114,7 +116,7 @@ def test_every_command_gets_its_reply(session):
         peer.rcvtimeo = int(DEADLINE_S * 1000)
         for number in range(100):
             peer.send(wire.encode(wire.Query(number)))
-        assert [wire.read_answer(peer.recv()).id for _ in range(100)] == list(range(100))
+        assert [read_reply(peer.recv()).id for _ in range(100)] == list(range(100))
 
 
 def test_replies_that_nobody_reads_are_bounded_and_given_up(session, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from support.messages import read_answered_steps
 
 from ddptop.agent import wire
 from ddptop.agent.rank.records.history import PIECE, History, batches
@@ -14,8 +15,7 @@ STEP = wire.Step(1, 1, 1, 10, 1, 2, 3, 1, 1, 2)
 def kept(history: History, first: int, limit: int) -> list[int]:
     payloads = list(history.since(first, limit))
     assert all(len(payload) < PIECE + 1024 for payload in payloads)
-    messages = [wire.read_answer(payload) for payload in payloads]
-    return [step.seq for message in messages for step in message.steps]
+    return [step.seq for payload in payloads for step in read_answered_steps(payload)]
 
 
 def test_the_newest_records_come_oldest_first():
@@ -51,8 +51,7 @@ def test_the_earlier_ones_are_thinned_out_evenly():
     history = History(0)
     for seq in range(1, 2501):
         history.add(msgspec.structs.replace(STEP, seq=seq))
-    messages = [wire.read_answer(payload) for payload in history.since(1, 100, 24)]
-    seqs = [step.seq for message in messages for step in message.steps]
+    seqs = [step.seq for payload in history.since(1, 100, 24) for step in read_answered_steps(payload)]
     assert seqs == [*range(1, 2401, 100), *range(2401, 2501)]
 
 
@@ -74,10 +73,13 @@ def test_publications_are_bounded_and_whole():
     sizes = [0, 5, 500, 5000, 1, 2000, 2000, 2000, *[40] * 500]
     steps = [msgspec.structs.replace(STEP, seq=seq, collectives=(CALL,) * size) for seq, size in enumerate(sizes, 1)]
     payloads = list(batches(3, map(history.add, steps), 2))
-    messages = [wire.read_telemetry(payload) for payload in payloads]
-    assert [step for message in messages for step in message.steps] == steps
-    assert {(message.rank, message.generation) for message in messages} == {(3, 2)}
-    for payload, message in zip(payloads, messages, strict=True):
+    read: list[wire.Step] = []
+    for payload in payloads:
+        message = wire.read_telemetry(payload)
+        assert isinstance(message, wire.Steps)
+        assert (message.rank, message.generation) == (3, 2)
         assert len(payload) < PIECE + 1024 or len(message.steps) == 1
         assert len(payload) < wire.MAX_MESSAGE_BYTES
+        read += message.steps
+    assert read == steps
     assert list(batches(3, [], 0)) == []
