@@ -8,4 +8,5 @@ terminal    a program in a pseudo-terminal
 frames      frames and sources that stand still or move; `fleets` of several runs
 hostile     values of an enemy; `wiretypes` of every type of the wire
 messages    messages of the kind that a test expects
+late        imports that take seconds, made when the tests of a module run
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import late
 from support.harness import ddptop, status, until
 
 from ddptop.trainers import CATALOGUE
@@ -20,17 +21,12 @@ from .conftest import Done, Group
 if TYPE_CHECKING:
     import torch
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _imports() -> None:
-    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
-    global OneProcess, Place, bubble, in_proportion, torch
-    import torch
-
     from ddptop.trainers.programs.data_parallel.mymodel import OneProcess
     from ddptop.trainers.programs.data_parallel.rebalance import in_proportion
     from ddptop.trainers.programs.model_parallel.pipeline import bubble
     from ddptop.trainers.rank.group import Place
+
+_imports = late.imports(globals())
 
 
 TINY = {

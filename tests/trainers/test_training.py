@@ -6,9 +6,10 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import late
 
 from ddptop import agent
 from ddptop.trainers import CATALOGUE
@@ -18,11 +19,7 @@ from ddptop.trainers.rank.refusal import Refusal
 
 from .conftest import Run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _imports() -> None:
-    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
-    global CURRENT, PREVIOUS, Checkpoint, Plan, checkpoint, resnet, stopped, torch, torchvision, warm_up_and_cosine
+if TYPE_CHECKING:
     import torch
     import torchvision
 
@@ -32,6 +29,8 @@ def _imports() -> None:
     from ddptop.trainers.training.task import Plan, warm_up_and_cosine
 
     from . import stopped
+
+_imports = late.imports(globals())
 
 
 SHORT = ("--samples", "256", "--batch-size", "32")

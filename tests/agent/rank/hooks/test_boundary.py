@@ -7,41 +7,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import late
 
 from ddptop.agent.rank.faults import Faults
-from ddptop.agent.rank.hooks import losses, patches
+from ddptop.agent.rank.hooks import batches, losses, patches
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.patches import _steps_inside
 from ddptop.agent.rank.records.stamps import Tape
 
 if TYPE_CHECKING:
     import torch
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imports() -> None:
-    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
-    global Full, Wrapper, optimizer_module, torch
-    import torch
     from torch.optim import optimizer as optimizer_module
 
-    class Full(torch.optim.SGD):
-        """One whose step raises until it is told not to."""
-
-        full = True
-
-        def step(self, closure: Any = None) -> Any:
-            if self.full:
-                raise torch.OutOfMemoryError
-            return super().step(closure)
-
-    class Wrapper(torch.optim.SGD):
-        """One that steps another inside of its own step, as ZeroRedundancyOptimizer does."""
-
-        inner: torch.optim.Optimizer
-
-        def step(self, closure: Any = None) -> Any:
-            return self.inner.step(closure)
+_imports = late.imports(globals())
 
 
 class Session:
@@ -88,10 +66,34 @@ def made(kind: type[torch.optim.SGD]) -> Any:
     return kind([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
+def full() -> Any:
+    """Return an optimizer whose step raises until it is told not to."""
+
+    class Full(torch.optim.SGD):
+        full = True
+
+        def step(self, closure: Any = None) -> Any:
+            if self.full:
+                raise torch.OutOfMemoryError
+            return super().step(closure)
+
+    return made(Full)
+
+
+def wrapper_of(inner: torch.optim.Optimizer) -> Any:
+    """Return one that steps another inside of its own step, as ZeroRedundancyOptimizer does."""
+
+    class Wrapper(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return inner.step(closure)
+
+    return made(Wrapper)
+
+
 def test_after_a_step_that_raised_another_optimizer_counts(session: Any) -> None:
     """A script that runs out of memory and begins again with a smaller batch and a new optimizer trains on."""
     with pytest.raises(torch.OutOfMemoryError):
-        made(Full).step()
+        full().step()
     fresh = made(torch.optim.SGD)
     for _ in range(5):
         fresh.step()
@@ -100,7 +102,7 @@ def test_after_a_step_that_raised_another_optimizer_counts(session: Any) -> None
 
 def test_the_same_optimizer_counts_again_after_it_raised(session: Any) -> None:
     """Neither the step that raised nor its phase is left over."""
-    optimizer = made(Full)
+    optimizer = full()
     with pytest.raises(torch.OutOfMemoryError):
         optimizer.step()
     optimizer.full = False
@@ -111,8 +113,7 @@ def test_the_same_optimizer_counts_again_after_it_raised(session: Any) -> None:
 
 def test_a_wrapper_and_what_it_wraps_are_one_step(session: Any) -> None:
     """Inside of another one's step an optimizer ends nothing."""
-    wrapper = made(Wrapper)
-    wrapper.inner = made(torch.optim.SGD)
+    wrapper = wrapper_of(made(torch.optim.SGD))
     for _ in range(3):
         wrapper.step()
     assert (session.steps, session.cuts, session.depth) == (3, 3, 0)
@@ -202,7 +203,7 @@ def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.Monkey
 
     for owner, name in ((dataloader._BaseDataLoaderIter, "__next__"), (DataLoader, "__iter__")):
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr(patches.batches, "size_of", raises)
+    monkeypatch.setattr(batches, "size_of", raises)
     found: Any = Session()
     found.tape, found.sees_forward = Tape(), False
     patches._data(found, torch)
