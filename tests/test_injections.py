@@ -15,7 +15,7 @@ from ddptop.agent.run import rundir
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the script."""
     path = tmp_path_factory.mktemp("scripts")
     (path / "train.py").write_text(TRAIN)

@@ -170,6 +170,7 @@ def test_a_term_from_outside_saves_and_stops(tmp_path):
     """With `--on-term checkpoint` the TERM of a scheduler to torchrun ends the run in order, at one step."""
     job = Job(tmp_path, "preempted", "--on-term", "checkpoint")
     run = job.directory.read()
+    assert run.torchrun is not None
     os.kill(run.torchrun.pid, signal.SIGTERM)
     until(lambda: job.directory.read().state in rundir.ENDED_STATES, "the end")
     run = job.directory.read()

@@ -24,7 +24,7 @@ from ddptop.tui.link.live import Link
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the scripts."""
     path = tmp_path_factory.mktemp("scripts")
     (path / "train.py").write_text(TRAIN)
@@ -66,12 +66,20 @@ def test_status_tells_what_proc_tells(live):
     until(lambda: status("live")["step"] > first["step"], "more steps")
 
 
+def polled(link: Link) -> Link:
+    """Return the link after it has heard what there is."""
+    link.poll()
+    return link
+
+
 def test_a_late_joiner_gets_the_history_since_the_start(live):
     """The losses that a dashboard shows from step 1 on are those that the script itself printed."""
     link = Link(live, "test", looks_back=True)
     try:
-        until(lambda: link.poll() or link.settled, "the history")
-        found = link.frame(time.time()).past.history.read(1, "loss")
+        until(lambda: polled(link).settled, "the history")
+        past = link.frame(time.time()).past
+        assert past is not None
+        found = past.history.read(1, "loss")
     finally:
         link.close()
     printed = {}
@@ -230,7 +238,7 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     until(lambda: (status("flaky")["step"] or 0) > 3, "its steps")
     link = Link(directory, "test", looks_back=True)
     try:
-        until(lambda: link.poll() or (link.settled and link.frame(time.time()).step), "the picture")
+        until(lambda: polled(link).settled and link.frame(time.time()).step, "the picture")
         picture = link.frame(time.time())
     finally:
         link.close()

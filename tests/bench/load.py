@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import zmq
 
@@ -37,7 +38,7 @@ BUCKETS = 4
 class FakeRank:
     """One rank's sockets and records."""
 
-    def __init__(self, context: zmq.Context, directory: RunDir, run: Run, rank: int, step_ns: int) -> None:
+    def __init__(self, context: zmq.Context[Any], directory: RunDir, run: Run, rank: int, step_ns: int) -> None:
         self.rank = rank
         self.sent = 0
         self._run = run
@@ -58,12 +59,14 @@ class FakeRank:
             socket.bind(directory.address(rank, kind))
             seal(directory.address(rank, kind))
         self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        me = rundir.identify(os.getpid())
+        assert me is not None
         directory.write_member(
             Member(
                 rank=rank,
                 local_rank=rank % 8,
                 world=run.world,
-                process=rundir.identify(os.getpid()),
+                process=me,
                 host=self._hello.host,
                 generation=0,
                 pub=directory.address(rank, "pub"),

@@ -22,6 +22,7 @@ import zmq
 sys.path.insert(0, str(Path(__file__).parent))
 import load
 
+from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.record.recorder import Recorder
 
@@ -78,7 +79,12 @@ def main() -> None:
         recorder.close(30)
         load.end(ranks)
         context.destroy(linger=0)
-    steps = [step.step for message in recording.read_steps(database) if message.rank == 0 for step in message.steps]
+    steps = [
+        step.step
+        for message in recording.read_steps(database)
+        if isinstance(message, wire.Steps) and message.rank == 0
+        for step in message.steps
+    ]
     print(f"rank 0: {len(steps)} of {steps[-1] if steps else 0} steps left, from step {steps[0] if steps else 0} on")
 
 

@@ -30,7 +30,7 @@ def main(_: list[str]) -> int:
             for shape in SHAPES:
                 wrong += _differing(dtype, shape, place.rank)
         # Segments: a chunk that travels in several pieces, the last of them shorter.
-        ring.SEGMENT_BYTES = 256
+        ring.SEGMENT_BYTES = 256  # type: ignore[misc]
         wrong += _differing(torch.float32, (1001,), place.rank)
         print("\n".join(wrong))
         print("sent", _bytes_sent(place.world * 1000), flush=True)
@@ -57,10 +57,10 @@ def _bytes_sent(elements: int) -> int:
     sent = 0
     original = dist.batch_isend_irecv
 
-    def counting(operations: list[dist.P2POp]) -> list[dist.Work]:
+    def counting(p2p_op_list: list[dist.P2POp]) -> list[dist.Work]:
         nonlocal sent
-        sent += sum(operation.tensor.nbytes for operation in operations if operation.op is dist.isend)
-        return original(operations)
+        sent += sum(operation.tensor.nbytes for operation in p2p_op_list if operation.op is dist.isend)
+        return original(p2p_op_list)
 
     dist.batch_isend_irecv = counting
     ring.all_reduce(torch.ones(elements))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ddptop.agent import wire
@@ -34,7 +36,7 @@ class Rank:
         self.gate.completed = steps
         self.follower = Follower(self.gate, decisions, Faults())
         self.moving = True
-        self.checkpoint = None
+        self.checkpoint: Callable[[], Saved] | None = None
         self.ended = False
 
     def advance(self) -> None:
@@ -68,6 +70,7 @@ class Rank:
                     gate.resume()
                     return wire.Reply(id, True, text, gate.completed)
                 case wire.Save(id, token):
+                    assert self.checkpoint is not None
                     saved = gate.save(token, self.checkpoint)
                     if saved is None:
                         return wire.Reply(id, False, "saving", pending=True)

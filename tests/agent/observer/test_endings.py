@@ -94,7 +94,8 @@ def test_a_supervisor_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
     """The grace period is an hour; stopped within it, the supervisor is not waited for."""
     directory = launch("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
     supervisor = supervisor_of(directory)
-    ended, lines = threading.Event(), []
+    ended = threading.Event()
+    lines: list[str] = []
 
     def kill() -> None:
         with contextlib.suppress(Refused):

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -30,7 +31,7 @@ def left(directory: RunDir) -> list[str]:
 
 
 @pytest.fixture
-def context() -> Iterator[zmq.Context]:
+def context() -> Iterator[zmq.Context[Any]]:
     """A context for the test's own sockets."""
     with zmq.Context() as made:
         yield made
@@ -39,7 +40,7 @@ def context() -> Iterator[zmq.Context]:
 class Controller:
     """A DEALER that speaks to the supervisor."""
 
-    def __init__(self, context: zmq.Context, directory: RunDir) -> None:
+    def __init__(self, context: zmq.Context[Any], directory: RunDir) -> None:
         """Connect."""
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
@@ -106,7 +107,7 @@ def test_torchrun_that_cannot_start(launch: Launch, tmp_path: Path) -> None:
     assert (silent.read().state, absent.read().state) == ("failed", "failed")
 
 
-def test_kill_leaves_nothing(launch: Launch, context: zmq.Context) -> None:
+def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
     """Helpers that ignore TERM included: no process, socket or lock is left when the reply comes."""
     directory = launch(
         "import subprocess, sys, time\n"
@@ -140,7 +141,7 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context) -> None:
     news.close()
 
 
-def test_killing_one_rank_says_who_did_it(launch: Launch, context: zmq.Context) -> None:
+def test_killing_one_rank_says_who_did_it(launch: Launch, context: zmq.Context[Any]) -> None:
     """The end of one rank on request ends the run, and the cause is the request."""
     directory = launch(SLEEP)
     running(directory)
@@ -154,7 +155,7 @@ def test_killing_one_rank_says_who_did_it(launch: Launch, context: zmq.Context) 
     controller.socket.close()
 
 
-def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, context: zmq.Context) -> None:
+def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, context: zmq.Context[Any]) -> None:
     """A thousand messages of noise change a number; then the supervisor still answers."""
     directory = launch(SLEEP)
     running(directory)
@@ -197,14 +198,15 @@ def test_end_of_the_supervisor_leaves_the_training(launch: Launch, number: int) 
     assert [name for name in left(directory) if not name.startswith("run.db")] == []
 
 
-def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context) -> None:
+def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context[Any]) -> None:
     """After kill -9 of torchrun the ranks go on under supervision, are called orphans, and a kill ends them."""
     directory = launch(SLEEP)
     running(directory)
     run = directory.read()
-    assert run.torchrun
-    os.kill(run.torchrun.pid, signal.SIGKILL)
-    until(lambda: identify(run.torchrun.pid) is None, "torchrun has gone")
+    torchrun = run.torchrun
+    assert torchrun
+    os.kill(torchrun.pid, signal.SIGKILL)
+    until(lambda: identify(torchrun.pid) is None, "torchrun has gone")
     until(lambda: any("go on without it" in text for text in events(directory)), "the event")
     now = survey.survey(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", True, True, (0, 1))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+import time
 from typing import Any
 
 import pytest
+import zmq
 
-from ddptop.agent.rank import publisher
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
@@ -80,10 +82,10 @@ def test_it_never_asks_again_within_a_millisecond(monkeypatch: pytest.MonkeyPatc
         def go_on(self) -> None: ...
 
     published: list[float] = []
-    monkeypatch.setattr(publisher.zmq, "Poller", Poller)
-    monkeypatch.setattr(publisher.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(zmq, "Poller", Poller)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     thread._pub = thread._cmd = None
-    thread._answers, thread._stop = Answers(), publisher.threading.Event()
+    thread._answers, thread._stop = Answers(), threading.Event()
     thread._publish = lambda: published.append(clock[0])
     thread._say_goodbye = lambda: None
     thread._run()

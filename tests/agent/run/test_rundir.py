@@ -108,6 +108,7 @@ def test_prune_keeps_live_runs_and_the_newest_ended():
 def test_identity_is_more_than_a_number():
     """A process is alive only under its own start time: a reused number is somebody else."""
     me = rundir.identify(os.getpid())
+    assert me is not None
     assert rundir.is_alive(me)
     assert not rundir.is_alive(msgspec.structs.replace(me, started=me.started - 10))
     assert rundir.identify(2**22 + 1) is None

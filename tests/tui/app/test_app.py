@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,7 +22,7 @@ from support.terminal import RUN, Terminal
 from textual.binding import Binding, BindingType
 
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.control.consent import Consent
+from ddptop.tui.control.consent import Aim, Consent
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens import live
 from ddptop.tui.screens.dialogs.kill import KillDialog
@@ -109,10 +110,10 @@ async def test_a_digit_alone_is_the_key_that_it_is_elsewhere(monkeypatch: pytest
     """What follows no `.` goes to the view that has the digit, at once where the run is not paused."""
 
     class Numbered(RunScreen):
-        BINDINGS: ClassVar[list[BindingType]] = [Binding("2", "view", "View")]
+        BINDINGS: ClassVar[list[BindingType]] = [Binding("2", "view('second')", "View")]
         views = 0
 
-        def action_view(self) -> None:
+        def action_view(self, name: str) -> None:
             self.views += 1
 
     for state in ("running", "paused"):
@@ -251,10 +252,11 @@ async def test_escape_and_cancel_kill_nothing() -> None:
 async def test_kill_stays_with_the_rank_it_was_opened_for() -> None:
     """When ranks come and go under the open dialog, it still ends the rank that was chosen."""
     source = StillSource(frame())
-    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+    app = dashboard(source)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("right", "k")
         source.picture = replace(source.picture, ranks=source.picture.ranks[2:])
-        await until(pilot, lambda: len(pilot.app.frame.ranks) == 2, "the ranks are gone")
+        await until(pilot, lambda: app.frame is not None and len(app.frame.ranks) == 2, "the ranks are gone")
         await pilot.press("right", "enter")
         await until(pilot, lambda: source.asked, "ended")
     assert source.asked == ["kill 1 5"]
@@ -294,13 +296,14 @@ async def test_a_closed_dialog_lets_the_kill_go_on() -> None:
     """The header counts down meanwhile, k shows the account again, and the end is told once."""
     source, let_go = StillSource(frame()), threading.Event()
 
-    def kill(grace_s: float, aim: object, progress: Callable[[str], None], consent: Consent) -> str:
+    def kill(grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
+        assert consent is not None
         consent.begin()
         progress("SIGTERM to torchrun")
         let_go.wait(DEADLINE_S)
         return "4 ranks and 8 helpers ended, 0 left"
 
-    source.kill = kill
+    source.kill = kill  # type: ignore[method-assign]
     async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("k", "enter")
         await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account")
@@ -362,6 +365,7 @@ async def test_help_lists_every_binding() -> None:
         text = seen(pilot.app)
         for owner in (DdptopApp, RunScreen, PanelGrid, Heatmap, TimelineView, RankScreen, LogScreen, *DIALOGS):
             for binding in owner.BINDINGS:
+                assert isinstance(binding, Binding)
                 assert binding.id
                 assert binding.tooltip in text
         for state in STATES:
@@ -408,6 +412,10 @@ async def test_a_resize_uses_the_new_size() -> None:
     """From small to large and back, the same ranks are there, and the plot where there is room."""
     async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
         app = pilot.app
+
+        def shows_plot(wanted: bool) -> bool:
+            return app.screen.query_one("#plots").display == wanted
+
         for width, height, plot in (
             (200, 50, True),
             (80, 24, False),
@@ -416,7 +424,7 @@ async def test_a_resize_uses_the_new_size() -> None:
             (80, 24, False),
         ):
             await pilot.resize_terminal(width, height)
-            await until(pilot, lambda plot=plot: app.screen.query_one("#plots").display == plot, "the plot")
+            await until(pilot, partial(shows_plot, plot), "the plot")
             await pilot.pause()
             assert app.screen.query_one(KeyBar).region.bottom == height
             if width >= 80:

@@ -52,7 +52,7 @@ async def test_without_a_run_it_says_what_to_do(size: tuple[int, int]) -> None:
     fleet.pictures.clear()
     async with DdptopApp(source, clock=lambda: NOW, fleet=fleet).run_test(size=size) as pilot:
         app = pilot.app
-        await until(pilot, lambda: size[0] < 80 or "No run yet" in seen(app), "the invitation")  # type: ignore[arg-type]
+        await until(pilot, lambda: size[0] < 80 or "No run yet" in seen(app), "the invitation")
         await pilot.press("enter", "space", "k", "x", "R", "down", "end", "tab", "1", "escape", "r", "g", "v")
         assert isinstance(app.screen, RunsScreen)
         assert source.asked == []
@@ -61,7 +61,13 @@ async def test_without_a_run_it_says_what_to_do(size: tuple[int, int]) -> None:
         await until(pilot, lambda: app.screen._asking is None, "the options")  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
-        assert app.screen.frame.run == "started-0001"
+        assert run_of(app.screen) == "started-0001"
+
+
+def run_of(screen: object) -> str:
+    """Return the run that a screen shows."""
+    assert isinstance(screen, RunScreen)
+    return screen.frame.run
 
 
 async def test_any_run_can_be_opened_from_the_list() -> None:
@@ -69,10 +75,10 @@ async def test_any_run_can_be_opened_from_the_list() -> None:
     fleet = StillFleet()
     async with at_home(fleet).run_test(size=(100, 30)) as pilot:
         app = pilot.app
-        await until(pilot, lambda: "conv-9c02" in seen(app), "the list")  # type: ignore[arg-type]
+        await until(pilot, lambda: "conv-9c02" in seen(app), "the list")
         await pilot.press("down", "enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen), "the run")
-        assert app.screen.frame.run == "simplenet-01"
+        assert run_of(app.screen) == "simplenet-01"
         await pilot.press("r")
         assert isinstance(app.screen, RunsScreen)
         await pilot.press("escape")
@@ -88,7 +94,12 @@ def test_alone_it_lists_the_runs_on_a_terminal_alone(
     monkeypatch.setattr(sys, "argv", ["ddptop"])
     for module in (main, options):
         monkeypatch.setattr(module, "on_terminal", lambda _: terminal)
-    monkeypatch.setattr(view, "show_dashboard", lambda run, _: shown.append(run) or 0)
+
+    def show(run: object, _: object) -> int:
+        shown.append(run)
+        return 0
+
+    monkeypatch.setattr(view, "show_dashboard", show)
     with pytest.raises(SystemExit) as end:
         main.main()
     assert end.value.code == 0

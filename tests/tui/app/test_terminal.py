@@ -53,12 +53,19 @@ class Terminal:
         )  # fmt: skip
         self.output = b""
 
-    def read(self, seconds: float = 0.05) -> None:
+    def read(self, seconds: float = 0.05) -> bytes:
+        """Return all output until now."""
         while select.select([self.master], [], [], seconds)[0]:
             self.output += os.read(self.master, 65536)
+        return self.output
+
+    def has_ended(self) -> bool:
+        """Read, so that the program can write on, and look."""
+        self.read()
+        return self.process.poll() is not None
 
     def await_output(self, text: bytes) -> None:
-        until(lambda: self.read() or text in self.output, f"{text!r} on the screen")
+        until(lambda: text in self.read(), f"{text!r} on the screen")
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -90,7 +97,7 @@ def is_going_on(directory: RunDir) -> bool:
 def test_leaving_restores_the_terminal(sleeper, terminal, way):
     """Main screen, cursor, echo and mouse are back, the two lines say how to return, the run goes on."""
     WAYS[way](terminal.process, terminal.master)
-    until(lambda: terminal.read() or terminal.process.poll() is not None, f"the dashboard to end by {way}")
+    until(terminal.has_ended, f"the dashboard to end by {way}")
     terminal.read(0.2)
     tail = terminal.output[terminal.output.rindex(b"\x1b[?1049l") :]
     assert termios.tcgetattr(terminal.slave) == terminal.before
@@ -143,7 +150,7 @@ def test_interrupting_a_launch_on_a_terminal_asks(tmp_path, monkeypatch, answer,
         opened.process.send_signal(signal.SIGINT)
         opened.await_output(b"[l]eave it running")
         os.write(opened.master, answer)
-        until(lambda: opened.read() or opened.process.poll() is not None, "the end")
+        until(opened.has_ended, "the end")
     finally:
         opened.close()
     assert opened.process.returncode == 130

@@ -20,6 +20,7 @@ from ddptop.agent.control import journal
 from ddptop.agent.observer import supervisor
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
+from ddptop.tui import settings
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs import cleaning
 from ddptop.tui.control.launch import launch
@@ -161,9 +162,7 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     """Where runs have to go for room, the repeated one stays though it is the oldest, and one line names the others."""
     monkeypatch.setattr(supervisor, "start", lambda directory: None)
     monkeypatch.setattr(rundir, "KEEP_ENDED", 3)
-    monkeypatch.setattr(
-        launch.settings, "load", lambda: launch.settings.Settings(storage=launch.settings.Storage(all_mib=8))
-    )
+    monkeypatch.setattr(settings, "load", lambda: settings.Settings(storage=settings.Storage(all_mib=8)))
     for days in range(1, 5):
         made(f"old-{days}", days, size=6 << 20 if days == 2 else 1 << 20)
     oldest = made("oldest", 9)

@@ -76,7 +76,7 @@ def listed(place: Path) -> tuple[dict[str, dict[str, Any]], str]:
     give(place)
     done = ddptop("ps", "--all", "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.isprintable() or set(done.stdout) - set(filter(str.isprintable, done.stdout)) == {"\n"}
+    assert {each for each in done.stdout if not each.isprintable()} <= {"\n"}
     return {row["run"]: row for row in json.loads(done.stdout) if row["user"]}, done.stderr
 
 
@@ -143,13 +143,12 @@ def test_anything_in_the_place_of_any_file_is_survived(place: Path) -> None:
 def test_records_that_ask_for_too_much_are_no_runs(place: Path) -> None:
     """Three million ranks, numbers beyond all bounds and names that are none cost neither memory nor the others."""
     add(place, "honest")
-    for number, fields in enumerate(
-        (
-            {"world": 3_000_000}, {"world": 0}, {"world": -1}, {"created_at_ns": 10**30}, {"created_at_ns": -1},
-            {"ended_at_ns": 10**20}, {"run": "another"}, {"run_id": "another"}, {"torchrun": {"pid": -1, "started": 0}},
-            {"supervisor": {"pid": 10**20, "started": 0}}, {"state": 5}, {"program": None},
-        )
-    ):  # fmt: skip
+    damaged: tuple[dict[str, Any], ...] = (
+        {"world": 3_000_000}, {"world": 0}, {"world": -1}, {"created_at_ns": 10**30}, {"created_at_ns": -1},
+        {"ended_at_ns": 10**20}, {"run": "another"}, {"run_id": "another"}, {"torchrun": {"pid": -1, "started": 0}},
+        {"supervisor": {"pid": 10**20, "started": 0}}, {"state": 5}, {"program": None},
+    )  # fmt: skip
+    for number, fields in enumerate(damaged):
         add(place, f"bad-{number}", **fields)
     for name in ("-x", "a b", "\x1b[31m", "x" * 41, "ü", ".hidden"):
         add(place, name)

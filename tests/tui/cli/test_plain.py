@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from ddptop.tui.cli import plain
 from ddptop.tui.model.frame import EventLine, Frame, RankFrame
+
+if TYPE_CHECKING:
+    from ddptop.tui.link.source import Source
 
 RANK = RankFrame(0, "running", "forward", step=12, loss=1.5, step_ms=80.0, phases_ms={"data": 2.0, "forward": 78.0})
 FRAME = Frame(
@@ -44,7 +48,7 @@ def test_events_are_told_once_and_the_end_is_summed_up():
     over = replace(held, state="failed", exit_code=1, cause="rank 0: ValueError: x", cause_rank=0, ended_at=65.0)
     out = io.StringIO()
     frames = [FRAME, held, held] + [over] * 100
-    view = plain.PlainView(Film(*frames), out, 0.0)
+    view = plain.PlainView(cast("Source", Film(*frames)), out, 0.0)
     assert view.follow(sleep=lambda _: None).state == "failed"
     text = out.getvalue()
     assert text.count("paused: all ranks held") == 1

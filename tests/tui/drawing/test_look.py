@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from rich.cells import cell_len
+from rich.style import Style
 from support.dashboards import seen, until
 from support.frames import EVIL, NOW, StillSource, verdict_frame
 from support.terminal import FRAMES
@@ -174,7 +175,8 @@ async def test_without_color_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
         for keys in SCREENS:
             text = await changed(pilot, keys, text if keys else "")
             for segment in itertools.chain.from_iterable(app.screen._compositor.render_strips()):
-                for color in (segment.style and segment.style.color, segment.style and segment.style.bgcolor):
+                style = segment.style or Style.null()
+                for color in (style.color, style.bgcolor):
                     assert color is None or color.is_default, (keys, segment)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,9 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.link.live import DETAILED, MOST_WATCHED, REST_S, Link
+from ddptop.tui.model.frame import RankFrame
 from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.rank import RankModel
 from ddptop.tui.model.store import Store
 
 WORLD = DETAILED + 2
@@ -92,14 +95,18 @@ def test_missing_summaries_are_counted_and_repeated_ones_are_not():
     assert store.frame(2.0).ranks[7].missed == 4
 
 
-def test_only_ranks_that_are_looked_at_are_drawn_up():
+def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame of many ranks makes a rank's picture when it is asked for, once, and keeps it."""
     store = Store(RUN, brief=True)
     now = follow(store, 1)
-    drawn = []
-    for rank, model in store._ranks.items():
-        made = model.frame
-        model.frame = lambda *given, rank=rank, made=made, **more: drawn.append(rank) or made(*given, **more)
+    drawn: list[int] = []
+    made = RankModel.frame
+
+    def counted(self: RankModel, *given: Any, **more: Any) -> RankFrame:
+        drawn.append(self.rank)
+        return made(self, *given, **more)
+
+    monkeypatch.setattr(RankModel, "frame", counted)
     frame = store.frame(now)
     assert drawn == []
     assert [rank.rank for rank in frame.ranks[3:5]] == [3, 4]
@@ -127,7 +134,7 @@ def test_a_watched_rank_has_its_records_from_the_first_one():
 class Rank:
     """The sockets of a rank in this process; it knows who subscribes to what."""
 
-    def __init__(self, context: zmq.Context, directory: rundir.RunDir, rank: int) -> None:
+    def __init__(self, context: zmq.Context[Any], directory: rundir.RunDir, rank: int) -> None:
         self.rank = rank
         self.topics: set[bytes] = set()
         self.pub, self.cmd = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
@@ -136,8 +143,10 @@ class Rank:
             socket.bind(directory.address(rank, kind))
             seal(directory.address(rank, kind))
         self.pub.setsockopt(zmq.XPUB_VERBOSER, 1)
+        me = rundir.identify(os.getpid())
+        assert me is not None
         directory.write_member(
-            Member(rank, rank, WORLD, rundir.identify(os.getpid()), "host", 0,
+            Member(rank, rank, WORLD, me, "host", 0,
                    directory.address(rank, "pub"), directory.address(rank, "cmd"), None)
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import random
 import secrets
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -30,7 +31,7 @@ from ddptop.tui.screens.run import VIEWS, RunScreen
 FOREIGN = f"n[/foo] [bold 温度{EVIL}"
 """As a program, a host or a metric may call itself; the store cleans it of what is no text."""
 STEPS = 10
-PLACES: dict[type[Screen[object]], tuple[str, ...]] = {
+PLACES: dict[type[Screen[Any]], tuple[str, ...]] = {
     RunScreen: (),
     RankScreen: ("enter",),
     LogScreen: ("g",),
@@ -61,7 +62,7 @@ def hostile(log: Path) -> StillSource:
             events=(EventLine(NOW, marked, 0, "error"), EventLine(NOW, marked, 1, marked)),
         )
     )  # fmt: skip
-    source.victims = lambda rank: marked  # type: ignore[method-assign]
+    source.victims = lambda aim: marked  # type: ignore[method-assign]
     source.refusal = marked
     return source
 

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,12 @@ async def listing(pilot: Pilot[None], *keys: str) -> RunList:
     await until(pilot, lambda: listed.survey is not None, "the runs")
     await pilot.press(*keys)
     return listed
+
+
+def marked(listed: RunList) -> str:
+    """Return the run on which a key acts."""
+    assert listed.line is not None
+    return listed.line.run
 
 
 async def dialog(pilot: Pilot[None]) -> LaunchDialog:
@@ -156,10 +163,10 @@ async def test_the_mark_stays_with_its_run() -> None:
         listed = await listing(pilot, "down")
         fleet.pictures = {"new-0001": frame("starting", run="new-0001"), **dict(reversed(fleet.pictures.items()))}
         await until(pilot, lambda: len(listed.lines) == 6, "the new run")
-        assert listed.line.run == "simplenet-01"
+        assert marked(listed) == "simplenet-01"
         del fleet.pictures["simplenet-01"]
         await until(pilot, lambda: len(listed.lines) == 5, "it is gone")
-        assert listed.line.run == FIRST
+        assert marked(listed) == FIRST
 
 
 async def test_a_run_that_is_gone_is_not_shown() -> None:
@@ -215,7 +222,12 @@ def test_attach_lists_several_live_runs(monkeypatch: pytest.MonkeyPatch, termina
     monkeypatch.setattr(watching, "live_runs", lambda: live)
     monkeypatch.setattr(options, "on_terminal", lambda _: terminal)
     monkeypatch.setattr(watching, "on_terminal", lambda _: terminal)
-    monkeypatch.setattr(view, "show_dashboard", lambda run, _, *, listed: opened.append((run.name, listed)) or 0)
+
+    def show(run: RunDir, _: object, *, listed: bool) -> int:
+        opened.append((run.name, listed))
+        return 0
+
+    monkeypatch.setattr(view, "show_dashboard", show)
     asked = _parser().parse_args(["attach"])
     if terminal:
         assert asked.carry(asked) == 0
@@ -439,11 +451,13 @@ async def test_arrows_reach_every_field_of_a_short_form() -> None:
     """Where the form has to scroll, down goes to the next field all the same, and brings it into sight."""
     async with dashboard(StillFleet()).run_test(size=(80, 24)) as pilot:
         screen = await dialog(pilot)
+
+        def in_sight(field: Field) -> bool:
+            return screen.query_one("#fields").region.contains_region(field.region)
+
         fields = [each for each in screen.query(Field) if each.display]
         for each in fields[1:]:
             await pilot.press("down")
             assert pilot.app.focused is not None
             assert each in pilot.app.focused.ancestors, each.key
-            await until(
-                pilot, lambda each=each: screen.query_one("#fields").region.contains_region(each.region), "sight"
-            )  # type: ignore[misc]
+            await until(pilot, partial(in_sight, each), "sight")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.dashboards import SIZES, picture, settled
@@ -16,7 +17,12 @@ from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import Frame
 
-GPU = {"device": "cuda:0", "memory_kind": "device", "memory_bytes": 5 * 2**30, "memory_total_bytes": 8 * 2**30}
+GPU: dict[str, Any] = {
+    "device": "cuda:0",
+    "memory_kind": "device",
+    "memory_bytes": 5 * 2**30,
+    "memory_total_bytes": 8 * 2**30,
+}
 VIEWS = {
     "starting": frame("starting"),
     "running": verdict_frame(),
@@ -32,7 +38,7 @@ VIEWS = {
 
 def many_ranks() -> Frame:
     """Return 1,024 ranks in many states, one of them slow."""
-    odd = {
+    odd: dict[int, dict[str, Any]] = {
         5: {"state": "stalled", "step_age_s": 14.0}, 7: {"state": "silent"}, 9: {"state": "paused"},
         11: {"health": "loss is nan since step 123", "loss": float("nan")},
         13: {"state": "failed", "ended": "exit code 1: ValueError: bad lr"}, 15: {"missed": 12},

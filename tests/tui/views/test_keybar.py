@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from support.dashboards import seen, until
@@ -29,6 +30,10 @@ def shown() -> DdptopApp:
     return DdptopApp(FleetSource(fleet, "resnet-7f3a"), clock=lambda: NOW, fleet=fleet)
 
 
+def has_width(bar: KeyBar, width: int) -> bool:
+    return bar.size.width == width
+
+
 async def test_at_every_width_words_are_whole_and_the_help_says_that_there_is_more() -> None:
     """On every screen and from 20 to 200 cells: no label is cut, and what is left out is told."""
     app = shown()
@@ -48,8 +53,9 @@ async def test_at_every_width_words_are_whole_and_the_help_says_that_there_is_mo
                 assert {hint.text for hint in left} <= set(everything)
         for width in (80, 100, 120, 200):
             await pilot.resize_terminal(width, 40)
-            await until(pilot, lambda width=width: app.screen.query_one(KeyBar).size.width == width, "the new width")
-            line = app.screen.query_one(KeyBar).text.strip()
+            bar = app.screen.query_one(KeyBar)
+            await until(pilot, partial(has_width, bar, width), "the new width")
+            line = bar.text.strip()
             words = re.split(r"  +", line)
             assert all(re.fullmatch(r"\S+ \w+( \w+)?", word) for word in words), line
             assert words[-1] == "q Leave"

@@ -9,14 +9,16 @@ import pytest
 import textual.constants
 from support.dashboards import SIZES, picture, seen, settled
 from support.frames import NOW, StillSource, frame, past_of, rank_frame, recorded, verdict_frame
+from textual.app import App
 
-from ddptop.agent.wire import Collective
+from ddptop.agent.wire import Collective, Step
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, SHADE_SIGNS, ink
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.rank.facts import fact_rows
 from ddptop.tui.views.rank.histories import history_rows, latency_rows
@@ -44,8 +46,13 @@ def many() -> Frame:
     return frame(world=200, past=past_of(200, seconds=40, slow=137))
 
 
-def view_of(app: DdptopApp) -> RankView:
-    return app.screen.view
+def run_screen(app: App[None]) -> RunScreen:
+    assert isinstance(app.screen, RunScreen)
+    return app.screen
+
+
+def view_of(app: App[None]) -> RankView:
+    return run_screen(app).view
 
 
 def heatmap_of(app: DdptopApp) -> Heatmap:
@@ -54,7 +61,7 @@ def heatmap_of(app: DdptopApp) -> Heatmap:
     return view
 
 
-def timeline_of(app: DdptopApp) -> TimelineView:
+def timeline_of(app: App[None]) -> TimelineView:
     view = view_of(app)
     assert isinstance(view, TimelineView)
     return view
@@ -263,10 +270,10 @@ async def test_only_what_is_drawn_needs_its_steps(many: Frame) -> None:
     app = picture(many)
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, "3")
-        assert app.screen.in_sight == {0}
+        assert run_screen(app).in_sight == {0}
         await settled(pilot, "4", "pagedown", "pagedown")
         drawn = {line[1:5].strip() for line in seen(app).splitlines() if line[:6].strip(" ▸").isdigit()}
-        assert {str(rank) for rank in app.screen.in_sight} == drawn
+        assert {str(rank) for rank in run_screen(app).in_sight} == drawn
 
 
 async def test_no_past_is_an_empty_view_that_says_so() -> None:
@@ -329,7 +336,7 @@ def test_all_reduces_are_counted_bucket_by_bucket() -> None:
     assert latency_rows([], 80, INK) == []
 
 
-def replace_calls(number: int, calls: tuple[Collective, ...]):
+def replace_calls(number: int, calls: tuple[Collective, ...]) -> Step:
     from msgspec.structs import replace as changed
 
     return changed(recorded(number, number * 10**9, 60, 80), collectives=calls)

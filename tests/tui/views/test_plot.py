@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support.dashboards import INK, KEYS, SIZES, dashboard, picture, rests, seen, text_of, until
 from support.frames import EVIL, NOW, StillSource, frame, past_of, rank_frame, recorded
+from textual.app import App
 from textual.content import Content
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
+from ddptop.agent.wire import Step
 from ddptop.agent.wire.incoming import clean_name
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
@@ -24,7 +27,9 @@ from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.views.plot.contents import Sketch
 from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.plot.plot import Plot
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.screen.header import header_rows
 
@@ -36,20 +41,40 @@ async def plotted(pilot: Pilot[None]) -> PlotPlace:
     app = pilot.app
     place = app.screen.query_one(PlotPlace)
     await until(pilot, lambda: place.plot is not None and place.plot.sketch is not None, "a sketch")
-    assert place.plot is not None
-    await until(pilot, lambda: not place.plot.has_class("-empty") and dots(app), "the curve")
+    await until(pilot, lambda: not plot_of(place).has_class("-empty") and dots(app), "the curve")
     await pilot.pause()
     return place
 
 
-def dots(app: DdptopApp) -> int:
+def plot_of(place: PlotPlace) -> Plot:
+    """Return the plot, which is there."""
+    assert place.plot is not None
+    return place.plot
+
+
+def sketch_of(place: PlotPlace) -> Sketch:
+    """Return what is drawn."""
+    sketch = plot_of(place).sketch
+    assert sketch is not None
+    return sketch
+
+
+def dots(app: App[None]) -> int:
     """Count the cells in which there is a line."""
     return sum("⠀" < char <= "⣿" for char in seen(app))
 
 
 def title(place: PlotPlace) -> str:
     """Return what stands above the plot."""
-    return Content.from_markup(str(place.plot.border_title)).plain
+    return Content.from_markup(str(plot_of(place).border_title)).plain
+
+
+def is_titled(place: PlotPlace, said: str) -> bool:
+    return said in title(place)
+
+
+def differs(app: App[None], before: str) -> bool:
+    return seen(app) != before
 
 
 async def test_keys_zoom_scroll_scale_and_smooth() -> None:
@@ -64,8 +89,8 @@ async def test_keys_zoom_scroll_scale_and_smooth() -> None:
         ):  # fmt: skip
             before = seen(pilot.app)
             await pilot.press(key)
-            await until(pilot, lambda said=said: said in title(place), said)
-            await until(pilot, lambda before=before: seen(pilot.app) != before, f"{key} is drawn")
+            await until(pilot, partial(is_titled, place, said), said)
+            await until(pilot, partial(differs, pilot.app, before), f"{key} is drawn")
         await pilot.press("w", "y", "minus")
         await until(pilot, lambda: title(place) == "loss over steps [0] 1  2  3 ", "as before")
 
@@ -77,7 +102,7 @@ async def test_the_crosshair_reads_what_is_there() -> None:
         view = pilot.app.screen.query_one(RankView)
         await pilot.press("i")
         await until(pilot, lambda: "step 1,199 07:59:59" in title(place), "the last column")
-        drawn = place.plot.sketch
+        drawn = sketch_of(place)
         for line in drawn.lines:
             assert f" {line.name} {line.values[-1]:.4g}" in title(place)
         await pilot.press("left", "left", "shift+left")
@@ -86,8 +111,8 @@ async def test_the_crosshair_reads_what_is_there() -> None:
         await pilot.press("home")
         await until(pilot, lambda: f"step {int(drawn.steps[0]):,} " in title(place), "the first column")
         await pilot.press("plus")
-        await until(pilot, lambda: place.plot.look.lens.span == 600, "zoomed")
-        assert place.plot.look.lens.window(1, 1199)[0] <= drawn.steps[0]
+        await until(pilot, lambda: plot_of(place).look.lens.span == 600, "zoomed")
+        assert plot_of(place).look.lens.window(1, 1199)[0] <= drawn.steps[0]
         assert view.chosen == 0
         await pilot.press("escape")
         await until(pilot, lambda: "[0]" in title(place), "put away")
@@ -114,14 +139,14 @@ async def test_a_metric_is_found_by_typing() -> None:
         await until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count == 1, "the one")
         await pilot.press("enter")
         await until(pilot, lambda: "val/accuracy [bold] over steps" in seen(pilot.app), "its plot")
-        assert place.plot.look.metric == CUSTOM + "val/accuracy [bold]"
+        assert plot_of(place).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "up", "escape")
-        assert place.plot.look.metric == CUSTOM + "val/accuracy [bold]"
+        assert plot_of(place).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "home", *"step time", "down", "enter")
         await until(pilot, lambda: "step time, ms over steps" in seen(pilot.app), "another")
 
 
-def replace_metrics(step: object, metrics: dict[str, float]) -> object:
+def replace_metrics(step: Step, metrics: dict[str, float]) -> Step:
     """Return a record with values of the script's own."""
     import msgspec
 
@@ -150,7 +175,7 @@ async def test_the_full_plot_shares_its_look() -> None:
         await pilot.resize_terminal(200, 50)
         place = await plotted(pilot)
         await pilot.press("i", "left")
-        await until(pilot, lambda: place.plot.crosshair is not None, "the crosshair")
+        await until(pilot, lambda: plot_of(place).crosshair is not None, "the crosshair")
         assert pilot.app.screen.rank == 2
         await pilot.press("i", "right")
         assert pilot.app.screen.rank == 3
@@ -182,7 +207,7 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
         await until(pilot, lambda: "VIEW FROZEN 01:15" in seen(app), "for how long")
         await pilot.press("plus", "i", "escape")
         await until(pilot, lambda: "last 600 steps" in title(place), "the plot is looked at")
-        assert place.plot.sketch.steps[-1] == 1199
+        assert sketch_of(place).steps[-1] == 1199
         for gone in ("1,400", "appended", "something new"):
             assert gone not in seen(app)
         await pilot.press("g")
@@ -228,7 +253,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
     now = NOW
     source = StillSource(frame("paused"))
     still = source.frame
-    source.frame = lambda at: replace(still(at), at=at)  # type: ignore[method-assign]
+    source.frame = lambda now: replace(still(now), at=now)  # type: ignore[method-assign]
     app = DdptopApp(source, clock=lambda: now)
     painted: list[str] = []
     render = Drawn.grounded
@@ -239,7 +264,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with app.run_test(size=(120, 40)) as pilot:
         place = await plotted(pilot)
-        drawn = place.plot.sketch
+        drawn = sketch_of(place)
         await rests(pilot)
         monkeypatch.setattr(Drawn, "grounded", counted)
         frames = 0
@@ -256,7 +281,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
         assert frames >= 8
         assert set(painted) <= {"Header"}
         assert len(painted) <= 2 * 2 * 3
-        assert place.plot.sketch is drawn
+        assert sketch_of(place) is drawn
         painted.clear()
         source.frame = still  # type: ignore[method-assign]
         app.repaint()

@@ -119,7 +119,7 @@ def test_torchrun_that_was_told_to_end() -> None:
 
 def test_ranks_that_ended_by_themselves_are_not_lost() -> None:
     """All have left word and none of a failure, but what they ended with nobody knows."""
-    unknown = [msgspec.structs.replace(member(rank, 0).ended, exit_code=None) for rank in (0, 1)]
+    unknown = [Ended(0, None, None) for _ in (0, 1)]
     group = {rank: msgspec.structs.replace(member(rank, 0), ended=ended) for rank, ended in enumerate(unknown)}
     judgement = cause.judge(2, group, None)
     assert (judgement.state, judgement.exit_code, judgement.rank) == ("ended", None, None)

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,7 +48,7 @@ def beat(number: int) -> wire.Beat:
 class Rank:
     """A rank's PUB socket; publishing waits until the recorder listens."""
 
-    def __init__(self, context: zmq.Context, address: str) -> None:
+    def __init__(self, context: zmq.Context[Any], address: str) -> None:
         """Bind."""
         self.socket = context.socket(zmq.XPUB)
         self.socket.linger = 0
@@ -74,14 +75,14 @@ class Rank:
 
 
 @pytest.fixture
-def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[zmq.Context]:
+def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[zmq.Context[Any]]:
     """A context, and a recorder that does not wait long between batches."""
     monkeypatch.setattr(recorder, "BATCH_S", 0.05)
     with zmq.Context() as made:
         yield made
 
 
-def test_round_trip_also_while_writing(context: zmq.Context, runtime: Path) -> None:
+def test_round_trip_also_while_writing(context: zmq.Context[Any], runtime: Path) -> None:
     """A reader sees what was recorded so far; at the end it all is there, in order, in one file."""
     database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
     rank = Rank(context, address)
@@ -108,7 +109,7 @@ def test_round_trip_also_while_writing(context: zmq.Context, runtime: Path) -> N
     assert sorted(path.name for path in runtime.glob("run.db*")) == ["run.db"]
 
 
-def test_garbage_is_counted_and_left_out(context: zmq.Context, runtime: Path) -> None:
+def test_garbage_is_counted_and_left_out(context: zmq.Context[Any], runtime: Path) -> None:
     """Noise, numbers beyond SQLite's, ranks that do not exist and a forged run state are refused."""
     database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
     rank = Rank(context, address)
@@ -126,7 +127,7 @@ def test_garbage_is_counted_and_left_out(context: zmq.Context, runtime: Path) ->
     assert recording.refused == 1005
 
 
-def test_a_file_that_cannot_be_written_is_said_once(context: zmq.Context, runtime: Path) -> None:
+def test_a_file_that_cannot_be_written_is_said_once(context: zmq.Context[Any], runtime: Path) -> None:
     """It makes one event, however many batches fail, and hurts nobody."""
     said: list[str] = []
     (runtime / "folder.db").mkdir()
@@ -140,7 +141,7 @@ def test_a_file_that_cannot_be_written_is_said_once(context: zmq.Context, runtim
     assert said == ["recording fails, history will have gaps: unable to open database file"]
 
 
-def test_one_odd_message_costs_itself(context: zmq.Context, runtime: Path) -> None:
+def test_one_odd_message_costs_itself(context: zmq.Context[Any], runtime: Path) -> None:
     """A note with an impossible time, a summary sent as a heartbeat, a beat of half a megabyte: the thread goes on."""
     said: list[str] = []
     database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
@@ -247,7 +248,7 @@ def test_a_file_of_noise_is_read_as_far_as_it_goes(tmp_path: Path, noise: bytes,
     recording_file.last_kept(database)
 
 
-def test_logs_are_in_the_budget(context: zmq.Context, tmp_path: Path) -> None:
+def test_logs_are_in_the_budget(context: zmq.Context[Any], tmp_path: Path) -> None:
     """They take half of it at most; what they take, the recording does not."""
     log = tmp_path / "rank-0.log"
     log.write_bytes(b"a line\n" * 300_000)
@@ -260,7 +261,7 @@ def test_logs_are_in_the_budget(context: zmq.Context, tmp_path: Path) -> None:
     assert (1 << 19) <= recording._room < (1 << 20) - (1 << 18)
 
 
-def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(context: zmq.Context, tmp_path: Path) -> None:
+def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(context: zmq.Context[Any], tmp_path: Path) -> None:
     """The file never becomes smaller, so that together they keep within the budget; a share stays for the logs."""
     budget = 8 << 20
     log, database = tmp_path / "rank-0.log", tmp_path / "run.db"
@@ -273,7 +274,7 @@ def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(context: zmq.Context,
         assert most // 2 <= log.lstat().st_blocks * 512 <= most
 
 
-def test_a_full_disk_costs_steps_and_no_event(context: zmq.Context, tmp_path: Path) -> None:
+def test_a_full_disk_costs_steps_and_no_event(context: zmq.Context[Any], tmp_path: Path) -> None:
     """On a file system without room the recorder says so once, goes on, and writes the events when there is room."""
     said: list[str] = []
     with small_disk(tmp_path, 1 << 20) as disk:
@@ -332,7 +333,7 @@ def test_damage_and_absence_are_an_empty_history(runtime: Path) -> None:
     assert list(read_history(runtime / "old.db")) == []
 
 
-def test_what_was_published_before_anybody_listened_is_asked_for(context: zmq.Context, runtime: Path) -> None:
+def test_what_was_published_before_anybody_listened_is_asked_for(context: zmq.Context[Any], runtime: Path) -> None:
     """Older records come before newer ones in the file, none twice; a successor asks only for what is missing."""
     database, pub, cmd = runtime / "run.db", f"ipc://{runtime}/0.pub", f"ipc://{runtime}/0.cmd"
     rank = Rank(context, pub)
@@ -360,7 +361,7 @@ def test_what_was_published_before_anybody_listened_is_asked_for(context: zmq.Co
     rank.socket.close()
 
 
-def test_steps_that_cannot_be_do_not_silence_their_rank(context: zmq.Context, runtime: Path) -> None:
+def test_steps_that_cannot_be_do_not_silence_their_rank(context: zmq.Context[Any], runtime: Path) -> None:
     """Of another generation than the rank's record, or of a far future: the true ones after them are recorded."""
     database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
     rank = Rank(context, address)
@@ -387,7 +388,7 @@ def _numbers(database: Path) -> list[int]:
 def test_a_fill_lasts_as_long_as_something_of_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that come in for 20 s in all are all kept; a rank that falls silent in the middle is given up."""
     clock = [0.0]
-    monkeypatch.setattr(recorder.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     class Asked:
         closed = False

@@ -259,7 +259,7 @@ def test_a_clock_that_is_set_back_delays_no_takeover(
     """Dates an hour ahead, of the last attempt and of the run itself, count as past; those of now do not."""
     monkeypatch.setattr(takeover, "_AGAIN_S", 60.0)
     started: list[RunDir] = []
-    monkeypatch.setattr(takeover.supervisor, "start", started.append)
+    monkeypatch.setattr(supervisor, "start", started.append)
     me = identify(os.getpid())
     directory = new_run(state="running", torchrun=me, run_id="", created_at_ns=time.time_ns() + 3600 * 10**9)
     directory.supervisor_log.touch()

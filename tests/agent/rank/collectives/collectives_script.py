@@ -90,21 +90,29 @@ watch("barrier", dist.barrier)
 watch("send and recv", nap(lambda: dist.send(x, 1) if rank == 0 else dist.recv(x, 0)))
 
 
+def member_of(group: dist.ProcessGroup | int | None) -> dist.ProcessGroup:
+    """Return the group, of which this rank is a member."""
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
 def exchange() -> None:
     for work in [dist.isend(x, 1 - rank), dist.irecv(torch.empty(1000), 1 - rank)]:
+        assert work is not None
         work.wait()
 
 
 watch("isend and irecv", exchange)
 watch("all_gather", lambda: dist.all_gather([torch.empty(1000), torch.empty(1000)], x))
 watch("reduce_scatter", lambda: dist.reduce_scatter_tensor(torch.empty(500), x))
-sub = dist.new_group([0, 1])
+sub = member_of(dist.new_group([0, 1]))
 watch("group", lambda: dist.all_reduce(x, group=sub))
-functional.all_reduce(x, "sum", dist.group.WORLD).wait()  # the first one imports for seconds
-watch("functional", nap(lambda: functional.all_reduce(x, "sum", dist.group.WORLD) + 1))
+world = member_of(dist.group.WORLD)
+functional.all_reduce(x, "sum", world).wait()  # the first one imports for seconds
+watch("functional", nap(lambda: functional.all_reduce(x, "sum", world) + 1))
 watch("monitored barrier", nap(lambda: dist.monitored_barrier()))
 if hasattr(dist, "split_group"):
-    split = dist.split_group(split_ranks=[[0, 1]])
+    split = member_of(dist.split_group(split_ranks=[[0, 1]]))
     watch("split group", lambda: dist.all_reduce(x, group=split))
 mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("rows", "columns"))
 watch("mesh", lambda: dist.all_reduce(x, group=mesh.get_group("rows")))
@@ -132,7 +140,7 @@ for _ in range(2):
     watch("backward", nap(loss.backward))
 
 other = DistributedDataParallel(nn.Linear(10, 1))
-used = []
+used: list[int] = []
 
 
 def comm_hook(state, bucket):  # DDP refuses annotations that are strings
@@ -144,7 +152,9 @@ other.register_comm_hook(None, comm_hook)
 loss = other(torch.full((4, 10), rank + 1.0)).sum()
 watch("comm hook", loss.backward)
 report["comm hook used"] = bool(used)
-report["comm hook gradient"] = next(other.parameters()).grad[0, 0].item()
+gradient = next(other.parameters()).grad
+assert gradient is not None
+report["comm hook gradient"] = gradient[0, 0].item()
 
 sharded = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 for layer in sharded:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ddptop.agent.rank.collectives import timing
-from ddptop.agent.rank.collectives.backends import Lane
+from ddptop.agent.rank.collectives.backends import Lane, Lanes
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records import meter
@@ -49,7 +49,8 @@ def seen(request, tmp_path_factory) -> dict[str, Any]:
             rank.wait()
     reports = [line for line in out.splitlines() if line.startswith("REPORT ")]
     assert len(reports) == 1, out + errors + others
-    return {"by": request.param} | json.loads(reports[0].removeprefix("REPORT "))
+    report: dict[str, Any] = json.loads(reports[0].removeprefix("REPORT "))
+    return {"by": request.param} | report
 
 
 def operations(seen: dict[str, Any], name: str) -> list[tuple[str, int]]:
@@ -150,19 +151,19 @@ class FakeEvent:
         return self.at_ms is not None
 
     def elapsed_time(self, later: FakeEvent) -> float:
+        assert later.at_ms is not None
+        assert self.at_ms is not None
         return later.at_ms - self.at_ms
 
 
-class FakeLanes:
+class FakeLanes(Lanes):
     """A process group whose tensors all take one lane."""
 
-    group = "0"
-
     def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+        self.group, self._only = "0", lane
 
-    def of(self, tensors: list) -> Lane:
-        return self._lane
+    def of(self, tensors: list[Any]) -> Lane:
+        return self._only
 
 
 class FakeWork:
@@ -192,7 +193,8 @@ def test_on_a_device_the_duration_is_unknown_until_the_device_has_passed_both_ev
     assert (call.duration, call.blocking, collectives.outstanding) == (None, False, 1)
     assert not meter.is_ready(tape.finished[0])
     events[0].at_ms = 3.0
-    assert call.duration is None
+    unknown = call.duration
+    assert unknown is None
     events[1].at_ms = 3.25
     assert (call.duration, collectives.outstanding) == (250_000, 0)
     (collective,) = meter.record(tape.finished[0]).collectives

@@ -95,7 +95,7 @@ def test_what_is_late_is_refused_and_told(rank: Rank) -> None:
         reply = rank.ask(command)
         assert (reply.done, reply.text) == (False, "came too late: asked 34 s ago; nothing was done")
     assert (rank.gate.limit, rank.saved) == (None, 0)
-    told = []
+    told: list[wire.Event] = []
     # Who subscribes late misses some: ask until each kind was heard.
     while len(told) < 2:
         rank.ask(late(wire.Hold(4, "t")))

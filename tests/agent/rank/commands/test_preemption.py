@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """Take down which signals are sent, instead of sending them; put the handler back."""
     sent: list[tuple[int, int]] = []
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(preemption.os, "kill", lambda *told: sent.append(told))
+    monkeypatch.setattr(os, "kill", lambda *told: sent.append(told))
     yield sent
     signal.signal(signal.SIGTERM, before)
 
@@ -85,7 +86,7 @@ def test_without_room_for_a_thread_it_ends_as_ever(killed: list[Any], monkeypatc
     def full(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(preemption.threading, "Thread", full)
+    monkeypatch.setattr(threading, "Thread", full)
     found = handler(signal.SIG_DFL)
     found.begin(signal.SIGTERM, None)
     assert (killed, found._session.faults.count) == ([(os.getpid(), signal.SIGTERM)], 1)

@@ -31,6 +31,8 @@ from ddptop.agent.run import rundir
 RANK = int(sys.argv[1])
 DELAY = 0.02
 cases: list[Callable[[], dict[str, Any] | None]] = []
+session: Session
+"""The rank's own, made before the first case."""
 
 
 def case(function: Callable[[], dict[str, Any] | None]) -> Callable[[], dict[str, Any] | None]:
@@ -38,7 +40,7 @@ def case(function: Callable[[], dict[str, Any] | None]) -> Callable[[], dict[str
     return function
 
 
-class Slow(Dataset):
+class Slow(Dataset[torch.Tensor]):
     """Eight samples in batches of four; drawing one batch takes `delay`."""
 
     def __init__(self, delay: float = 0.0, size: int = 8) -> None:
@@ -62,7 +64,7 @@ class SlowModule(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         time.sleep(self.delay)
-        outputs = self.layer(inputs)
+        outputs: torch.Tensor = self.layer(inputs)
         if outputs.requires_grad:
             outputs.register_hook(lambda _: time.sleep(self.delay))
         return outputs
@@ -135,7 +137,7 @@ def derived_from_scaled() -> None:
     scaler.update()
 
 
-def evaluating(evaluate: Callable[[Any, DataLoader], None], delay: float = DELAY) -> None:
+def evaluating(evaluate: Callable[[Any, DataLoader[torch.Tensor]], None], delay: float = DELAY) -> None:
     model, sgd = under_ddp(SlowModule(delay))
     held_out = DataLoader(Slow(DELAY, 16), batch_size=4)
     for _ in range(4):
@@ -150,7 +152,7 @@ training = Slow()
 
 @case
 def evaluation_without_gradients() -> None:
-    def evaluate(model: Any, loader: DataLoader) -> None:
+    def evaluate(model: Any, loader: DataLoader[torch.Tensor]) -> None:
         with torch.no_grad():
             for batch in loader:
                 model.module(batch)
@@ -160,7 +162,7 @@ def evaluation_without_gradients() -> None:
 
 @case
 def evaluation_through_ddp() -> None:
-    def evaluate(model: Any, loader: DataLoader) -> None:
+    def evaluate(model: Any, loader: DataLoader[torch.Tensor]) -> None:
         for batch in loader:
             with torch.inference_mode():
                 model(batch)
@@ -170,7 +172,7 @@ def evaluation_through_ddp() -> None:
 
 @case
 def evaluation_that_forgets() -> None:
-    def evaluate(model: Any, loader: DataLoader) -> None:
+    def evaluate(model: Any, loader: DataLoader[torch.Tensor]) -> None:
         for batch in loader:
             model(batch)
 
@@ -233,6 +235,7 @@ def synced_by_hand() -> None:
         module(batch).mean().backward()
         time.sleep(8 * DELAY * RANK)
         for parameter in module.parameters():
+            assert parameter.grad is not None
             distributed.all_reduce(parameter.grad)
         sgd.step()
     session.sees_forward = True
@@ -245,7 +248,7 @@ def closure() -> None:
 
     def evaluate() -> torch.Tensor:
         lbfgs.zero_grad()
-        loss = model(torch.ones(4, 3)).pow(2).mean()
+        loss: torch.Tensor = model(torch.ones(4, 3)).pow(2).mean()
         loss.backward()
         return loss
 
@@ -317,7 +320,7 @@ def nan() -> None:
         sgd.step()
 
 
-class Endless(IterableDataset):
+class Endless(IterableDataset[torch.Tensor]):
     """Batches for a loop that never calls an optimizer of torch."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
@@ -333,7 +336,8 @@ def own_optimizer() -> dict[str, Any]:
         module(batch).mean().backward()
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter -= 1e-3 * parameter.grad
+                assert parameter.grad is not None
+                parameter.sub_(1e-3 * parameter.grad)
     return {"state": session.state, "activities": sorted(set(activities)), "marks": len(session.tape._take.marks)}
 
 
@@ -369,7 +373,8 @@ def compiled() -> dict[str, Any]:
 
 def drained() -> list[dict[str, Any]]:
     """Return the records since the last call, made by the code of the agent's thread."""
-    steps = []
+    assert session._publisher is not None
+    steps: list[Any] = []
     while session.tape.finished:
         steps += session._publisher._collect()
     return [plain(step) for step in steps]
@@ -395,8 +400,9 @@ def main() -> None:
         (Path(folder) / "ranks").mkdir()
         session = Session(directory, run_id="cases", program="cases", log=None)
         events: list[Any] = []
-        session._publisher = Publisher(session, directory.address(RANK, "pub"), directory.address(RANK, "cmd"))
-        session._publisher._send = lambda topic, payload: events.append(payload)
+        publisher = Publisher(session, directory.address(RANK, "pub"), directory.address(RANK, "cmd"))
+        publisher._send = lambda topic, payload: events.append(payload)  # type: ignore[method-assign]
+        session._publisher = publisher
         patches.install_with_torch(session)
         distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}-2", rank=RANK, world_size=2)
         results: dict[str, Any] = {"compiled": {"without": without, "agent": compiled()}}
@@ -416,9 +422,10 @@ def main() -> None:
 
 
 def _read(payload: bytes) -> Any:
-    from ddptop.agent.wire import read_telemetry
+    from ddptop.agent.wire import Event, read_telemetry
 
     event = read_telemetry(payload)
+    assert isinstance(event, Event)
     return {"text": event.text, "level": event.level, "rank": event.rank}
 
 

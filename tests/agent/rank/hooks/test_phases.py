@@ -10,6 +10,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ SLACK_NS = 3 * DELAY_NS
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory) -> dict:
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The records of every loop, by its name."""
     script, file = Path(__file__).with_name("phase_cases.py"), tmp_path_factory.mktemp("phases") / "meet"
     ranks = [
@@ -39,11 +40,13 @@ def cases(tmp_path_factory) -> dict:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], errors
-    return json.loads(out)
+    told: dict[str, Any] = json.loads(out)
+    return told
 
 
-def phase(step: dict, name: str) -> int:
-    return step[f"{name}_ns"]
+def phase(step: dict[str, Any], name: str) -> int:
+    spent: int = step[f"{name}_ns"]
+    return spent
 
 
 def test_phases_add_up_everywhere(cases):

@@ -93,7 +93,8 @@ def test_a_record_that_found_no_room_is_written_once_there_is(rank):
     account.end(0, None, None, "ada" * 1000, 7)
     account.begin()
     ended = msgspec.json.decode((ranks / "0.json").read_bytes(), type=Member).ended
-    assert (ended.exit_code, len(ended.stopped_by), ended.step) == (0, 200, 7)
+    assert ended is not None
+    assert (ended.exit_code, len(ended.stopped_by or ""), ended.step) == (0, 200, 7)
 
 
 def test_the_script_goes_on_only_once_the_record_is_there(rank):
@@ -110,8 +111,13 @@ def test_the_script_goes_on_only_once_the_record_is_there(rank):
     publisher = threading.Thread(target=account.begin)
     publisher.start()
     assert writing.wait(60)
-    found = []
-    script = threading.Thread(target=lambda: (account.begin(), found.append(account.written)))
+    found: list[bool] = []
+
+    def begins() -> None:
+        account.begin()
+        found.append(account.written)
+
+    script = threading.Thread(target=begins)
     script.start()
     # Where it does not wait, it is through long before.
     script.join(0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 from support.harness import started
@@ -77,7 +78,12 @@ def test_a_run_that_a_rank_launches_is_a_run_of_its_own(rank, monkeypatch):
     """Its ranks do not find the rank that launched it in their environment."""
     monkeypatch.setenv(RANK_VARIABLE, "1 1.0 1")
     seen: list[str] = []
-    monkeypatch.setattr(launcher.subprocess, "Popen", lambda *_, env, **__: seen.extend(env) or _Child())
+
+    def started(*_: object, env: dict[str, str], **__: object) -> _Child:
+        seen.extend(env)
+        return _Child()
+
+    monkeypatch.setattr(subprocess, "Popen", started)
     launcher.Torchrun.start(rank.directory, rank.directory.read())
     assert rundir.MARKER in seen
     assert RANK_VARIABLE not in seen

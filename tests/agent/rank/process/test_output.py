@@ -126,6 +126,7 @@ def test_a_descriptor_that_cannot_be_replaced_leaves_both_as_they_are(tmp_path, 
     output = Output()
     output.redirect(tmp_path / "log")
     assert output.log is None
+    assert output.problem is not None
     assert output.problem.endswith(f"cannot write {tmp_path / 'log'} (Too many open files)")
     assert [os.fstat(number).st_ino for number in (1, 2)] == before
 
@@ -163,7 +164,9 @@ def test_a_broken_pipe_ends_as_under_plain_python(tmp_path):
         codes.append(done.returncode)
     assert codes == [120, 120]
     (directory,) = (found for found in rundir.runs() if found.read().cwd == str(tmp_path))
-    assert directory.members()[0].ended.exit_code == 0
+    ended = directory.members()[0].ended
+    assert ended is not None
+    assert ended.exit_code == 0
 
 
 @pytest.mark.parametrize("unbuffered", ["1", ""])

@@ -18,19 +18,23 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pyte
 import pytest
 from support.harness import DDPTOP, DEADLINE_S, ddptop, started, until
 
-aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
+if TYPE_CHECKING:
+    import aiohttp
+else:
+    aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
 pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
 
-from ddptop.agent.run.rundir import RunDirError  # noqa: E402
-from ddptop.tui.app.web import browsertab, service, unfinished  # noqa: E402
-from ddptop.tui.app.web.browser import exactly  # noqa: E402
-from ddptop.tui.link.source import Refused, Source  # noqa: E402
+from ddptop.agent.run.rundir import RunDirError
+from ddptop.tui.app.web import browsertab, service, unfinished
+from ddptop.tui.app.web.browser import exactly
+from ddptop.tui.link.source import Refused, Source
 
 TOKEN = "a-token"
 DECIDED_BY_RANKS = {"pause", "step", "checkpoint", "stop"}
@@ -158,7 +162,7 @@ async def test_a_link_on_another_site_leads_in_by_our_own_page() -> None:
             assert answer.status == 403
 
 
-async def told(socket: aiohttp.ClientWebSocketResponse, wanted: str) -> None:
+async def told(socket: aiohttp.ClientWebSocketResponse[bool], wanted: str) -> None:
     """Read what a stub says until this is in it."""
     said = b""
     while wanted.encode() not in said:

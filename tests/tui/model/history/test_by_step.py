@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from ddptop.tui.model.history.series import Course
 from ddptop.tui.model.metrics import CUSTOM, RECORDED, metric_named
 
 
-def step(number: int, loss: float | None = 1.0, **more: object) -> wire.Step:
+def step(number: int, loss: float | None = 1.0, **more: Any) -> wire.Step:
     return wire.Step(
         number, number, number * 10**7, 10**7, 10**6, 2 * 10**6, 3 * 10**6, 10**6, 2 * 10**6,
         10**6, loss, 32, **more,
