@@ -18,10 +18,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.optim import SGD
-
-# torchvision ships no type information.
-from torchvision import transforms  # type: ignore[import-untyped]
-from torchvision.models import resnet18, resnet34  # type: ignore[import-untyped]
+from torchvision import transforms
+from torchvision.models import resnet18, resnet34
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
