@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.polled import ANSWER_S, Group, Muster, Refused, named
+from ddptop.agent.control.polled import ANSWER_S, Group, PolledRanks, Refused, named
 from ddptop.agent.wire import Command, Reply
 
 __all__ = ["ANSWER_S", "Controller", "Group", "Refused", "Unholdable"]
@@ -62,7 +62,7 @@ class Controller:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._group = group
-        self._muster = Muster(group)
+        self._polled = PolledRanks(group)
         self._who = who
         self._clock = clock
         self._sleep = sleep
@@ -85,7 +85,7 @@ class Controller:
             Refused: the group is not paused, or a rank does not come to the step.
         """
         started = self._clock()
-        standing = self._muster.standing()
+        standing = self._polled.standing()
         if not _is_paused(standing):
             under_way = any(reply.kept for reply in standing.values())
             raise Refused("the steps before are still being made" if under_way else "not paused; pause it first")
@@ -105,10 +105,10 @@ class Controller:
         Raises:
             Refused: some rank does not answer, or none was held.
         """
-        if any(reply.kept for reply in self._muster.standing().values()):
+        if any(reply.kept for reply in self._polled.standing().values()):
             replies = self._decide_next(wire.Resume)
         else:
-            replies = self._muster.ask(wire.Resume)
+            replies = self._polled.ask(wire.Resume)
         if all(reply.text == "was not paused" for reply in replies.values()):
             raise Refused("not paused")
         return f"goes on from step {max(reply.step or 0 for reply in replies.values())}"
@@ -144,7 +144,7 @@ class Controller:
         progress(saved)
         self._decide(grip, lambda id: wire.End(id, self._who, grip.serial))
         deadline = self._clock() + LEAVE_S
-        while left := self._muster.remaining():
+        while left := self._polled.remaining():
             if self._clock() > deadline:
                 raise Refused(
                     f"{named(left)} did not end within {LEAVE_S:.0f} s at step {grip.step} ({saved}); "
@@ -157,7 +157,7 @@ class Controller:
 
     def _grip(self) -> _Grip:
         """Return the group held at one step: as it is where it is paused, under a lease otherwise."""
-        standing = self._muster.standing()
+        standing = self._polled.standing()
         if not _is_paused(standing):
             return self._take(PATIENCE_S)
         step = max(reply.step or 0 for reply in standing.values())
@@ -166,14 +166,14 @@ class Controller:
     def _take(self, patience_s: float) -> _Grip:
         started, token = self._clock(), secrets.token_hex(8)
         serial = self._group.newest() + 1
-        promises = self._muster.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
+        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
         try:
-            self._muster.check(promises)
+            self._polled.check(promises)
             step = _common(promises)
-            self._muster.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
+            self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
             self._await_held(token, step, started + patience_s, patience_s)
         except Refused:
-            self._muster.let_go(promises)
+            self._polled.let_go(promises)
             raise
         return _Grip(step, token, serial, kept=False)
 
@@ -181,7 +181,7 @@ class Controller:
         nap, renew_at = 0.002, self._clock() + RENEW_S
         first_deadline = self._clock() + min(FIRST_S, patience_s)
         while True:
-            standing = self._muster.standing()
+            standing = self._polled.standing()
             pending = [rank for rank, reply in standing.items() if not reply.done]
             if not pending:
                 return
@@ -196,7 +196,7 @@ class Controller:
                     f"so the run goes on; is there an optimizer step in its loop?"
                 )
             if self._clock() >= renew_at:
-                self._muster.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
+                self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
                 renew_at = self._clock() + RENEW_S
             self._sleep(nap)
             nap = min(2 * nap, 0.1)
@@ -204,7 +204,7 @@ class Controller:
     def _await_target(self, target: int, patience_s: float) -> None:
         nap, best, deadline = 0.002, -1, self._clock() + patience_s
         while True:
-            replies = self._muster.standing()
+            replies = self._polled.standing()
             pending = {rank: reply.step or 0 for rank, reply in replies.items() if not reply.done}
             if not pending:
                 return
@@ -225,9 +225,9 @@ class Controller:
         """End the lease, for all ranks or for none, and tell them; a rank that is not told reads it by itself."""
         if not self._group.decide(grip.serial, decision(0)):
             if not grip.kept:
-                self._muster.let_go()
+                self._polled.let_go()
             raise Refused("somebody else acted on this run at the same moment; look, and try again")
-        self._muster.gather(decision)
+        self._polled.gather(decision)
 
     def _decide_next(self, decision: Callable[[int, int], Command]) -> Mapping[int, Reply]:
         """Decide whatever else was decided before, and tell all ranks."""
@@ -237,7 +237,7 @@ class Controller:
                 break
         else:
             raise Refused("others keep acting on this run at the same time; look, and try again")
-        return self._muster.ask(lambda id: decision(id, serial))
+        return self._polled.ask(lambda id: decision(id, serial))
 
     # Checkpoints
 
@@ -247,7 +247,7 @@ class Controller:
         Raises:
             Refused: some have, some have not: those would wait for each other.
         """
-        told = {rank: reply.checkpoints for rank, reply in self._muster.standing().items()}
+        told = {rank: reply.checkpoints for rank, reply in self._polled.standing().items()}
         if any(told.values()) and not all(told.values()):
             without = named([rank for rank, can in told.items() if not can])
             raise Refused(f"{without} has registered no checkpoint function, others have: every rank must")
@@ -264,19 +264,19 @@ class Controller:
                 replies = self._ask_to_save(grip.token)
         except Refused:
             if not grip.kept:
-                self._muster.let_go()
+                self._polled.let_go()
             raise
         failed = [f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done]
         if failed:
             if not grip.kept:
-                self._muster.let_go()
+                self._polled.let_go()
             goes = "it stays paused" if grip.kept else "the run goes on"
             raise Refused(f"no checkpoint, {goes}: {'; '.join(failed)}")
         took = max(reply.took_ns or 0 for reply in replies.values()) / 1e9
         return f"saved in {_places(reply.text for reply in replies.values())} ({took:.1f} s)"
 
     def _ask_to_save(self, token: str) -> Mapping[int, Reply]:
-        return self._muster.ask(lambda id: wire.Save(id, token))
+        return self._polled.ask(lambda id: wire.Save(id, token))
 
 
 def _common(promises: Mapping[int, Reply]) -> int:

@@ -45,7 +45,7 @@ class Group(Protocol):
         ...
 
 
-class Muster:
+class PolledRanks:
     """The ranks of a group that are still there."""
 
     def __init__(self, group: Group) -> None:
