@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddptop.tui.control.launch.launch import Request
 from ddptop.tui.control.launch.programs import Option
-from ddptop.tui.link.fleet import RunLine, Survey, line_of
+from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.host import GpuLoad, HostLoad
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
@@ -42,9 +42,9 @@ class StillFleet:
             16, 87.3, 9_800_000_000, 24 << 30, tuple(GpuLoad(93.0, 61 << 30, 80 << 30) for _ in range(gpus))
         )
 
-    def survey(self, shown: RunLine | None) -> Survey:
+    def listing(self, shown: RunLine | None) -> Listing:
         """Return all runs."""
-        return Survey([line_of(picture) for picture in self.pictures.values()], self.host)
+        return Listing([line_of(picture) for picture in self.pictures.values()], self.host)
 
     def source(self, run: str) -> StillSource:
         """Return what notes the actions on a run."""

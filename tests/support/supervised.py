@@ -11,11 +11,11 @@ from support.harness import until
 SLEEP = "import time; time.sleep(100)"
 
 
-def over(directory: RunDir) -> survey.Census:
+def over(directory: RunDir) -> survey.Survey:
     """Wait until the supervisor has written the end and has gone, and return what is true then."""
-    until(lambda: survey.survey(directory).ended, "the run is over")
+    until(lambda: survey.look(directory).ended, "the run is over")
     until(lambda: not is_alive(directory.read().supervisor), "the supervisor has gone")
-    return survey.survey(directory)
+    return survey.look(directory)
 
 
 def running(directory: RunDir) -> None:

@@ -14,7 +14,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from ddptop.tui.control.kill import Killing
-from ddptop.tui.link.fleet import Fleet, RunLine, Survey
+from ddptop.tui.link.fleet import Fleet, Listing, RunLine
 from ddptop.tui.link.source import Refused, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
@@ -93,14 +93,14 @@ class FleetApp(App[None]):
         else:
             await self.list_runs()
 
-    async def list_runs(self, survey: Survey | None = None) -> None:
+    async def list_runs(self, listing: Listing | None = None) -> None:
         """Show the list beside the run, or on a screen of its own where there is too little room."""
         if self.fleet is None:
             return
         if self.size.width < SIDE or not isinstance(self.screen, RunScreen):
             await self.push_screen(RunsScreen(self.fleet, self.picture()))
             return
-        listed = RunList(self.fleet, self.picture(), survey, id="runs")
+        listed = RunList(self.fleet, self.picture(), listing, id="runs")
         await self.screen.mount(listed)
         self.screen.add_class("-listed")
         listed.focus()
@@ -151,7 +151,7 @@ class FleetApp(App[None]):
                 self.screen._push_result_callback(self.screen, None)
             await self.switch_screen(self.get_default_screen())
             if listed is not None:
-                await self.list_runs(listed.survey)
+                await self.list_runs(listed.listing)
                 if not focused and isinstance(self.screen, RunScreen):
                     self.screen.view.focus()
         self.repaint()

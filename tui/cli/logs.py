@@ -23,7 +23,7 @@ def show(directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[st
     tails = [Tail(path, label) for path, label in _sources(directory, rank)]
     try:
         while True:
-            over = not follow or survey.survey(directory).state in ENDED_STATES
+            over = not follow or survey.look(directory).state in ENDED_STATES
             for tail in tails:
                 for line in tail.lines():
                     say(line)

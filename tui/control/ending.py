@@ -163,7 +163,7 @@ class Endings:
         """
         give_up = time.monotonic() + _SUCCESSION_S
         while time.monotonic() < give_up and not consent.cancelled:
-            state = survey.survey(self._directory)
+            state = survey.look(self._directory)
             if state.ended:
                 if processes.find(self._directory.read(), self._directory.members()):
                     # Something has outlived the end that is recorded.

@@ -71,7 +71,7 @@ def _remark(verdict: Verdict) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class Listing:
     """The runs and their machine at one moment."""
 
     lines: Sequence[RunLine]
@@ -82,7 +82,7 @@ class Survey:
 class Fleet(Protocol):
     """The runs as the dashboard sees them."""
 
-    def survey(self, shown: RunLine | None) -> Survey:
+    def listing(self, shown: RunLine | None) -> Listing:
         """Look at all runs; `shown` is known already. Takes a moment; called by one thread at a time."""
         ...
 

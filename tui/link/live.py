@@ -99,7 +99,7 @@ class Link:
         self._looks_back = looks_back
         self._who = who
         self._onlooker = onlooker
-        self._meet = survey.survey if onlooker else takeover.meet
+        self._meet = survey.look if onlooker else takeover.meet
         self._next: RunDir | None = None
         """A run to be shown from the next `poll` on."""
         self._open(directory)
@@ -558,7 +558,7 @@ def _past(world: int) -> Past:
     return Past(world)
 
 
-def _liveness(directory: RunDir, found: survey.Census, at: float) -> Liveness:
+def _liveness(directory: RunDir, found: survey.Survey, at: float) -> Liveness:
     return Liveness(
         state=found.state,
         supervised=found.supervised,

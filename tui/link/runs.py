@@ -12,7 +12,7 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.launch import programs
 from ddptop.tui.control.launch.launch import Request, RequestError, launch
 from ddptop.tui.control.launch.programs import Option
-from ddptop.tui.link.fleet import RunLine, Survey, line_of
+from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.host import Host
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused
@@ -40,11 +40,11 @@ class Runs:
         """By id, what acts on a run. It is not polled; an action opens sockets of its own, in whatever thread it is."""
         self._options: dict[str, tuple[Option, ...]] = {}
 
-    def survey(self, shown: RunLine | None) -> Survey:
-        """Look at all runs; see `Fleet.survey`."""
+    def listing(self, shown: RunLine | None) -> Listing:
+        """Look at all runs; see `Fleet.listing`."""
         with self._looking:
             lines = list(self._lines(shown, self._clock() + BUDGET_S))
-            return Survey(sorted(lines, key=lambda line: line.over), self._host.look())
+            return Listing(sorted(lines, key=lambda line: line.over), self._host.look())
 
     def _lines(self, shown: RunLine | None, deadline: float) -> Iterable[RunLine]:
         known = self._known(None if shown is None else shown.run)

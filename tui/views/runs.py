@@ -19,7 +19,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
-from ddptop.tui.link.fleet import Fleet, RunLine, Survey, line_of
+from ddptop.tui.link.fleet import Fleet, Listing, RunLine, line_of
 from ddptop.tui.link.host import HostLoad
 from ddptop.tui.model.frame import Frame
 
@@ -86,16 +86,16 @@ class RunList(Page, can_focus=True):
     class Looked(Message, bubble=False):
         """All runs were looked at."""
 
-        def __init__(self, survey: Survey) -> None:
+        def __init__(self, listing: Listing) -> None:
             super().__init__()
-            self.survey = survey
+            self.listing = listing
 
-    def __init__(self, fleet: Fleet, frame: Frame, survey: Survey | None = None, **options: Any) -> None:
-        """Prepare to list the runs; `frame` is of the one shown, `survey` what another list had found."""
+    def __init__(self, fleet: Fleet, frame: Frame, listing: Listing | None = None, **options: Any) -> None:
+        """Prepare to list the runs; `frame` is of the one shown, `listing` what another list had found."""
         super().__init__(**options)
         self._fleet = fleet
         self._frame = frame
-        self.survey = survey
+        self.listing = listing
         self.marked = frame.run
         """Name of the run that keys act on."""
         self._looking = False
@@ -106,7 +106,7 @@ class RunList(Page, can_focus=True):
     def lines(self) -> Sequence[RunLine]:
         """The runs, from the top; the one shown as it is just now."""
         shown = self._shown
-        known = list(self.survey.lines) if self.survey is not None else []
+        known = list(self.listing.lines) if self.listing is not None else []
         if shown is not None:
             known = [shown if line.run == shown.run else line for line in known]
             if shown not in known:
@@ -143,12 +143,12 @@ class RunList(Page, can_focus=True):
             self.run_worker(self._find, thread=True)
 
     def _find(self) -> None:
-        self.post_message(self.Looked(self._fleet.survey(self._shown)))
+        self.post_message(self.Looked(self._fleet.listing(self._shown)))
 
     def on_run_list_looked(self, message: Looked) -> None:
         """Draw what was found."""
         self._looking = False
-        self.survey = message.survey
+        self.listing = message.listing
         self.draw()
 
     # Drawing
@@ -160,7 +160,7 @@ class RunList(Page, can_focus=True):
             return
         lines = self.lines
         self.border_title = f"runs · {sum(not line.over for line in lines)} live"
-        head = [] if self.survey is None else _machine(self.survey.host, width, self.ink)
+        head = [] if self.listing is None else _machine(self.listing.host, width, self.ink)
         one_line = width >= ONE_LINE
         self._first = len(head) + (2 if one_line else 1)
         rows = [*head, []]
@@ -179,7 +179,7 @@ class RunList(Page, can_focus=True):
     def _invitation(self, runs: int) -> list[Row]:
         """Return what to do where there are hardly any runs."""
         launch = keys_of(self)["app.launch"]
-        if runs or self.survey is None:
+        if runs or self.listing is None:
             text = f"  no other run; {launch} launches one"
             return [[], [Segment(text, self.ink["label"])]] if runs == 1 and self._shown is not None else []
         said = "launches one: a program that comes with ddptop, or any training script"

@@ -38,7 +38,7 @@ _CONCLUDES_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class Survey:
     """One run at one moment."""
 
     run: Run
@@ -66,7 +66,7 @@ class Census:
         return self.state in ENDED_STATES
 
 
-def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Census:
+def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
     """Return what is true now. Writes nothing.
 
     Args:
@@ -100,52 +100,52 @@ def survey(directory: RunDir, members: dict[int, Member] | None = None, heard: C
     torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
-    def census(state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None) -> Census:
-        return Census(run, state, supervised, orphaned, known, alive, dead, seen, exit_code, why, rank)
+    def found(state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None) -> Survey:
+        return Survey(run, state, supervised, orphaned, known, alive, dead, seen, exit_code, why, rank)
 
     if run.state in ENDED_STATES:
-        return census(run.state, run.exit_code, run.cause, run.cause_rank)
+        return found(run.state, run.exit_code, run.cause, run.cause_rank)
     where = ELSEWHERE if unseen.holds_all(run, known) else None
     if supervised:
-        return census(run.state, why=where)
+        return found(run.state, why=where)
     if torchrun or alive:
-        return census(states.of_reports(known, run.world), why=where)
+        return found(states.of_reports(known, run.world), why=where)
     nobody = run.torchrun is None and not known
     if nobody and run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_PATIENCE_S * 1e9:
-        return census("starting")
+        return found("starting")
     if nobody:
         said = cause.last_line(cause.tail(directory.supervisor_log))
-        return census("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
+        return found("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
     if run.killed_by is not None:
         if processes.find(run, known):
             # A helper has outlived its rank: it is not killed yet, and can be killed once more.
-            return census(states.of_reports(known, run.world))
+            return found(states.of_reports(known, run.world))
         # Whoever ended it was ended at that, too.
-        return census("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
+        return found("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
     # What a rank wrote at its end decides, and a list known before may lack it.
     known = directory.members()
     judgement = cause.judge(run.world, known, None, cause.tail(directory.torchrun_log), leader=run.leader)
-    return census(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
+    return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 
-def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Census:
-    """Return what is true now, as `survey`; where a run ended with nobody to write it down, write it and clear up."""
-    census = survey(directory, members, heard)
-    if not census.ended or census.run.state in ENDED_STATES:
-        return census
+def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
+    """Return what is true now, as `look`; where a run ended with nobody to write it down, write it and clear up."""
+    found = look(directory, members, heard)
+    if not found.ended or found.run.state in ENDED_STATES:
+        return found
     run = msgspec.structs.replace(
-        census.run,
-        state=census.state,
-        exit_code=census.exit_code,
-        ended_at_ns=_end_of(census.members, directory),
-        cause=census.cause,
-        cause_rank=census.cause_rank,
+        found.run,
+        state=found.state,
+        exit_code=found.exit_code,
+        ended_at_ns=_end_of(found.members, directory),
+        cause=found.cause,
+        cause_rank=found.cause_rank,
     )
     try:
         claim = Claim.take(directory.path)
         if claim is None:
             # Somebody else has met it at the same moment, and writes it down.
-            return census
+            return found
         with claim:
             # The name may have been given to another run while this one was looked at.
             now = directory.read()
@@ -154,8 +154,8 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
                 directory.remove_sockets()
     except OSError:
         # A full disk: it is over all the same.
-        return census
-    return survey(directory)
+        return found
+    return look(directory)
 
 
 def kill(
@@ -170,8 +170,8 @@ def kill(
     to do the same at the same time: it learns from the record that this is no failure, and goes last.
 
     Raises:
-        ladder.NotOurs: there is no such rank or process, or it is over; or nothing of the run is visible here.
-        ladder.Survived: something would not die, or cannot be reached from here. The run is not called over then.
+        NotOurs: there is no such rank or process, or it is over; or nothing of the run is visible here.
+        Survived: something would not die, or cannot be reached from here. The run is not called over then.
     """
     run, members = directory.read(), directory.members()
     unseen = _Unseen(directory)
@@ -187,7 +187,7 @@ def kill(
     if command.rank is not None:
         outcome = escalation.end_rank(directory, run, command.rank, command.grace_s, progress, countdown)
         return _ended(run, outcome, f"rank {command.rank}: {outcome.text}")
-    over = survey(directory)
+    over = look(directory)
     who = clean_line(command.who, 100)
     if not over.ended:
         # Whoever else looks after the run, now or when this process is ended at it, finds out from this.
@@ -214,7 +214,7 @@ def kill(
 
 
 def _ended(run: Run, outcome: escalation.Outcome, text: str) -> str:
-    """Return what was done; raise `ladder.Survived` where something is left."""
+    """Return what was done; raise `Survived` where something is left."""
     if outcome.survivors:
         raise escalation.Survived(
             f"{text}; not all of it has ended: `ddptop kill {run.run}` tries again (another user's process only as "

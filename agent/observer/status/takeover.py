@@ -27,13 +27,13 @@ _START_S: Final = 5.0
 
 def meet(
     directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()
-) -> survey.Census:
-    """Return what is true of a run now, as `census.survey` does, and see to it that somebody looks after it.
+) -> survey.Survey:
+    """Return what is true of a run now, as `survey.look` does, and see to it that somebody looks after it.
 
     Raises:
         RunDirError: the run has no readable record.
     """
-    now = survey.survey(directory, members, heard)
+    now = survey.look(directory, members, heard)
     run = now.run
     if run.state in ENDED_STATES or now.supervised:
         return now

@@ -128,7 +128,7 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
     assert reply == wire.Reply(7, True, "2 ranks and 2 helpers ended, 0 left")
     assert carriers(run.run_id) == []
     assert left(directory) == []
-    end = survey.survey(directory)
+    end = survey.look(directory)
     assert (end.state, end.cause, end.alive) == ("killed", "killed by ada", ())
     states: list[str] = []
     while "killed" not in states:
@@ -174,7 +174,7 @@ def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, conte
     state = wire.read_telemetry(news.recv_multipart()[1])
     assert isinstance(state, wire.RunState)
     assert (state.refused, state.state) == (1001, "running")
-    assert survey.survey(directory).alive == (0, 1)
+    assert survey.look(directory).alive == (0, 1)
     controller.socket.close()
     news.close()
 
@@ -194,7 +194,7 @@ def test_end_of_the_supervisor_leaves_the_training(launch: Launch, number: int) 
     assert ("supervisor.cmd" in left(directory)) == (number == signal.SIGKILL)
     assert survey.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks and 0 helpers ended, 0 left"
     assert carriers(run.run_id) == []
-    assert survey.survey(directory).state == "killed"
+    assert survey.look(directory).state == "killed"
     assert [name for name in left(directory) if not name.startswith("run.db")] == []
 
 
@@ -208,12 +208,12 @@ def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context[Any]) -
     os.kill(torchrun.pid, signal.SIGKILL)
     until(lambda: identify(torchrun.pid) is None, "torchrun has gone")
     until(lambda: any("go on without it" in text for text in events(directory)), "the event")
-    now = survey.survey(directory)
+    now = survey.look(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", True, True, (0, 1))
     controller = Controller(context, directory)
     assert controller.ask(wire.Kill(1, 1.0)).text == "2 ranks and 0 helpers ended, 0 left"
     assert carriers(run.run_id) == []
-    assert survey.survey(directory).state == "killed"
+    assert survey.look(directory).state == "killed"
     controller.socket.close()
 
 

@@ -128,7 +128,7 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
         assert directory.read().killed_by is None
     # What a rank has written at its end is known all the same.
     directory.write_member(Member(0, 0, 1, process, "host", 0, "", "", None, rundir.Ended(1, 0)))
-    assert survey.survey(directory).alive == ()
+    assert survey.look(directory).alive == ()
     directory.update(state="finished")
 
 

@@ -56,11 +56,11 @@ def test_live_runs_come_first_and_ended_ones_stay(fleet: Runs) -> None:
     ended("newer", 2_000)
     ended("shown", 500, "lost")
     shown = replace(line_of(frame("running", run="shown")), step=7)
-    survey = fleet.survey(shown)
-    assert [line.run for line in survey.lines] == ["shown", "newer", "old"]
-    assert survey.lines[0] is shown
-    assert survey.lines[1].age_s == pytest.approx(5)
-    assert survey.host.memory_total_bytes > survey.host.memory_bytes > 0
+    listing = fleet.listing(shown)
+    assert [line.run for line in listing.lines] == ["shown", "newer", "old"]
+    assert listing.lines[0] is shown
+    assert listing.lines[1].age_s == pytest.approx(5)
+    assert listing.host.memory_total_bytes > listing.host.memory_bytes > 0
 
 
 @pytest.mark.parametrize(("poll_s", "most"), [(0.0, runs.MOST_POLLS), (2 * runs.BUDGET_S, 1)])
@@ -81,7 +81,7 @@ def test_a_look_is_bounded(folder: Path, poll_s: float, most: int) -> None:
         ended(name, 1_000)
     fleet = Runs(lambda directory: NeverSettled(directory, "test"), clock=lambda: now)
     try:
-        fleet.survey(None)
+        fleet.listing(None)
         assert polled == {"one": most, "two": most}
     finally:
         fleet.close()
@@ -90,9 +90,9 @@ def test_a_look_is_bounded(folder: Path, poll_s: float, most: int) -> None:
 def test_a_name_taken_again_is_another_run(fleet: Runs) -> None:
     """What was known of the ended run of that name is not told of its successor."""
     ended("same", 1_000, "failed", "first")
-    assert [line.state for line in fleet.survey(None).lines] == ["failed"]
+    assert [line.state for line in fleet.listing(None).lines] == ["failed"]
     ended("same", 2_000, "killed", "second")
-    assert [line.state for line in fleet.survey(None).lines] == ["killed"]
+    assert [line.state for line in fleet.listing(None).lines] == ["killed"]
 
 
 def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:

@@ -54,7 +54,7 @@ async def listing(pilot: Pilot[None], *keys: str) -> RunList:
     await pilot.press("r")
     await until(pilot, lambda: bool(pilot.app.screen.query(RunList)), "the list")
     listed = pilot.app.screen.query_one(RunList)
-    await until(pilot, lambda: listed.survey is not None, "the runs")
+    await until(pilot, lambda: listed.listing is not None, "the runs")
     await pilot.press(*keys)
     return listed
 

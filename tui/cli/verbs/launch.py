@@ -148,7 +148,7 @@ def _detach(directory: RunDir) -> int:
 
     world = directory.read().world
     while True:
-        state = survey.survey(directory)
+        state = survey.look(directory)
         if state.state == "finished" or len(directory.members()) == world:
             print(directory.name)
             return 0

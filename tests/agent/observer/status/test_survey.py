@@ -49,7 +49,7 @@ def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..
     assert survey.settle(directory).dead == (0,)
     enlist(directory, 1, code=3)
     (directory.path / "1.cmd").touch()
-    assert survey.survey(directory).state == "failed"
+    assert survey.look(directory).state == "failed"
     assert directory.read().state == "starting", "looking writes nothing"
     end = survey.settle(directory)
     assert (end.state, end.cause_rank, end.cause) == ("failed", 1, "rank 1: ValueError: bad lr")
@@ -88,8 +88,8 @@ def test_run_without_anybody_is_lost_after_a_while(new_run: Callable[..., RunDir
     fresh, stale = new_run(), new_run(created_at_ns=time.time_ns() - 31 * 10**9)
     dead = new_run(supervisor=GONE)
     dead.supervisor_log.write_text("Traceback\nModuleNotFoundError: No module named 'zmq'\n")
-    assert [survey.survey(each).state for each in (fresh, stale, dead)] == ["starting", "lost", "lost"]
-    assert survey.survey(dead).cause == (
+    assert [survey.look(each).state for each in (fresh, stale, dead)] == ["starting", "lost", "lost"]
+    assert survey.look(dead).cause == (
         "it ended before torchrun was started: ModuleNotFoundError: No module named 'zmq'"
     )
 
@@ -100,7 +100,7 @@ def test_last_word_of_the_supervisor_wins(new_run: Callable[..., RunDir]) -> Non
     enlist(directory, 0, code=0)
     enlist(directory, 1, code=0)
     before = directory.read()
-    assert (survey.settle(directory).state, survey.survey(directory).cause) == ("failed", "as written")
+    assert (survey.settle(directory).state, survey.look(directory).cause) == ("failed", "as written")
     assert survey.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks and 0 helpers ended, 0 left"
     assert msgspec.json.encode(directory.read()) == msgspec.json.encode(before)
 

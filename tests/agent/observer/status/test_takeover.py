@@ -96,7 +96,7 @@ def test_of_many_that_want_to_take_over_one_does(launch: Launch) -> None:
     command = [sys.executable, "-m", "ddptop.agent.observer.supervisor", str(directory.path)]
     contenders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(8)]
     try:
-        until(lambda: survey.survey(directory).supervised, "one of them")
+        until(lambda: survey.look(directory).supervised, "one of them")
         until(lambda: sum(each.poll() is None for each in contenders) == 1, "all but one have left")
         assert Claim.take(directory.path) is None
         (winner,) = (each for each in contenders if each.poll() is None)
@@ -142,7 +142,7 @@ def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) ->
     torchrun = directory.read().torchrun
     lost = lose_supervisor(directory)
     directory.update(torchrun=None)
-    assert survey.survey(directory).state == "running"
+    assert survey.look(directory).state == "running"
     succeeded(directory, lost)
     until(lambda: directory.read().torchrun == torchrun, "the same torchrun in the record")
 
@@ -158,7 +158,7 @@ def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: P
     run = directory.read()
     lose_supervisor(directory)
     (tmp_path / "go").touch()
-    until(lambda: survey.survey(directory).ended, "the ranks have finished")
+    until(lambda: survey.look(directory).ended, "the ranks have finished")
     assert len(carriers(run.run_id)) == 2
     until(lambda: takeover.meet(directory).run.state == "finished", "the end is written down")
     assert carriers(run.run_id) == []
@@ -277,8 +277,8 @@ def test_a_clock_that_is_set_back_delays_no_takeover(
 def test_a_run_from_the_future_that_nobody_started_is_lost(new_run: Callable[..., RunDir]) -> None:
     """Nobody has come for half a minute, whatever the clock says of when that began."""
     directory = new_run(created_at_ns=time.time_ns() + 3600 * 10**9)
-    assert survey.survey(directory).state == "lost"
-    assert survey.survey(new_run(created_at_ns=time.time_ns() + 10**9)).state == "starting"
+    assert survey.look(directory).state == "lost"
+    assert survey.look(new_run(created_at_ns=time.time_ns() + 10**9)).state == "starting"
 
 
 def test_a_kill_that_was_ended_at_its_last_word_is_a_kill(new_run: Callable[..., RunDir]) -> None:

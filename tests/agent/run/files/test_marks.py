@@ -513,7 +513,7 @@ def test_anything_may_stand_in_a_record(base: Path, data: st.DataObject) -> None
     freezer.frozen(directory)
     freezer.has_stopped(directory)
     rundir.runs()
-    for look in (directory.read, directory.read_own, lambda: survey.survey(directory)):
+    for look in (directory.read, directory.read_own, lambda: survey.look(directory)):
         with contextlib.suppress(RunDirError):
             look()
     with contextlib.suppress(RunDirError):
