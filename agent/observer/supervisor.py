@@ -26,7 +26,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer import launcher
 from ddptop.agent.observer.broadcast import Broadcast
 from ddptop.agent.observer.end import cause, escalation, processes, reaper
-from ddptop.agent.observer.end.exits import Deaths
+from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.launcher import Torchrun
 from ddptop.agent.observer.orders import Orders
 from ddptop.agent.observer.record.recorder import Recorder
@@ -88,7 +88,7 @@ class Supervisor:
         self._members: dict[int, Member] = {}
         """The present generation's, as last seen: its successor writes over their records."""
         self._generation = 0
-        self._deaths = Deaths()
+        self._exits = Exits()
         self._air = Broadcast(context, directory)
         self._say = self._air.say
         self._orders = Orders(context, directory, self._say, self._air.tell)
@@ -146,7 +146,7 @@ class Supervisor:
         self._claim.release()
 
     def _close(self) -> None:
-        self._deaths.close()
+        self._exits.close()
         self._orders.close()
         self._air.close()
 
@@ -204,7 +204,7 @@ class Supervisor:
         return [rank for rank, member in self._directory.members().items() if is_alive(member.process)]
 
     def _meet(self) -> None:
-        if len(self._deaths.alive()) >= self._run.world:
+        if len(self._exits.alive()) >= self._run.world:
             return
         for rank, member in self._directory.members().items():
             if member.generation > self._generation:
@@ -219,24 +219,24 @@ class Supervisor:
 
     def _enlist(self, rank: int, member: Member) -> None:
         self._members[rank] = member
-        self._deaths.watch(rank, member.process)
+        self._exits.watch(rank, member.process)
         self._recorder.follow(member)
 
     def _begin_generation(self, generation: int) -> None:
         """Say why torchrun has started the group anew, and forget the ranks that were."""
         log = cause.tail(self._directory.torchrun_log)
-        judgement = self._attributed(cause.judge(self._run.world, self._members, 1, log, self._deaths.at_ns))
+        judgement = self._attributed(cause.judge(self._run.world, self._members, 1, log, self._exits.at_ns))
         why = judgement.cause or "its end left no trace"
         most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
         self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation
         self._state = "starting"
         self._members.clear()
-        self._deaths.close()
+        self._exits.close()
         self._orders.forget_ranks()
 
     def _bury(self) -> None:
-        members = self._directory.members() if (dead := self._deaths.read()) else {}
+        members = self._directory.members() if (dead := self._exits.read()) else {}
         if dead:
             self._orders.learn(self._run)
         for rank, member in members.items():
@@ -251,7 +251,7 @@ class Supervisor:
     def _wait(self) -> None:
         poller = zmq.Poller()
         poller.register(self._orders.socket, zmq.POLLIN)
-        for handle in self._deaths.handles():
+        for handle in self._exits.handles():
             poller.register(handle, zmq.POLLIN)
         poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _TURN_MS)
 
@@ -309,7 +309,7 @@ class Supervisor:
             self._directory.members(),
             self._exit_code,
             cause.tail(self._directory.torchrun_log),
-            self._deaths.at_ns,
+            self._exits.at_ns,
             self._run.leader,
         )
         if self._orders.killed_by is not None:

@@ -43,7 +43,7 @@ _READ: Final = 2
 """Number of a question that follows a command: its answer says that the command was read."""
 
 
-class Endings:
+class Ending:
     """What can be ended of one run, and how."""
 
     def __init__(self, directory: RunDir, who: str) -> None:

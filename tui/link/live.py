@@ -1,7 +1,7 @@
 """The dashboard's connection to a run: takes telemetry in, carries commands out.
 
 `Link` is the `Source` of the screens, of `status` and of the plain output; what ends a run goes
-through `endings`, which speaks to the supervisor by itself.  Draining waits for nobody and is
+through `ending`, which speaks to the supervisor by itself.  Draining waits for nobody and is
 bounded in time, but for the message at hand; what controls a run opens sockets of its own,
 because it runs in a thread and a ZeroMQ socket belongs to one.
 """
@@ -29,7 +29,7 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import check_socket, is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
-from ddptop.tui.control.ending import Endings
+from ddptop.tui.control.ending import Ending
 from ddptop.tui.control.launch import launch
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
@@ -113,7 +113,7 @@ class Link:
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
         past = _past(self._run.world) if self._looks_back else None
         self.store = Store(self._run, logs, self._thresholds, past, brief=self._brief)
-        self._endings = Endings(directory, self._who)
+        self._ending = Ending(directory, self._who)
         _allow_files(self._run.world)
         self._context = zmq.Context()
         self._sub = Listener(self._context, _BRIEFLY if self._brief else (b"",))
@@ -481,28 +481,28 @@ class Link:
         journal.note(directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
 
     def victims(self, aim: Aim) -> str:
-        """Say what `kill` would end; see `Endings.victims`."""
+        """Say what `kill` would end; see `Ending.victims`."""
         with _refusing():
             self._check_run()
-            return self._endings.victims(aim)
+            return self._ending.victims(aim)
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""
         with _refusing():
             self._check_run()
-            return self._endings.processes()
+            return self._ending.processes()
 
     def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
-        """End the run, or one rank or process of it; see `Endings.kill`."""
+        """End the run, or one rank or process of it; see `Ending.kill`."""
         with _refusing():
             self._check_run()
-            return self._endings.kill(grace_s, aim, progress, self.store.count_down, consent)
+            return self._ending.kill(grace_s, aim, progress, self.store.count_down, consent)
 
     def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
-        """Send a signal; see `Endings.signal`."""
+        """Send a signal; see `Ending.signal`."""
         with _refusing():
             self._check_run()
-            return self._endings.signal(number, aim, consent)
+            return self._ending.signal(number, aim, consent)
 
     def resumable(self) -> bool:
         """Say whether the run could be restarted from a checkpoint."""

@@ -1,4 +1,4 @@
-"""When each rank died: the order is what tells the first cause from what it caused.
+"""When the process of each rank ended: the order tells the first cause from its consequences.
 
 Ranks are torchrun's children, not ours, so that we cannot wait for them; a pidfd becomes
 readable at the moment its process ends.  Without pidfds the process table is asked instead.
@@ -13,12 +13,12 @@ import time
 from ddptop.agent.run.rundir import Process, is_alive
 
 
-class Deaths:
+class Exits:
     """Watches the processes of ranks and notes when each one ended."""
 
     def __init__(self) -> None:
         self.at_ns: dict[int, int] = {}
-        """Wall-clock time of death by rank, for the current processes of the ranks."""
+        """By rank, the wall-clock time at which its current process ended."""
         self._watched: dict[int, tuple[Process, int | None]] = {}
 
     def watch(self, rank: int, process: Process) -> None:
@@ -39,7 +39,7 @@ class Deaths:
         return [rank for rank in self._watched if rank not in self.at_ns]
 
     def read(self) -> list[int]:
-        """Note the deaths since the last call and return those ranks."""
+        """Note the processes that have ended since the last call and return their ranks."""
         poll = select.poll()
         for watched in self.handles():
             poll.register(watched, select.POLLIN)

@@ -19,7 +19,7 @@ from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import Process, RunDir, is_alive
 from ddptop.tui.control import ending
 from ddptop.tui.control.consent import Consent
-from ddptop.tui.control.ending import Endings
+from ddptop.tui.control.ending import Ending
 from ddptop.tui.link.source import Refused
 
 Launch = Callable[..., RunDir]
@@ -59,7 +59,7 @@ def test_a_stopped_supervisor_keeps_nobody_from_ending_the_run(launch: Launch) -
     run = directory.read()
     lines: list[str] = []
     with stopped(supervisor):
-        done = Endings(directory, "ada").kill(1.0, None, lines.append)
+        done = Ending(directory, "ada").kill(1.0, None, lines.append)
         assert done == "2 ranks and 0 helpers ended, 0 left"
         assert carriers(run.run_id) == []
     assert "the supervisor is stopped (SIGSTOP); going on without it" in lines
@@ -83,7 +83,7 @@ def test_a_supervisor_that_stays_silent_goes_last(launch: Launch, monkeypatch: p
     monkeypatch.setattr(ending, "_ANSWER_S", 0.3)
     lines: list[str] = []
     with stopped(supervisor):
-        Endings(directory, "ada").kill(1.0, None, lines.append)
+        Ending(directory, "ada").kill(1.0, None, lines.append)
         assert not is_alive(supervisor)
     assert "the supervisor does not answer; going on without it" in lines
     assert directory.read().state == "killed"
@@ -99,7 +99,7 @@ def test_a_supervisor_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
 
     def kill() -> None:
         with contextlib.suppress(Refused):
-            Endings(directory, "ada").kill(2.0, None, lines.append)
+            Ending(directory, "ada").kill(2.0, None, lines.append)
         ended.set()
 
     thread = threading.Thread(target=kill)
@@ -156,14 +156,14 @@ def test_what_is_cancelled_before_it_began_ends_nothing(launch: Launch) -> None:
     with stopped(supervisor):
         assert consent.cancel()
         with pytest.raises(Refused, match="cancelled; nothing was ended"):
-            Endings(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
+            Ending(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
         assert not consent.begun
     assert len(carriers(directory.read().run_id)) == 3
     until(lambda: "kill by ada: refused: cancelled; nothing was ended" in told(directory), "the event")
     assert directory.read().killed_by is None
     # What has begun cannot be cancelled any more.
     consent = Consent()
-    Endings(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
+    Ending(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
     assert consent.begun
     assert not consent.cancel()
 
@@ -173,8 +173,8 @@ def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
     directory = launch(SLEEP)
     supervisor_of(directory)
     with pytest.raises(Refused, match="not in this run"):
-        Endings(directory, "ada").kill(1.0, 7, lambda line: None)
+        Ending(directory, "ada").kill(1.0, 7, lambda line: None)
     until(lambda: any("kill of rank 7 by ada refused: rank 7: not in this run" in t for t in told(directory)), "why")
-    Endings(directory, "ada").kill(1.0, 1, lambda line: None)
+    Ending(directory, "ada").kill(1.0, 1, lambda line: None)
     wanted = "kill of rank 1 by ada: rank 1: 1 rank and 0 helpers ended, 0 left"
     until(lambda: any(text.startswith(wanted) for text in told(directory)), "the outcome")

@@ -12,7 +12,7 @@ from ddptop.tui.cli.verbs.options import Verbs, chosen, seconds
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run
     from ddptop.tui.control.consent import Aim
-    from ddptop.tui.control.ending import Endings
+    from ddptop.tui.control.ending import Ending
 
 
 def add(verbs: Verbs) -> None:
@@ -47,7 +47,7 @@ def _kill(options: argparse.Namespace) -> int:
     from ddptop.agent.control.controller import Refused
     from ddptop.agent.run.identity import identify
     from ddptop.tui.control.actor import who
-    from ddptop.tui.control.ending import Endings
+    from ddptop.tui.control.ending import Ending
 
     directory = chosen(options.run)
     aim: Aim = options.rank
@@ -56,14 +56,14 @@ def _kill(options: argparse.Namespace) -> int:
         if aim is None:
             return complain(f"kill {directory.name}: there is no process {options.pid}", 1)
     try:
-        done = _carry_out(options, Endings(directory, who("shell")), directory.read(), aim)
+        done = _carry_out(options, Ending(directory, who("shell")), directory.read(), aim)
     except Refused as refusal:
         return complain(f"kill {directory.name}: {refusal}", 1)
     print(f"{directory.name}: {done}")
     return 0
 
 
-def _carry_out(options: argparse.Namespace, endings: Endings, run: Run, aim: Aim) -> str:
+def _carry_out(options: argparse.Namespace, termination: Ending, run: Run, aim: Aim) -> str:
     from ddptop.agent.run.rundir import ENDED_STATES
     from ddptop.tui.control import signals
 
@@ -71,8 +71,8 @@ def _carry_out(options: argparse.Namespace, endings: Endings, run: Run, aim: Aim
         warning = signals.warning(options.signal, run.world)
         if warning:
             print(warning, file=sys.stderr)
-        return endings.signal(options.signal, aim)
+        return termination.signal(options.signal, aim)
     if run.state not in ENDED_STATES:
-        print(endings.victims(aim), file=sys.stderr)
+        print(termination.victims(aim), file=sys.stderr)
     grace_s = run.grace_s if options.grace is None else options.grace
-    return endings.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))
+    return termination.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))
