@@ -29,7 +29,7 @@ from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.records import device_time, history, meter
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.rank.records.health import Health
-from ddptop.agent.rank.records.stamps import Take, Tape
+from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 from ddptop.agent.rank.records.starvation import Starvation
 from ddptop.agent.run.files.private import seal
 
@@ -76,7 +76,7 @@ class Rank(Protocol):
     rank: int
     hello: wire.Hello
     faults: Faults
-    tape: Tape
+    stamps: Stamps
     gate: Gate
     follower: Follower
     health: Health
@@ -233,8 +233,8 @@ class Publisher:
             self._send_beat()
 
     def _send_steps(self) -> None:
-        stamped = self._starvation.stamp(self._collect())
-        records = [record for step in stamped if (record := self._keep(step)) is not None]
+        collected = self._starvation.stamp(self._collect())
+        records = [record for step in collected if (record := self._keep(step)) is not None]
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
             self._send(wire.TOPIC_STEPS, payload)
 
@@ -254,7 +254,7 @@ class Publisher:
         return record
 
     def _collect(self) -> list[wire.Step]:
-        finished = self._session.tape.finished
+        finished = self._session.stamps.finished
         steps = []
         while finished:
             if not self._is_ready(finished[0]) and self._waited < PATIENCE_TICKS:
@@ -267,31 +267,31 @@ class Publisher:
                 self._session.faults.note("measuring a step", error)
         return steps
 
-    def _is_ready(self, take: Take) -> bool:
+    def _is_ready(self, stamped: StepStamps) -> bool:
         try:
-            return meter.is_ready(take) and device_time.is_ready(take)
+            return meter.is_ready(stamped) and device_time.is_ready(stamped)
         except Exception as error:
             # A device that has failed says so to whoever asks: the record goes out without what it would know.
             self._session.faults.note("waiting for the device", error)
             return True
 
-    def _record(self, take: Take) -> wire.Step:
-        self._batches.sort(take)
+    def _record(self, stamped: StepStamps) -> wire.Step:
+        self._batches.sort(stamped)
         try:
-            step, device_ns = meter.record(take), device_time.by_phase(take)
+            step, device_ns = meter.record(stamped), device_time.by_phase(stamped)
         except Exception as error:
             self._session.faults.note("measuring a step", error)
             # Whatever a device that has failed would have to be asked for is left out; the last steps matter most.
-            for asked in (take.losses, take.gradients, take.calls):
+            for asked in (stamped.losses, stamped.gradients, stamped.calls):
                 asked.clear()
-            step, device_ns = meter.record(take), None
+            step, device_ns = meter.record(stamped), None
         if device_ns is not None:
             step = msgspec.structs.replace(step, device_ns=device_ns)
-        self._try("looking at the numbers", functools.partial(self._tell_of_health, take, step))
+        self._try("looking at the numbers", functools.partial(self._tell_of_health, stamped, step))
         return step
 
-    def _tell_of_health(self, take: Take, step: wire.Step) -> None:
-        change = self._session.health.look(take, step)
+    def _tell_of_health(self, stamped: StepStamps, step: wire.Step) -> None:
+        change = self._session.health.look(stamped, step)
         if change is not None:
             event = wire.Event(time.time_ns(), change.text, self._session.rank, change.level)
             self._send(wire.TOPIC_EVENT, wire.encode(event))

@@ -25,7 +25,7 @@ from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
-from ddptop.agent.rank.records.stamps import Tape
+from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
@@ -47,7 +47,7 @@ _Value = TypeVar("_Value")
 class Session:
     """Everything the agent knows inside one rank's process.
 
-    The training thread writes through `tape`, `cut` and `hold`; the publisher's thread reads.
+    The training thread writes through `stamps`, `cut` and `hold`; the publisher's thread reads.
     Plain attributes carry the rest: each has one writer, and a reader may be a beat behind.
     """
 
@@ -66,11 +66,11 @@ class Session:
         """The process that this is the agent of; a child that it forks has a copy, and is another process."""
         self.rank = standing.rank
         self.faults = Faults()
-        self.tape = Tape()
+        self.stamps = Stamps()
         self.gate = Gate()
         self.follower = Follower(self.gate, Decisions(directory.path), self.faults)
         self.health = Health()
-        self.collectives = Collectives(self.tape, self.faults)
+        self.collectives = Collectives(self.stamps, self.faults)
         self.sees_forward = False
         """True once DDP's forward was seen; until then the gap between data and backward is forward."""
         self.backward_on: Any = None
@@ -176,7 +176,7 @@ class Session:
         """In a forked child: leave the training alone; what the thread of the agent held is held for good there."""
         agent._listener = None
         self.gate = Gate()
-        self.tape.abandon()
+        self.stamps.abandon()
         device_time.CAPTURES.renew()
 
     def look_after(self) -> None:
@@ -198,7 +198,7 @@ class Session:
 
     def cut(self) -> None:
         """End a step's record."""
-        self.tape.cut(self.gate.completed + 1)
+        self.stamps.cut(self.gate.completed + 1)
 
     def hold(self) -> None:
         """Count the step, and stay at its boundary while the group is paused.
@@ -208,7 +208,7 @@ class Session:
         """
         if self.gate.boundary():
             try:
-                self.tape.resume()
+                self.stamps.resume()
             except Exception as error:
                 # A device that has failed meanwhile says so to whoever asks next: that must be the script.
                 self.faults.note("going on after a pause", error)
@@ -254,7 +254,7 @@ class Session:
         for name, value in metrics.items():
             try:
                 known = self._names.get(name) or self._name(name)
-                self.tape.metric(known, given.number(value))
+                self.stamps.metric(known, given.number(value))
             except Exception as error:
                 self.faults.note(f"log({self._names.get(name, '')})", error)
 
@@ -315,7 +315,7 @@ class Session:
             return "ended"
         if self.gate.held:
             return "paused"
-        return "running" if self.tape.begun else "starting"
+        return "running" if self.stamps.begun else "starting"
 
     def beat(self, seq: int, refused: int) -> Beat:
         """Return a sign of life; called by the publisher's thread.
@@ -334,9 +334,9 @@ class Session:
             rank=self.rank,
             at_ns=time.time_ns(),
             state=state,
-            activity=activity.get(state, self.tape.activity),
+            activity=activity.get(state, self.stamps.activity),
             step=self.gate.completed,
-            step_at_ns=self.tape.completed_at,
+            step_at_ns=self.stamps.completed_at,
             seq=seq,
             memory_bytes=reading.memory,
             memory_total_bytes=reading.memory_total,
@@ -350,7 +350,7 @@ class Session:
             mechanism=self.collectives.mechanism,
             outstanding=self.collectives.outstanding,
             timed_every=self.collectives.timed_every,
-            dropped=self.tape.dropped,
+            dropped=self.stamps.dropped,
             refused=refused,
             faults=self.faults.count,
             fault=self.faults.last,
@@ -369,11 +369,11 @@ class Session:
             rank=self.rank,
             at_ns=time.time_ns(),
             state=state,
-            activity=self.tape.activity if state == "running" else "",
+            activity=self.stamps.activity if state == "running" else "",
             step=self.gate.completed,
-            step_at_ns=self.tape.completed_at,
+            step_at_ns=self.stamps.completed_at,
             seq=seq,
-            dropped=self.tape.dropped,
+            dropped=self.stamps.dropped,
             refused=refused,
             faults=self.faults.count,
             fault=self.faults.last,

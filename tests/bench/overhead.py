@@ -82,7 +82,7 @@ class Agent:
     @property
     def records(self) -> int:
         """Steps recorded since the start."""
-        return int(self._session.tape._seq)
+        return int(self._session.stamps._seq)
 
     def follow_groups(self) -> None:
         """Note the hooks that process groups are given from now on, so that they can be taken away."""
@@ -118,7 +118,7 @@ class Agent:
         for group, kind, number, hook in self.groups:
             self._register[kind](group, number, hook)
         self._may_publish = True
-        self._session.tape.resume()
+        self._session.stamps.resume()
 
     def off(self) -> None:
         """Take every hook away, and let the agent's thread do nothing."""

@@ -19,7 +19,7 @@ from ddptop.agent.rank.collectives.backends import Lanes
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
-from ddptop.agent.rank.records.stamps import Call, Tape
+from ddptop.agent.rank.records.stamps import Call, Stamps
 
 _OWN_HOOK: Final = 0xDD70
 """Our id among the hooks of a process group."""
@@ -50,10 +50,10 @@ _IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", wrapper.__name__}
 
 
 class Collectives:
-    """Sees collectives begin and end; writes calls to the tape."""
+    """Sees collectives begin and end; writes calls among the stamps."""
 
-    def __init__(self, tape: Tape, faults: Faults) -> None:
-        self._tape = tape
+    def __init__(self, stamps: Stamps, faults: Faults) -> None:
+        self._stamps = stamps
         self._faults = faults
         self._main = threading.main_thread().ident
         self._flying: dict[int, Call] = {}
@@ -63,10 +63,10 @@ class Collectives:
         """Calls of this step that are not timed: taken for under way until the step ends."""
         self._step = 0
         self._calls = 0
-        self._looked_at = tape.clock()
+        self._looked_at = stamps.clock()
         self.timed_every = 1
         """One step of so many has its collectives timed."""
-        self._waits = Waits(tape, faults, self._flying, self.begin)
+        self._waits = Waits(stamps, faults, self._flying, self.begin)
         self._ddp = False
         self.mechanism: str | None = None
         """What collectives are seen by, None where nothing is."""
@@ -77,8 +77,8 @@ class Collectives:
         return sum(call.device is None or call.duration is None for call in tuple(self._flying.values()))
 
     def now(self) -> int:
-        """Return the present stamp of the tape's clock."""
-        return self._tape.clock()
+        """Return the present time of the clock of the stamps."""
+        return self._stamps.clock()
 
     def watch(self, group: Any) -> None:
         """See the collectives of a process group of torch from now on."""
@@ -90,12 +90,12 @@ class Collectives:
             self.mechanism = wrapper.install(torch, self, self._faults)
         # Last, so that it is the outermost around the methods that it wraps.
         self._waits.watch(torch)
-        self._tape.observed = self.mechanism not in (None, wrapper.FUNCTIONS)
+        self._stamps.observed = self.mechanism not in (None, wrapper.FUNCTIONS)
 
     def lower(self, mechanism: str) -> None:
         """Note that less is seen than was thought; the time spent waiting is then not known."""
         self.mechanism = mechanism
-        self._tape.observed = False
+        self._stamps.observed = False
 
     def _hook(self, torch: Any, group: Any) -> None:
         entered: dict[int, Call] = {}
@@ -105,7 +105,7 @@ class Collectives:
         lanes = Lanes(torch, group)
 
         def before(args: Any) -> None:
-            now = self._tape.clock()
+            now = self._stamps.clock()
             ident = threading.get_ident()
             failed = entered.pop(ident, None)
             if failed is not None:
@@ -141,7 +141,11 @@ class Collectives:
             group=lanes.group,
             workers=0 if op in _POINT_TO_POINT else lane.workers,
         )
-        if not call.blocking and self._tape.activity == "backward" and (self._ddp or origin == "torch.autograd.graph"):
+        if (
+            not call.blocking
+            and self._stamps.activity == "backward"
+            and (self._ddp or origin == "torch.autograd.graph")
+        ):
             call.deferred = host
             self._look_at(tensors)
         call.expected = lane.told and (in_place or self._step % self.timed_every == 0)
@@ -152,13 +156,13 @@ class Collectives:
             call.device = lane.clock
             call.moments.append(lane.clock.record())
         self._flying[id(call)] = call
-        self._tape.call(call)
+        self._stamps.call(call)
         return call
 
     def _look_at(self, buckets: list[Any]) -> None:
         for bucket in buckets[:1]:
             if (number := gradients.glance(sys.modules["torch"], bucket)) is not None:
-                self._tape.gradient(number)
+                self._stamps.gradient(number)
 
     def end(self, call: Call, work: Any) -> None:
         """Note that the call returned `work`; completion comes later."""
@@ -181,14 +185,14 @@ class Collectives:
         while self._enqueued and self._enqueued[0].duration is not None:
             self._flying.pop(id(self._enqueued.popleft()), None)
         self._calls += 1
-        if self._tape.steps == self._step:
+        if self._stamps.steps == self._step:
             return
-        self._step = self._tape.steps
+        self._step = self._stamps.steps
         for call in self._unwatched:
             self._flying.pop(id(call), None)
         self._unwatched.clear()
         if self._calls >= _STRIDE_CALLS:
-            now = self._tape.clock()
+            now = self._stamps.clock()
             rate = self._calls * 1e9 / max(1, now - self._looked_at)
             self._calls, self._looked_at = 0, now
             self.timed_every = 1 << max(0, math.ceil(math.log2(rate / MAX_TIMED_PER_S)))
@@ -205,7 +209,7 @@ class Collectives:
         if call.device is not None:
             call.moments.append(call.device.record())
         else:
-            call.done = self._tape.clock()
+            call.done = self._stamps.clock()
             self._flying.pop(id(call), None)
 
 

@@ -1,7 +1,7 @@
 """How long the main thread waits for collectives, and what has no other end than being waited for.
 
 Replaces `Work.wait`, the waits of functional collectives, and the methods of a process group
-whose works tell of no completion.  A wait only writes to the tape; works are held weakly.
+whose works tell of no completion.  A wait only writes stamps; works are held weakly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from ddptop.agent.rank.collectives.backends import Lanes
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.imports import after_import
-from ddptop.agent.rank.records.stamps import Call, Tape
+from ddptop.agent.rank.records.stamps import Call, Stamps
 
 _UNTOLD: Final = (
     "send",
@@ -37,8 +37,8 @@ _FUNCTIONAL_WAITS: Final = ("wait_tensor", "wait_tensors")
 class Waits:
     """Sees the main thread wait, and ends calls that end when they are waited for."""
 
-    def __init__(self, tape: Tape, faults: Faults, flying: dict[int, Call], begin: Callable[..., Call]) -> None:
-        self._tape = tape
+    def __init__(self, stamps: Stamps, faults: Faults, flying: dict[int, Call], begin: Callable[..., Call]) -> None:
+        self._stamps = stamps
         self._faults = faults
         self._flying = flying
         """Calls under way, by id: shared with who begins them."""
@@ -73,7 +73,7 @@ class Waits:
 
     def _time_wait(self, torch: Any, owner: Any, name: str) -> None:
         original = getattr(owner, name)
-        clock, ident, compiling = self._tape.clock, threading.get_ident, torch.compiler.is_compiling
+        clock, ident, compiling = self._stamps.clock, threading.get_ident, torch.compiler.is_compiling
 
         @functools.wraps(original)
         def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:
@@ -96,13 +96,13 @@ class Waits:
         """By thread."""
 
         def enter(group: Any) -> None:
-            lanes, now = Lanes(torch, group), self._tape.clock()
+            lanes, now = Lanes(torch, group), self._stamps.clock()
             entered[threading.get_ident()] = self._begin(name, [], lanes, now, blocking=True, origin="")
 
         def leave() -> None:
             call = entered.pop(threading.get_ident(), None)
             if call is not None:
-                call.done, call.estimated = self._tape.clock(), False
+                call.done, call.estimated = self._stamps.clock(), False
                 self._flying.pop(id(call), None)
 
         before, after = self._faults.guard(enter), self._faults.guard(leave)
@@ -142,7 +142,7 @@ class Waits:
         self._works[key] = (weakref.ref(work, gone), call)
 
     def _waited(self, work: Any, begin: int, end: int) -> None:
-        self._tape.waited(begin, end)
+        self._stamps.waited(begin, end)
         found = self._works.pop(id(work), None) if self._works else None
         if found is not None:
             call = found[1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OTHER, Draw, Take
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OTHER, Draw, StepStamps
 
 
 class Batches:
@@ -20,9 +20,9 @@ class Batches:
     def __init__(self) -> None:
         self._training: set[int] = set()
 
-    def sort(self, take: Take) -> None:
+    def sort(self, stamped: StepStamps) -> None:
         """Move what evaluations took in this step to `other`, and leave their samples out."""
-        draws = take.draws
+        draws = stamped.draws
         if len(draws) == 1 and draws[0].trained:
             # One batch, trained on: the usual step, at the price of a usual step.
             self._training.add(draws[0].dataset)
@@ -31,16 +31,16 @@ class Batches:
         evaluations = self._evaluations(draws)
         if not any(evaluations):
             return
-        ends = [draw.begin for draw in draws[1:]] + [len(take.marks)]
+        ends = [draw.begin for draw in draws[1:]] + [len(stamped.marks)]
         for draw, end, evaluation in zip(draws, ends, evaluations, strict=True):
             if evaluation:
-                _to_other(take, draw.begin, end)
+                _to_other(stamped, draw.begin, end)
         sizes = [
             draw.samples
             for draw, evaluation in zip(draws, evaluations, strict=True)
             if draw.samples is not None and not evaluation
         ]
-        take.samples = sum(sizes) if sizes else None
+        stamped.samples = sum(sizes) if sizes else None
 
     def _evaluations(self, draws: list[Draw]) -> list[bool]:
         counts = Counter(draw.dataset for draw in draws if not draw.evaluation)
@@ -58,13 +58,13 @@ class Batches:
         return found
 
 
-def _to_other(take: Take, begin: int, end: int) -> None:
+def _to_other(stamped: StepStamps, begin: int, end: int) -> None:
     for index in range(begin, end):
-        stamp, phase = take.marks[index]
+        stamp, phase = stamped.marks[index]
         if phase == BACKWARD:
             return
         if phase in (DATA, FORWARD):
-            take.marks[index] = (stamp, OTHER)
+            stamped.marks[index] = (stamp, OTHER)
 
 
 def size_of(torch: Any, batch: Any) -> int | None:

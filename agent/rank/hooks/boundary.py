@@ -37,10 +37,10 @@ class Boundary:
                 self._inner = True
                 return
             self._outermost = None
-            self._session.tape.leave()
+            self._session.stamps.leave()
         if self._outermost is None:
             self._outermost, self._inner = id(stepping), False
-            self._session.tape.enter(OPTIMIZER)
+            self._session.stamps.enter(OPTIMIZER)
             self._is_optimizer = hasattr(stepping, "param_groups")
         elif self._outermost != id(stepping):
             self._inner = True
@@ -51,15 +51,15 @@ class Boundary:
             return
         self._outermost = None
         self._reached = True
-        tape = self._session.tape
-        tape.leave()
+        stamps = self._session.stamps
+        stamps.leave()
         try:
             groups = getattr(stepping, "param_groups", None)
             if not self._inner and groups is None:
-                tape.skip()
+                stamps.skip()
             # A rate in a tensor may live on the device; reading it would wait for the device.
             if groups and isinstance(rate := groups[0].get("lr"), float | int):
-                tape.rate(float(rate))
+                stamps.rate(float(rate))
         except Exception as error:
             # What an optimizer says of itself must not cost the step its number.
             self._session.faults.note("learning rate", error)
@@ -69,7 +69,7 @@ class Boundary:
         """Note that it has raised: no step."""
         if self._outermost == id(stepping):
             self._outermost = None
-            self._session.tape.leave()
+            self._session.stamps.leave()
 
     def hold(self) -> None:
         """Count the step that has just ended, and stay here while the group is paused."""

@@ -61,8 +61,8 @@ def _install_guarded(session: Session, torch: Any) -> None:
             session.faults.note(f"patching {getattr(install, 'func', install).__name__.strip('_')}", error)
 
 
-class _Stamps:
-    """Writes to the tape, from the main thread only, and never raises."""
+class _Hooks:
+    """Puts hooks around the calls of torch: they write stamps, from the main thread only, and never raise."""
 
     def __init__(self, session: Session, torch: Any) -> None:
         self._session = session
@@ -99,11 +99,11 @@ class _Stamps:
 def _data(session: Session, torch: Any) -> None:
     from torch.utils.data import dataloader
 
-    tape = session.tape
+    stamps = session.stamps
 
     def enter(iterator: Any) -> None:
         # The dataset tells loaders apart, also where each epoch makes a new loader.
-        tape.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
+        stamps.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
 
     def leave(batch: Any) -> None:
         try:
@@ -112,13 +112,13 @@ def _data(session: Session, torch: Any) -> None:
             # A batch of the script's own making; that it was drawn is noted all the same.
             session.faults.note("size of a batch", error)
             size = None
-        tape.drew(size)
+        stamps.drew(size)
         if not session.sees_forward and batch is not None and torch.is_grad_enabled():
-            tape.turn(FORWARD)
+            stamps.turn(FORWARD)
 
-    stamps = _Stamps(session, torch)
-    stamps.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave)
-    stamps.around(dataloader.DataLoader, "__iter__", lambda _: tape.open_loader(), lambda _: tape.leave())
+    hooks = _Hooks(session, torch)
+    hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave)
+    hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
 
 
 def _forward(session: Session, torch: Any) -> None:
@@ -127,21 +127,21 @@ def _forward(session: Session, torch: Any) -> None:
     def enter_init(*_: Any, **__: Any) -> None:
         session.starting("wrapping the model in DDP")
 
-    stamps = _Stamps(session, torch)
-    stamps.around(
+    hooks = _Hooks(session, torch)
+    hooks.around(
         DistributedDataParallel, "__init__", enter_init, lambda _: session.starting("preparing the first step")
     )
-    stamps.around(DistributedDataParallel, "forward", lambda *_, **__: _begin_forward(session, torch), lambda _: None)
+    hooks.around(DistributedDataParallel, "forward", lambda *_, **__: _begin_forward(session, torch), lambda _: None)
 
 
 def _begin_forward(session: Session, torch: Any) -> None:
     # The loss that follows is still part of the forward pass: it ends where backward begins.
     if torch.is_grad_enabled():
         session.sees_forward = True
-        session.tape.turn(FORWARD)
+        session.stamps.turn(FORWARD)
     else:
-        session.tape.used(evaluation=True)
-        session.tape.turn(OTHER)
+        session.stamps.used(evaluation=True)
+        session.stamps.turn(OTHER)
 
 
 def _sharded_forward(session: Session, torch: Any) -> None:
@@ -150,7 +150,7 @@ def _sharded_forward(session: Session, torch: Any) -> None:
     def act(module: ModuleType) -> None:
         state = vars(module).get("FSDPState")
         if hasattr(state, "_root_pre_forward"):
-            _Stamps(session, torch).around(state, "_root_pre_forward", begin, lambda _: None)
+            _Hooks(session, torch).around(state, "_root_pre_forward", begin, lambda _: None)
 
     def begin(state: Any, *_: Any, **__: Any) -> None:
         if state._state_ctx.iter_forward_root is None:
@@ -166,16 +166,16 @@ def _staged_forward(session: Session, torch: Any) -> None:
     def act(module: ModuleType) -> None:
         stage = vars(module).get("_PipelineStageBase")
         if hasattr(stage, "forward_one_chunk"):
-            tape = session.tape
-            _Stamps(session, torch).around(
-                stage, "forward_one_chunk", lambda *_, **__: tape.enter(FORWARD), lambda _: tape.leave()
+            stamps = session.stamps
+            _Hooks(session, torch).around(
+                stage, "forward_one_chunk", lambda *_, **__: stamps.enter(FORWARD), lambda _: stamps.leave()
             )
 
     after_import("torch.distributed.pipelining.stage", session.faults.guard(act))
 
 
 def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
-    tape = session.tape
+    stamps = session.stamps
     depth = 0
 
     def enter(tensors: Any = None, *_: Any, **__: Any) -> None:
@@ -183,8 +183,8 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         nonlocal depth
         depth += 1
         if depth == 1:
-            tape.used(evaluation=False)
-            tape.enter(BACKWARD)
+            stamps.used(evaluation=False)
+            stamps.enter(BACKWARD)
             session.backward_on = tensors
 
     def leave(_: Any) -> None:
@@ -192,13 +192,13 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         depth -= 1
         if depth:
             return
-        tape.settle()
+        stamps.settle()
         tensors, session.backward_on = session.backward_on, None
         if session.device is None:
             note_device(tensors)
         loss = losses.total(torch, tensors, scaled)
         if loss is not None:
-            tape.loss(loss)
+            stamps.loss(loss)
 
     def note_device(tensors: Any) -> None:
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
@@ -206,9 +206,9 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
             return
         session.device = str(first.device)
         if first.is_cuda:
-            tape.device = device_time.clock_of(torch, first.device)
+            stamps.device = device_time.clock_of(torch, first.device)
 
-    _Stamps(session, torch).around(torch.autograd, "backward", enter, leave)
+    _Hooks(session, torch).around(torch.autograd, "backward", enter, leave)
 
 
 def _steps_inside(file: str) -> bool:
@@ -230,7 +230,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     """See optimizers step, and what belongs to it: clipping, and the steps of a GradScaler."""
     from torch.optim import optimizer
 
-    tape = session.tape
+    stamps = session.stamps
     boundary = Boundary(session, functools.partial(_steps_inside, optimizer.__file__))
     guard, compiling = session.faults.guard, torch.compiler.is_compiling
     main, ident = threading.main_thread().ident, threading.get_ident
@@ -265,24 +265,24 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     optimizer.register_optimizer_step_post_hook(hold)
 
     def enter(*_: Any, **__: Any) -> None:
-        tape.enter(OPTIMIZER)
+        stamps.enter(OPTIMIZER)
 
     def clipped(norm: Any) -> None:
-        tape.leave()
+        stamps.leave()
         value = losses.pending(torch, norm)
         if value is not None:
-            tape.gradient(value)
+            stamps.gradient(value)
 
-    stamps = _Stamps(session, torch)
-    for name, leave in (("clip_grad_norm_", clipped), ("clip_grad_value_", lambda _: tape.leave())):
-        stamps.around(torch.nn.utils.clip_grad, name, enter, leave)
+    hooks = _Hooks(session, torch)
+    for name, leave in (("clip_grad_norm_", clipped), ("clip_grad_value_", lambda _: stamps.leave())):
+        hooks.around(torch.nn.utils.clip_grad, name, enter, leave)
         setattr(torch.nn.utils, name, getattr(torch.nn.utils.clip_grad, name))
     scaler = torch.amp.GradScaler
     given: list[Any] = []
-    stamps.around(
+    hooks.around(
         scaler, "scale", lambda _, outputs: given.append(outputs), lambda result: scaled.note(given.pop(), result)
     )
-    stamps.around(scaler, "unscale_", enter, lambda _: tape.leave())
+    hooks.around(scaler, "unscale_", enter, lambda _: stamps.leave())
     _scaled_step(scaler, boundary, session, compiling)
 
 
@@ -343,11 +343,11 @@ def _groups(session: Session, torch: Any) -> None:
         session.timeout_s = timeout.total_seconds()
         session.starting("building the model")
 
-    stamps = _Stamps(session, torch)
-    stamps.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
+    hooks = _Hooks(session, torch)
+    hooks.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
     if hasattr(torch.distributed.ProcessGroup, "split_group"):
-        stamps.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
-    stamps.around(c10d, "init_process_group", enter_init, leave_init)
+        hooks.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
+    hooks.around(c10d, "init_process_group", enter_init, leave_init)
     torch.distributed.init_process_group = c10d.init_process_group
     atexit.register(session.faults.guard(_unhook), session, c10d)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, Protocol, TypeVar
 
-from ddptop.agent.rank.records.stamps import Moment, Take
+from ddptop.agent.rank.records.stamps import Moment, StepStamps
 
 _T = TypeVar("_T")
 
@@ -130,21 +130,21 @@ def clock_of(torch: Any, device: Any) -> EventClock:
     return EventClock(event, functools.partial(torch.cuda.current_stream, device))
 
 
-def is_ready(take: Take) -> bool:
+def is_ready(stamped: StepStamps) -> bool:
     """Say whether the device has come to the end of the step, as far as anybody will know."""
-    clock, moments = take.clock, take.moments
-    unknowable = clock is None or len(moments) != len(take.marks) + 1 or any(moment is None for moment in moments)
+    clock, moments = stamped.clock, stamped.moments
+    unknowable = clock is None or len(moments) != len(stamped.marks) + 1 or any(moment is None for moment in moments)
     return unknowable or (clock is not None and clock.spans(moments[-1:]) is not None)
 
 
-def by_phase(take: Take) -> tuple[int, ...] | None:
+def by_phase(stamped: StepStamps) -> tuple[int, ...] | None:
     """Return the device's ns in data, forward, backward, optimizer and other; None where they are not known."""
-    if take.clock is None or len(take.moments) != len(take.marks) + 1:
+    if stamped.clock is None or len(stamped.moments) != len(stamped.marks) + 1:
         return None
-    spans = take.clock.spans(take.moments)
+    spans = stamped.clock.spans(stamped.moments)
     if spans is None:
         return None
     phases = [0, 0, 0, 0, 0]
-    for (_, phase), span in zip(take.marks, spans, strict=True):
+    for (_, phase), span in zip(stamped.marks, spans, strict=True):
         phases[phase] += span
     return tuple(phases)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ddptop.agent.rank.records.stamps import Take
+from ddptop.agent.rank.records.stamps import StepStamps
 from ddptop.agent.wire import Step
 
 RECOVERY = 10
@@ -35,9 +35,9 @@ class Health:
         self._good = 0
         self._skipped = 0
 
-    def look(self, take: Take, step: Step) -> Change | None:
+    def look(self, stamped: StepStamps, step: Step) -> Change | None:
         """Take in a step; return what is to be told now, if anything."""
-        wrong = self._wrong(take, step)
+        wrong = self._wrong(stamped, step)
         if wrong is not None:
             self._good = 0
             if self.trouble is None:
@@ -50,12 +50,12 @@ class Health:
                 return Change(f"finite again since step {step.step - RECOVERY + 1} ({was})", "info")
         return None
 
-    def _wrong(self, take: Take, step: Step) -> str | None:
-        self._skipped = self._skipped + 1 if take.skipped else 0
+    def _wrong(self, stamped: StepStamps, step: Step) -> str | None:
+        self._skipped = self._skipped + 1 if stamped.skipped else 0
         if step.loss is not None and not math.isfinite(step.loss):
             return f"loss is {_spelled(step.loss)} since step {step.step}"
         # Under a GradScaler a step whose gradients overflow is left out and does no harm.
-        numbers = [] if take.skipped else [pending.read() for pending in take.gradients]
+        numbers = [] if stamped.skipped else [pending.read() for pending in stamped.gradients]
         bad = next((number for number in numbers if number is not None and not math.isfinite(number)), None)
         if bad is not None:
             return f"gradients are {_spelled(bad)} since step {step.step}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 
-from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, Take
+from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, StepStamps
 from ddptop.agent.wire import Collective, Step
 
 Interval = tuple[int, int]
@@ -19,12 +19,12 @@ MAX_COLLECTIVES = 256
 """Collectives kept in one record; a step with more keeps the first ones."""
 
 
-def record(take: Take) -> Step:
+def record(stamped: StepStamps) -> Step:
     """Turn the stamps of one step into its record."""
-    segments = _segments(take)
+    segments = _segments(stamped)
     start = segments[0][0]
-    _clip(take, segments)
-    blocked = _merge(_blocked(take, segments))
+    _clip(stamped, segments)
+    blocked = _merge(_blocked(stamped, segments))
     phases = [0, 0, 0, 0, 0]
     wait = 0
     for begin, end, phase in segments:
@@ -34,49 +34,49 @@ def record(take: Take) -> Step:
                 stolen += min(end, until) - max(begin, since)
         phases[phase] += end - begin - stolen
         wait += stolen
-    values = [value for value in (pending.read() for pending in take.losses) if value is not None]
+    values = [value for value in (pending.read() for pending in stamped.losses) if value is not None]
     return Step(
-        seq=take.seq,
-        step=take.step,
-        end_at_ns=take.end_at,
-        wall_ns=take.end - start,
+        seq=stamped.seq,
+        step=stamped.step,
+        end_at_ns=stamped.end_at,
+        wall_ns=stamped.end - start,
         data_ns=phases[0],
         forward_ns=phases[1],
         backward_ns=phases[2],
         optimizer_ns=phases[3],
-        wait_ns=wait if take.observed else None,
+        wait_ns=wait if stamped.observed else None,
         other_ns=phases[4],
         loss=sum(values) / len(values) if values else None,
-        samples=take.samples,
-        collectives=tuple(_collectives(take, start)),
-        metrics=take.metrics,
-        lr=take.rate,
+        samples=stamped.samples,
+        collectives=tuple(_collectives(stamped, start)),
+        metrics=stamped.metrics,
+        lr=stamped.rate,
     )
 
 
-def is_ready(take: Take) -> bool:
+def is_ready(stamped: StepStamps) -> bool:
     """Say whether everything asynchronous in the step has come in that is expected to."""
-    return all(call.duration is not None or not call.expected for call in take.calls) and all(
-        pending.read() is not None for pending in (*take.losses, *take.gradients)
+    return all(call.duration is not None or not call.expected for call in stamped.calls) and all(
+        pending.read() is not None for pending in (*stamped.losses, *stamped.gradients)
     )
 
 
-def _segments(take: Take) -> list[tuple[int, int, int]]:
+def _segments(stamped: StepStamps) -> list[tuple[int, int, int]]:
     """Return (begin, end, phase), gapless, in order."""
-    marks = take.marks or [(take.end, OTHER)]
-    ends = [stamp for stamp, _ in marks[1:]] + [take.end]
+    marks = stamped.marks or [(stamped.end, OTHER)]
+    ends = [stamp for stamp, _ in marks[1:]] + [stamped.end]
     return [(begin, end, phase) for (begin, phase), end in zip(marks, ends, strict=True)]
 
 
-def _clip(take: Take, segments: list[tuple[int, int, int]]) -> None:
+def _clip(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> None:
     """Correct stamps that came late: on a busy machine the thread that makes them may be preempted first.
 
     Who waits for a call goes on when it is done, so it was done by then: the end of the
     `Work.wait` of a blocking call, the end of the backward pass for DDP's buckets.
     """
-    waits = sorted(take.waits)
+    waits = sorted(stamped.waits)
     ends = [end for _, end, phase in segments if phase == BACKWARD]
-    for call in take.calls:
+    for call in stamped.calls:
         if call.done is None:
             continue
         if call.deferred:
@@ -89,7 +89,7 @@ def _clip(take: Take, segments: list[tuple[int, int, int]]) -> None:
                 call.done = min(call.done, waits[index][1])
 
 
-def _blocked(take: Take, segments: list[tuple[int, int, int]]) -> Iterable[Interval]:
+def _blocked(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> Iterable[Interval]:
     """Yield when the training thread stood in a collective.
 
     A call that blocks does so from entry, and `Work.wait` says itself how long it took. DDP
@@ -97,13 +97,13 @@ def _blocked(take: Take, segments: list[tuple[int, int, int]]) -> Iterable[Inter
     there the thread computes until it has entered the last of them. Where they are not timed
     it is taken to wait until the end.
     """
-    yield from take.waits
-    for call in take.calls:
+    yield from stamped.waits
+    for call in stamped.calls:
         if call.done is not None and call.blocking:
             yield call.entered, call.done
     for begin, end, phase in segments:
         if phase == BACKWARD:
-            inside = [call for call in take.calls if call.deferred and begin <= call.entered < end]
+            inside = [call for call in stamped.calls if call.deferred and begin <= call.entered < end]
             if inside:
                 finished = max((call.done for call in inside if call.done is not None), default=end)
                 yield max(call.entered for call in inside), min(end, finished)
@@ -119,14 +119,14 @@ def _merge(intervals: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def _collectives(take: Take, start: int) -> Iterable[Collective]:
+def _collectives(stamped: StepStamps, start: int) -> Iterable[Collective]:
     """Yield the wire's form of the calls, with the time that each queued for a worker.
 
     A backend with two workers takes up a call once at most one of the earlier ones of its
     group is unfinished.
     """
     earlier: dict[str, list[int]] = {}
-    for call in take.calls[:MAX_COLLECTIVES]:
+    for call in stamped.calls[:MAX_COLLECTIVES]:
         queued = 0
         if call.workers:
             done = earlier.setdefault(call.group, [])

@@ -29,7 +29,7 @@ class Pending(Protocol):
 
 
 class Call:
-    """One collective, from entry to completion, on the clock of the tape."""
+    """One collective, from entry to completion, on the clock of the stamps."""
 
     __slots__ = (
         "blocking", "bytes", "deferred", "device", "done", "entered", "estimated", "expected", "group", "in_flight",
@@ -99,8 +99,8 @@ class DeviceClock(Protocol):
         """Return the ns from each moment to the next, None while or where they are not known."""
 
 
-class Take:
-    """Everything stamped between two step boundaries."""
+class StepStamps:
+    """The stamps of one step: all between two step boundaries."""
 
     __slots__ = (
         "calls", "clock", "draws", "end", "end_at", "full", "gradients", "losses", "marks", "metrics", "moments",
@@ -136,7 +136,7 @@ class Take:
         self.end_at = 0
 
 
-class Tape:
+class Stamps:
     """The stamps of one rank. Phases, steps and losses are the training thread's to tell."""
 
     def __init__(
@@ -154,13 +154,13 @@ class Tape:
         self._homes = [OTHER]
         self._opening: int | None = None
         self._seq = 0
-        self._take = Take()
+        self._current = StepStamps()
         self.device: DeviceClock | None = None
         """Set once the training is seen to be on a device with a time line of its own."""
         self.observed = False
         """Set once collectives are hooked."""
-        self.finished: deque[Take] = deque()
-        """Complete takes, oldest first; the agent's thread takes them from the left."""
+        self.finished: deque[StepStamps] = deque()
+        """Complete steps, oldest first; the agent's thread removes them from the left."""
         self.dropped = 0
         self.completed_at: int | None = None
         """Wall clock of the last boundary, ns."""
@@ -178,7 +178,7 @@ class Tape:
     @property
     def begun(self) -> bool:
         """True once anything of a training step was seen."""
-        return bool(self._take.marks) or self._seq > 0
+        return bool(self._current.marks) or self._seq > 0
 
     def enter(self, phase: int) -> None:
         """Begin a phase inside the present one; `leave` returns to it."""
@@ -209,65 +209,65 @@ class Tape:
         self.turn(self._homes[-1])
 
     def _mark(self, phase: int) -> None:
-        take = self._take
-        if len(take.marks) < self._room:
-            take.marks.append((self.clock(), phase))
-        elif not take.full:
+        current = self._current
+        if len(current.marks) < self._room:
+            current.marks.append((self.clock(), phase))
+        elif not current.full:
             # A step that never ends (no optimizer of torch's) must not fill the memory.
-            take.full = True
-            take.marks.append((self.clock(), OTHER))
+            current.full = True
+            current.marks.append((self.clock(), OTHER))
         else:
             return
         # A clock that came in the middle of a step begins with the next one.
-        if take.clock is not None:
-            take.moments.append(take.clock.record())
+        if current.clock is not None:
+            current.moments.append(current.clock.record())
 
     def call(self, call: Call) -> None:
         """Note a collective; from whichever thread issues it."""
-        if len(self._take.calls) < self._room:
-            self._take.calls.append(call)
+        if len(self._current.calls) < self._room:
+            self._current.calls.append(call)
 
     def waited(self, begin: int, end: int) -> None:
         """Note that the main thread waited for a collective."""
-        if len(self._take.waits) < self._room:
-            self._take.waits.append((begin, end))
+        if len(self._current.waits) < self._room:
+            self._current.waits.append((begin, end))
 
     def loss(self, value: Pending) -> None:
         """Note a loss that `backward` was called on."""
-        if len(self._take.losses) < self._room:
-            self._take.losses.append(value)
+        if len(self._current.losses) < self._room:
+            self._current.losses.append(value)
 
     def gradient(self, value: Pending) -> None:
         """Note a number that is finite where the gradients are; from whichever thread has it."""
-        if len(self._take.gradients) < self._room:
-            self._take.gradients.append(value)
+        if len(self._current.gradients) < self._room:
+            self._current.gradients.append(value)
 
     def open_loader(self) -> None:
         """Begin to draw; what the start of data workers takes belongs to the first batch."""
-        self._opening = len(self._take.marks)
+        self._opening = len(self._current.marks)
         self.enter(DATA)
 
     def draw(self, dataset: int, *, evaluation: bool) -> None:
         """Begin to wait for a batch; `drew` ends it."""
-        take = self._take
-        if len(take.draws) < self._room:
-            begin = len(take.marks) if self._opening is None else min(self._opening, len(take.marks))
-            take.draws.append(Draw(begin, dataset, evaluation))
+        current = self._current
+        if len(current.draws) < self._room:
+            begin = len(current.marks) if self._opening is None else min(self._opening, len(current.marks))
+            current.draws.append(Draw(begin, dataset, evaluation))
         self._opening = None
         self.enter(DATA)
 
     def drew(self, samples: int | None) -> None:
         """Note that a batch is there, and its size where that can be told."""
         self.leave()
-        take = self._take
-        if take.draws:
-            take.draws[-1].samples = samples
+        current = self._current
+        if current.draws:
+            current.draws[-1].samples = samples
         if samples is not None:
-            take.samples = (take.samples or 0) + samples
+            current.samples = (current.samples or 0) + samples
 
     def used(self, *, evaluation: bool) -> None:
         """Note what the last batch is used for."""
-        draws = self._take.draws
+        draws = self._current.draws
         if draws and evaluation:
             draws[-1].evaluation = draws[-1].evaluation or not draws[-1].trained
         elif draws:
@@ -275,35 +275,35 @@ class Tape:
 
     def skip(self) -> None:
         """Note that the optimizer was left out of this step."""
-        self._take.skipped = True
+        self._current.skipped = True
 
     def rate(self, value: float) -> None:
         """Note the learning rate of this step."""
-        self._take.rate = value
+        self._current.rate = value
 
     def metric(self, name: str, value: float) -> None:
         """Note a value of the script's own."""
-        self._take.metrics[name] = value
+        self._current.metrics[name] = value
 
     def cut(self, step: int) -> None:
         """End the record at a step boundary."""
-        take = self._take
+        current = self._current
         self._seq += 1
-        take.seq, take.step, take.observed = self._seq, step, self.observed
-        take.end, take.end_at = self.clock(), self._wall()
-        self.completed_at = take.end_at
+        current.seq, current.step, current.observed = self._seq, step, self.observed
+        current.end, current.end_at = self.clock(), self._wall()
+        self.completed_at = current.end_at
         self._phases[0], self._opening = OTHER, None
-        following = Take()
-        following.marks.append((take.end, self._phases[-1]))
+        following = StepStamps()
+        following.marks.append((current.end, self._phases[-1]))
         if self.device is not None:
             moment = self.device.record()
-            take.moments.append(moment)
+            current.moments.append(moment)
             following.clock, following.moments = self.device, [moment]
         if len(self.finished) >= self._capacity:
             self.finished.popleft()
             self.dropped += 1
-        self.finished.append(take)
-        self._take = following
+        self.finished.append(current)
+        self._current = following
 
     def abandon(self) -> None:
         """Keep no more than the newest record: in a forked child nobody takes them."""
@@ -312,8 +312,8 @@ class Tape:
 
     def resume(self) -> None:
         """Begin the record anew, so that time spent held at the gate belongs to no step."""
-        take = self._take
-        take.marks[:] = [(self.clock(), self._phases[-1])]
-        take.moments[:] = [] if take.clock is None else [take.clock.record()]
-        take.draws.clear()
-        take.samples = None
+        current = self._current
+        current.marks[:] = [(self.clock(), self._phases[-1])]
+        current.moments[:] = [] if current.clock is None else [current.clock.record()]
+        current.draws.clear()
+        current.samples = None

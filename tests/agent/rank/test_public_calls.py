@@ -142,8 +142,8 @@ def test_no_public_call_raises(session: Session, value: Any, name: Any) -> None:
     agent.on_checkpoint(lambda step: value)
     assert session._checkpoint is not None
     assert session._call(session._checkpoint).done
-    assert session.tape._take.metrics["last"] == 1
-    wire.encode(wire.Step(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, metrics=dict(session.tape._take.metrics)))
+    assert session.stamps._current.metrics["last"] == 1
+    wire.encode(wire.Step(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, metrics=dict(session.stamps._current.metrics)))
     assert beat(session).faults == session.faults.count
 
 
@@ -218,7 +218,7 @@ def test_metrics_that_are_numbers_are_taken(session):
 
     given: dict[str, Any] = {"b": np.float32(0.5), "c": decimal.Decimal("0.25"), "f": np.array(2.0)}
     agent.log(a=1, d=True, e=math.nan, **given)
-    taken = session.tape._take.metrics
+    taken = session.stamps._current.metrics
     assert [taken[name] for name in "abcdf"] == [1.0, 0.5, 0.25, 1.0, 2.0]
     assert math.isnan(taken["e"])
     assert all(type(value) is float for value in taken.values())
@@ -235,7 +235,7 @@ def test_long_names_that_begin_alike_stay_apart(session):
     before = session.faults.count
     for _ in range(2):
         agent.log(**{name: float(number) for number, name in enumerate(names)})
-    taken = {known: session.tape._take.metrics[known] for known in map(session._names.get, names)}
+    taken = {known: session.stamps._current.metrics[known] for known in map(session._names.get, names)}
     assert list(taken.values()) == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert session.faults.count == before + 4
     step = wire.Step(1, 1, 1, 1, 0, 0, 0, 0, None, 0, metrics=taken)

@@ -33,7 +33,7 @@ if "NO_HOOKS" in os.environ and hasattr(dist.ProcessGroup, "register_pre_hook"):
     del dist.ProcessGroup.register_pre_hook
 
 session: Any = agent._listener
-tape = session.tape
+stamps = session.stamps
 report: dict[str, Any] = {}
 rank = int(os.environ["RANK"])
 
@@ -41,19 +41,19 @@ rank = int(os.environ["RANK"])
 def watch(name: str, work: Callable[[], Any]) -> Any:
     """Do `work`, begun on both ranks at the same time, and note what was seen of it."""
     dist.barrier()
-    take = tape._take
-    take.calls.clear()
-    take.waits.clear()
-    begin = tape.clock()
+    stamped = stamps._current
+    stamped.calls.clear()
+    stamped.waits.clear()
+    begin = stamps.clock()
     result = work()
-    end = tape.clock()
+    end = stamps.clock()
     deadline = time.monotonic() + 20
-    while any(call.expected and call.duration is None for call in take.calls) and time.monotonic() < deadline:
+    while any(call.expected and call.duration is None for call in stamped.calls) and time.monotonic() < deadline:
         time.sleep(0.001)
     # What the agent would make of it, were this a step.
-    step = copy.copy(take)
-    step.marks = [(begin, OTHER), *(mark for mark in take.marks if mark[0] >= begin)]
-    step.moments, step.clock, step.end, step.observed = [], None, tape.clock(), True
+    step = copy.copy(stamped)
+    step.marks = [(begin, OTHER), *(mark for mark in stamped.marks if mark[0] >= begin)]
+    step.moments, step.clock, step.end, step.observed = [], None, stamps.clock(), True
     record = meter.record(step)
     report[name] = {
         "took": end - begin,
@@ -63,7 +63,7 @@ def watch(name: str, work: Callable[[], Any]) -> Any:
                 "op": seen.op, "bytes": seen.bytes, "group": seen.group, "duration": seen.duration_ns,
                 "blocking": seen.blocking, "deferred": call.deferred,
             }
-            for seen, call in zip(record.collectives, take.calls, strict=True)
+            for seen, call in zip(record.collectives, stamped.calls, strict=True)
         ],
     }  # fmt: skip
     return result

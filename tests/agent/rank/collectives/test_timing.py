@@ -17,7 +17,7 @@ from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.device_time import Captures, EventClock
-from ddptop.agent.rank.records.stamps import BACKWARD, Call, Tape
+from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
 
 LATE_NS = 150_000_000
 """How late rank 1 comes, in the script, where rank 0 must be seen to wait; if it comes late itself, less."""
@@ -184,56 +184,56 @@ def test_on_a_device_the_duration_is_unknown_until_the_device_has_passed_both_ev
         events.append(FakeEvent())
         return events[-1]
 
-    tape = Tape(clock, clock)
-    collectives = Collectives(tape, Faults())
+    stamps = Stamps(clock, clock)
+    collectives = Collectives(stamps, Faults())
     lanes = FakeLanes(Lane(0, EventClock(event, lambda: None, Captures()), True))
     call = collectives.begin("all_reduce", [], lanes, clock.now, blocking=True, origin="")
     collectives.end(call, FakeWork())
-    tape.cut(1)
+    stamps.cut(1)
     assert (call.duration, call.blocking, collectives.outstanding) == (None, False, 1)
-    assert not meter.is_ready(tape.finished[0])
+    assert not meter.is_ready(stamps.finished[0])
     events[0].at_ms = 3.0
     unknown = call.duration
     assert unknown is None
     events[1].at_ms = 3.25
     assert (call.duration, collectives.outstanding) == (250_000, 0)
-    (collective,) = meter.record(tape.finished[0]).collectives
+    (collective,) = meter.record(stamps.finished[0]).collectives
     assert (collective.duration_ns, collective.on_device) == (250_000, True)
 
 
 def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
     """At 4,000 a second one step of 64 is timed, the same on all ranks; calls are counted in every step."""
     clock = Clock()
-    tape = Tape(clock, clock)
-    collectives = Collectives(tape, Faults())
+    stamps = Stamps(clock, clock)
+    collectives = Collectives(stamps, Faults())
     lanes = FakeLanes(Lane(2, None, True))
     for number in range(1, 601):
         collectives.end(collectives.begin("all_reduce", [], lanes, clock.now, blocking=False, origin=""), FakeWork())
         clock.now += 250_000
-        tape.cut(number)
+        stamps.cut(number)
     # The next power of two, so that ranks that look at different moments still have steps in common.
     assert 4000 / timing.MAX_TIMED_PER_S <= collectives.timed_every == 64
-    late = list(tape.finished)[-256:]
-    timed = [take.seq for take in late if take.calls[0].duration is not None]
-    assert timed == [take.seq for take in late if (take.seq - 1) % 64 == 0]
-    assert all(len(take.calls) == 1 and meter.is_ready(take) for take in late)
+    late = list(stamps.finished)[-256:]
+    timed = [stamped.seq for stamped in late if stamped.calls[0].duration is not None]
+    assert timed == [stamped.seq for stamped in late if (stamped.seq - 1) % 64 == 0]
+    assert all(len(stamped.calls) == 1 and meter.is_ready(stamped) for stamped in late)
     assert collectives.outstanding <= 1
 
 
 def test_what_queues_for_a_worker_is_told_and_marked():
     """Five at once on two workers: the third begins when the first is done, and so on; others are exact."""
     clock = Clock()
-    tape = Tape(clock, clock)
+    stamps = Stamps(clock, clock)
     for index, done in enumerate((100, 130, 210, 260, 330)):
         call = Call("all_reduce", index, 8, index + 1, False, group="0", workers=2)
         call.done = done
-        tape.call(call)
+        stamps.call(call)
     other = Call("all_reduce", 5, 8, 6, False, group="1", workers=2)
     other.done = 50
-    tape.call(other)
+    stamps.call(other)
     clock.now = 400
-    tape.cut(1)
-    calls = meter.record(tape.finished[0]).collectives
+    stamps.cut(1)
+    calls = meter.record(stamps.finished[0]).collectives
     begun = [call.entered_ns + call.queued_ns for call in calls]
     start = begun[0]
     assert [each - start for each in begun] == [0, 1, 100, 130, 210, 5]
@@ -243,15 +243,15 @@ def test_what_queues_for_a_worker_is_told_and_marked():
 def test_a_stamp_that_came_late_is_corrected_by_who_waited():
     """DDP goes on when its buckets are done: they were done by the end of the backward pass."""
     clock = Clock()
-    tape = Tape(clock, clock)
-    tape.observed = True
-    tape.enter(BACKWARD)
+    stamps = Stamps(clock, clock)
+    stamps.observed = True
+    stamps.enter(BACKWARD)
     call = Call("all_reduce", 10, 8, 1, False)
     call.deferred, call.done = True, 90
-    tape.call(call)
+    stamps.call(call)
     clock.now = 40
-    tape.leave()
+    stamps.leave()
     clock.now = 100
-    tape.cut(1)
-    step = meter.record(tape.finished[0])
+    stamps.cut(1)
+    step = meter.record(stamps.finished[0])
     assert (step.collectives[0].duration_ns, step.wait_ns, step.backward_ns) == (30, 30, 10)

@@ -36,7 +36,7 @@ class Rank:
             gate=self.gate,
             faults=faults,
             follower=Follower(self.gate, decisions, faults),
-            tape=SimpleNamespace(finished=[]),
+            stamps=SimpleNamespace(finished=[]),
             state="running",
             beat=lambda seq, refused: wire.Beat(3, 1, "running", "forward", 6, 1, seq, refused=refused),
             checkpoints=True,

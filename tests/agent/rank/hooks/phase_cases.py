@@ -331,14 +331,14 @@ class Endless(IterableDataset[torch.Tensor]):
 @case
 def own_optimizer() -> dict[str, Any]:
     module, activities = SlowModule(0.0), []
-    module.layer.weight.register_hook(lambda _: activities.append(session.tape.activity))
+    module.layer.weight.register_hook(lambda _: activities.append(session.stamps.activity))
     for _, batch in zip(range(20), DataLoader(Endless(), batch_size=None), strict=False):
         module(batch).mean().backward()
         with torch.no_grad():
             for parameter in module.parameters():
                 assert parameter.grad is not None
                 parameter.sub_(1e-3 * parameter.grad)
-    return {"state": session.state, "activities": sorted(set(activities)), "marks": len(session.tape._take.marks)}
+    return {"state": session.state, "activities": sorted(set(activities)), "marks": len(session.stamps._current.marks)}
 
 
 def compiled() -> dict[str, Any]:
@@ -375,7 +375,7 @@ def drained() -> list[dict[str, Any]]:
     """Return the records since the last call, made by the code of the agent's thread."""
     assert session._publisher is not None
     steps: list[Any] = []
-    while session.tape.finished:
+    while session.stamps.finished:
         steps += session._publisher._collect()
     return [plain(step) for step in steps]
 
@@ -408,7 +408,7 @@ def main() -> None:
         results: dict[str, Any] = {"compiled": {"without": without, "agent": compiled()}}
         results["compiled"]["steps"] = drained()
         for each in cases:
-            session.tape.resume()
+            session.stamps.resume()
             session.health = Health()
             extra = each()
             steps = drained()

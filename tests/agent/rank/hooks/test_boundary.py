@@ -13,7 +13,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import batches, losses, patches
 from ddptop.agent.rank.hooks.boundary import Boundary
 from ddptop.agent.rank.hooks.patches import _steps_inside
-from ddptop.agent.rank.records.stamps import Tape
+from ddptop.agent.rank.records.stamps import Stamps
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ class Session:
     """Counts the steps that a rank would count."""
 
     def __init__(self) -> None:
-        self.faults, self.tape, self.steps, self.cuts = Faults(), self, 0, 0
+        self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
         self.depth = 0
 
     def enter(self, _: object) -> None:
@@ -205,11 +205,11 @@ def test_a_batch_without_a_size_is_drawn_all_the_same(monkeypatch: pytest.Monkey
         monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(batches, "size_of", raises)
     found: Any = Session()
-    found.tape, found.sees_forward = Tape(), False
+    found.stamps, found.sees_forward = Stamps(), False
     patches._data(found, torch)
     assert len(list(DataLoader(torch.zeros(3, 1)))) == 3  # type: ignore[arg-type]
-    assert (len(found.tape._phases), found.faults.count) == (1, 3)
-    found.tape.cut(1)
-    take = found.tape.finished.popleft()
-    assert [draw.samples for draw in take.draws[:3]] == [None] * 3
-    assert take.samples is None
+    assert (len(found.stamps._phases), found.faults.count) == (1, 3)
+    found.stamps.cut(1)
+    stamped = found.stamps.finished.popleft()
+    assert [draw.samples for draw in stamped.draws[:3]] == [None] * 3
+    assert stamped.samples is None

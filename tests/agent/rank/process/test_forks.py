@@ -87,7 +87,7 @@ if child == 0:
         session.cut()
         session.hold()
     device_time.CAPTURES.begin()
-    os._exit(len(session.tape.finished))
+    os._exit(len(session.stamps.finished))
 done.set()
 thread.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

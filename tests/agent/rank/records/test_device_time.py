@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device_time import Captures, EventClock
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Tape
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Stamps
 
 
 class Device:
@@ -34,50 +34,50 @@ class FakeEvent:
         return later.at - self.at
 
 
-def a_step(tape: Tape, stream: Device) -> None:
+def a_step(stamps: Stamps, stream: Device) -> None:
     """A step whose host is far ahead of the device, which gets 1, 3, 5 and 2 ms of work."""
     for phase, work in ((DATA, 1), (FORWARD, 3), (BACKWARD, 5), (OPTIMIZER, 2)):
-        tape.enter(phase)
+        stamps.enter(phase)
         stream.given += work
-        tape.leave()
-    tape.cut(1)
+        stamps.leave()
+    stamps.cut(1)
 
 
-def taped(captures: Captures) -> tuple[Tape, Device]:
+def new_stamps(captures: Captures) -> tuple[Stamps, Device]:
     stream, now = Device(), iter(range(10**6))
-    tape = Tape(lambda: next(now), lambda: 0)
-    tape.device = EventClock(FakeEvent, lambda: stream, captures)
-    tape.cut(0)
-    tape.finished.clear()
-    return tape, stream
+    stamps = Stamps(lambda: next(now), lambda: 0)
+    stamps.device = EventClock(FakeEvent, lambda: stream, captures)
+    stamps.cut(0)
+    stamps.finished.clear()
+    return stamps, stream
 
 
 def test_phases_have_the_devices_own_time():
     """What the device works on in each phase, whenever the host gave it; known only once it is done."""
-    tape, stream = taped(Captures())
-    a_step(tape, stream)
-    take = tape.finished[0]
+    stamps, stream = new_stamps(Captures())
+    a_step(stamps, stream)
+    stamped = stamps.finished[0]
     stream.done = 10.9
-    assert not device_time.is_ready(take)
-    assert device_time.by_phase(take) is None
+    assert not device_time.is_ready(stamped)
+    assert device_time.by_phase(stamped) is None
     stream.done = 11
-    assert device_time.is_ready(take)
-    assert device_time.by_phase(take) == (1_000_000, 3_000_000, 5_000_000, 2_000_000, 0)
+    assert device_time.is_ready(stamped)
+    assert device_time.by_phase(stamped) == (1_000_000, 3_000_000, 5_000_000, 2_000_000, 0)
 
 
 def test_a_step_that_captures_a_graph_has_no_device_time():
     """An event would become part of the graph; and no event is asked for while any thread captures."""
     captures = Captures()
-    tape, stream = taped(captures)
-    a_step(tape, stream)
+    stamps, stream = new_stamps(captures)
+    a_step(stamps, stream)
     stream.done = stream.given
     captures.begin()
-    assert device_time.by_phase(tape.finished[0]) is None
-    a_step(tape, stream)
+    assert device_time.by_phase(stamps.finished[0]) is None
+    a_step(stamps, stream)
     captures.end()
     stream.done = stream.given
-    assert device_time.by_phase(tape.finished[0]) is not None
-    captured = tape.finished[1]
+    assert device_time.by_phase(stamps.finished[0]) is not None
+    captured = stamps.finished[1]
     assert device_time.is_ready(captured), "nobody waits for what will never be known"
     assert device_time.by_phase(captured) is None
 
@@ -113,12 +113,12 @@ def test_captures_are_followed_and_failures_too():
 def test_a_device_that_is_seen_in_the_middle_of_a_step_is_timed_from_the_next_one_on():
     """No record pairs marks with moments that are not theirs."""
     stream, now = Device(), iter(range(1000))
-    tape = Tape(lambda: next(now), lambda: 0)
-    tape.enter(BACKWARD)
-    tape.device = EventClock(FakeEvent, lambda: stream, Captures())
-    tape.leave()
-    tape.cut(1)
-    a_step(tape, stream)
+    stamps = Stamps(lambda: next(now), lambda: 0)
+    stamps.enter(BACKWARD)
+    stamps.device = EventClock(FakeEvent, lambda: stream, Captures())
+    stamps.leave()
+    stamps.cut(1)
+    a_step(stamps, stream)
     stream.done = stream.given
-    assert device_time.by_phase(tape.finished[0]) is None
-    assert device_time.by_phase(tape.finished[1]) == (1_000_000, 3_000_000, 5_000_000, 2_000_000, 0)
+    assert device_time.by_phase(stamps.finished[0]) is None
+    assert device_time.by_phase(stamps.finished[1]) == (1_000_000, 3_000_000, 5_000_000, 2_000_000, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ddptop.agent.rank.records import meter
-from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Call, Tape
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OPTIMIZER, Call, Stamps
 from ddptop.agent.wire import PHASES
 
 
@@ -23,33 +23,33 @@ def total(step) -> int:
     return sum(getattr(step, f"{phase}_ns") or 0 for phase in PHASES)
 
 
-def a_step(tape: Tape, clock: Clock, calls: list[Call]) -> None:
+def a_step(stamps: Stamps, clock: Clock, calls: list[Call]) -> None:
     """One DDP step: 10 of data, 30 forward, 50 backward, 5 optimizer, with gaps of 1."""
-    tape.enter(DATA)
+    stamps.enter(DATA)
     clock.now += 10
-    tape.leave()
+    stamps.leave()
     clock.now += 1
-    tape.turn(FORWARD)
+    stamps.turn(FORWARD)
     clock.now += 30
-    tape.enter(BACKWARD)
+    stamps.enter(BACKWARD)
     for call in calls:
-        tape.call(call)
+        stamps.call(call)
     clock.now += 50
-    tape.leave()
-    tape.turn(4)
+    stamps.leave()
+    stamps.turn(4)
     clock.now += 1
-    tape.enter(OPTIMIZER)
+    stamps.enter(OPTIMIZER)
     clock.now += 5
-    tape.leave()
-    tape.cut(1)
+    stamps.leave()
+    stamps.cut(1)
 
 
 def test_phases_of_a_plain_step():
     """Without collectives each phase is what was stamped, and wait is unknown, not zero."""
     clock = Clock()
-    tape = Tape(clock, clock)
-    a_step(tape, clock, [])
-    step = meter.record(tape.finished[0])
+    stamps = Stamps(clock, clock)
+    a_step(stamps, clock, [])
+    step = meter.record(stamps.finished[0])
     assert (step.data_ns, step.forward_ns, step.backward_ns, step.optimizer_ns) == (10, 30, 50, 5)
     assert (step.other_ns, step.wait_ns, step.wall_ns) == (2, None, 97)
 
@@ -57,13 +57,13 @@ def test_phases_of_a_plain_step():
 def test_waiting_for_buckets_is_counted_once_and_only_after_the_last_was_entered():
     """Two overlapping all-reduces in backward: computing goes on until the last is entered, then it waits."""
     clock = Clock()
-    tape = Tape(clock, clock)
-    tape.observed = True
+    stamps = Stamps(clock, clock)
+    stamps.observed = True
     early, late = Call("all_reduce", 45, 8, 1, False), Call("all_reduce", 60, 8, 2, False)
     early.deferred = late.deferred = True
     early.done, late.done = 85, 80
-    a_step(tape, clock, [early, late])
-    step = meter.record(tape.finished[0])
+    a_step(stamps, clock, [early, late])
+    step = meter.record(stamps.finished[0])
     assert step.wait_ns == 85 - 60
     assert step.backward_ns == 50 - 25
     assert total(step) == step.wall_ns
@@ -72,12 +72,12 @@ def test_waiting_for_buckets_is_counted_once_and_only_after_the_last_was_entered
 def test_a_broadcast_of_buffers_does_not_count_as_forward():
     """DDP's broadcasts at the start of forward block the thread; their union goes to wait."""
     clock = Clock()
-    tape = Tape(clock, clock)
-    tape.observed = True
+    stamps = Stamps(clock, clock)
+    stamps.observed = True
     first, second = Call("broadcast", 12, 8, 1, True), Call("broadcast", 14, 8, 2, True)
     first.done, second.done = 20, 18
-    a_step(tape, clock, [first, second])
-    step = meter.record(tape.finished[0])
+    a_step(stamps, clock, [first, second])
+    step = meter.record(stamps.finished[0])
     assert (step.wait_ns, step.forward_ns) == (8, 22)
 
 
@@ -86,26 +86,26 @@ def test_phases_always_add_up():
     seed = random.Random(3)
     for _ in range(300):
         clock = Clock()
-        tape = Tape(clock, clock)
-        tape.observed = True
+        stamps = Stamps(clock, clock)
+        stamps.observed = True
         for _ in range(seed.randrange(1, 30)):
             clock.now += seed.randrange(20)
             choice = seed.random()
             if choice < 0.3:
-                tape.enter(seed.randrange(5))
+                stamps.enter(seed.randrange(5))
             elif choice < 0.6:
-                tape.leave()
+                stamps.leave()
             elif choice < 0.8:
-                tape.turn(seed.randrange(5))
+                stamps.turn(seed.randrange(5))
             else:
                 call = Call("all_reduce", clock.now, 1, 1, seed.random() < 0.5)
                 call.deferred = seed.random() < 0.5
                 call.done = seed.choice([None, clock.now + seed.randrange(60)])
-                tape.call(call)
-                tape.waited(clock.now, clock.now + seed.randrange(60))
+                stamps.call(call)
+                stamps.waited(clock.now, clock.now + seed.randrange(60))
         clock.now += 3
-        tape.cut(1)
-        step = meter.record(tape.finished[0])
+        stamps.cut(1)
+        step = meter.record(stamps.finished[0])
         assert total(step) == step.wall_ns
         assert min(getattr(step, f"{phase}_ns") for phase in PHASES) >= 0
 
@@ -113,19 +113,19 @@ def test_phases_always_add_up():
 def test_time_held_at_the_gate_belongs_to_no_step():
     """A pause of any length leaves no trace in step times."""
     clock = Clock()
-    tape = Tape(clock, clock)
-    a_step(tape, clock, [])
+    stamps = Stamps(clock, clock)
+    a_step(stamps, clock, [])
     clock.now += 1_000_000
-    tape.resume()
-    a_step(tape, clock, [])
-    assert meter.record(tape.finished[1]).wall_ns == 97
+    stamps.resume()
+    a_step(stamps, clock, [])
+    assert meter.record(stamps.finished[1]).wall_ns == 97
 
 
 def test_overflow_drops_the_oldest_and_counts():
     """A publisher that cannot keep up costs records, never memory or time of the training."""
     clock = Clock()
-    tape = Tape(clock, clock, capacity=2)
+    stamps = Stamps(clock, clock, capacity=2)
     for _ in range(5):
-        a_step(tape, clock, [])
-    assert [take.seq for take in tape.finished] == [4, 5]
-    assert tape.dropped == 3
+        a_step(stamps, clock, [])
+    assert [stamped.seq for stamped in stamps.finished] == [4, 5]
+    assert stamps.dropped == 3
