@@ -1,4 +1,4 @@
-"""What a process group uses for the tensors of each device: how many at a time, and whose clock tells."""
+"""The backends of a process group, one for the tensors of each device: their workers, and the clock that tells."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _GLOO_WORKERS: Final = 2
 """Threads of a gloo process group; torch offers no way to ask or to set."""
 
 
-class Lane(NamedTuple):
-    """What a process group uses for the tensors of one device."""
+class Backend(NamedTuple):
+    """The part of a process group that works on the tensors of one device."""
 
     workers: int
     """How many collectives it works on at a time, 0 where that is not known."""
@@ -23,8 +23,8 @@ class Lane(NamedTuple):
     """Whether the callback of a future tells of completion."""
 
 
-class Lanes:
-    """The lanes of one process group; each is asked for once."""
+class Backends:
+    """The backends of one process group, by device; each is asked for once."""
 
     def __init__(self, torch: Any, group: Any) -> None:
         self.group = str(group.group_name)[:12]
@@ -32,25 +32,25 @@ class Lanes:
         # Weakly: a group that is destroyed must be free to go.
         self._reference = weakref.ref(group)
         self._torch = torch
-        self._lanes: dict[Any, Lane] = {}
+        self._backends: dict[Any, Backend] = {}
 
-    def of(self, tensors: list[Any]) -> Lane:
-        """Return what these tensors go through; a barrier has none."""
+    def of(self, tensors: list[Any]) -> Backend:
+        """Return the backend of these tensors; a barrier has none."""
         device = tensors[0].device if tensors else None
-        lane = self._lanes.get(device)
-        if lane is None:
-            lane = self._lanes[device] = self._lane(device)
-        return lane
+        backend = self._backends.get(device)
+        if backend is None:
+            backend = self._backends[device] = self._backend(device)
+        return backend
 
-    def _lane(self, device: Any) -> Lane:
+    def _backend(self, device: Any) -> Backend:
         group = self._reference()
         if group is None:
-            return Lane(0, None, False)
+            return Backend(0, None, False)
         # A barrier stops the host whatever the backend; only gloo's future tells when it is over.
-        backend = group if device is None else group._get_backend(self._torch.device(device.type))
-        name = backend.name()
+        found = group if device is None else group._get_backend(self._torch.device(device.type))
+        name = found.name()
         if str(name).lower() == "gloo":
-            return Lane(_GLOO_WORKERS, None, True)
+            return Backend(_GLOO_WORKERS, None, True)
         if device is not None and device.type == "cuda":
-            return Lane(0, clock_of(self._torch, device), True)
-        return Lane(0, None, device is not None and device.type == "cpu")
+            return Backend(0, clock_of(self._torch, device), True)
+        return Backend(0, None, device is not None and device.type == "cpu")

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any, Final
 
 from ddptop.agent.rank.collectives import wrapper
-from ddptop.agent.rank.collectives.backends import Lanes
+from ddptop.agent.rank.collectives.backends import Backends
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
@@ -102,7 +102,7 @@ class Collectives:
         """By thread: on one thread nothing else begins between the two hooks."""
         names: dict[Any, str] = {}
         """By torch's enumeration, which looks its own names up one by one."""
-        lanes = Lanes(torch, group)
+        backends = Backends(torch, group)
 
         def before(args: Any) -> None:
             now = self._stamps.clock()
@@ -117,7 +117,7 @@ class Collectives:
             tensors = args.input_tensors or args.output_tensors
             asynchronous = args.async_op
             origin = _caller(2) if asynchronous else ""
-            entered[ident] = self.begin(op, tensors, lanes, now, blocking=not asynchronous, origin=origin)
+            entered[ident] = self.begin(op, tensors, backends, now, blocking=not asynchronous, origin=origin)
 
         def after(args: Any) -> None:
             self.end(entered.pop(threading.get_ident()), args.work)
@@ -125,21 +125,21 @@ class Collectives:
         group.register_pre_hook(_OWN_HOOK, self._faults.guard(before))
         group.register_post_hook(_OWN_HOOK, self._faults.guard(after))
 
-    def begin(self, op: str, tensors: list[Any], lanes: Lanes, now: int, *, blocking: bool, origin: str) -> Call:
+    def begin(self, op: str, tensors: list[Any], backends: Backends, now: int, *, blocking: bool, origin: str) -> Call:
         """Note that a collective was called at `now`, by code of the module `origin`."""
         self._settle()
-        lane = lanes.of(tensors)
+        backend = backends.of(tensors)
         in_place = origin in _IN_PLACE
         self._ddp = self._ddp or origin == _DDP
-        host = lane.clock is None and threading.get_ident() == self._main
+        host = backend.clock is None and threading.get_ident() == self._main
         call = Call(
             op,
             now,
             sum(tensor.nbytes for tensor in tensors),
             len(self._flying) + 1,
             host and (blocking or in_place),
-            group=lanes.group,
-            workers=0 if op in _POINT_TO_POINT else lane.workers,
+            group=backends.group,
+            workers=0 if op in _POINT_TO_POINT else backend.workers,
         )
         if (
             not call.blocking
@@ -148,13 +148,13 @@ class Collectives:
         ):
             call.deferred = host
             self._look_at(tensors)
-        call.expected = lane.told and (in_place or self._step % self.timed_every == 0)
+        call.expected = backend.told and (in_place or self._step % self.timed_every == 0)
         if not call.expected:
             call.estimated = True
             self._unwatched.append(call)
-        elif lane.clock is not None:
-            call.device = lane.clock
-            call.moments.append(lane.clock.record())
+        elif backend.clock is not None:
+            call.device = backend.clock
+            call.moments.append(backend.clock.record())
         self._flying[id(call)] = call
         self._stamps.call(call)
         return call

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from ddptop.agent.rank.collectives.backends import Lanes
+from ddptop.agent.rank.collectives.backends import Backends
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records.stamps import Call, Stamps
@@ -96,8 +96,8 @@ class Waits:
         """By thread."""
 
         def enter(group: Any) -> None:
-            lanes, now = Lanes(torch, group), self._stamps.clock()
-            entered[threading.get_ident()] = self._begin(name, [], lanes, now, blocking=True, origin="")
+            backends, now = Backends(torch, group), self._stamps.clock()
+            entered[threading.get_ident()] = self._begin(name, [], backends, now, blocking=True, origin="")
 
         def leave() -> None:
             call = entered.pop(threading.get_ident(), None)

@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import Any, Final, Protocol
 
-from ddptop.agent.rank.collectives.backends import Lanes
+from ddptop.agent.rank.collectives.backends import Backends
 from ddptop.agent.rank.faults import Faults
 
 WRAPPER: Final = "process-group wrapper"
@@ -57,7 +57,7 @@ class Collectives(Protocol):
         """Return the present stamp."""
         ...
 
-    def begin(self, op: str, tensors: list[Any], lanes: Lanes, now: int, *, blocking: bool, origin: str) -> Any:
+    def begin(self, op: str, tensors: list[Any], backends: Backends, now: int, *, blocking: bool, origin: str) -> Any:
         """Note that a collective was called at `now`, by code of the module `origin`; return the call."""
 
     def end(self, call: Any, work: Any) -> None:
@@ -87,19 +87,19 @@ def _wrap(torch: Any, name: str, collectives: Collectives, faults: Faults) -> No
     """Tell of every call of a method of `ProcessGroup`."""
     original = getattr(torch.distributed.ProcessGroup, name)
     op, position = _METHODS[name]
-    known: weakref.WeakKeyDictionary[Any, Lanes] = weakref.WeakKeyDictionary()
+    known: weakref.WeakKeyDictionary[Any, Backends] = weakref.WeakKeyDictionary()
     entered: dict[int, Any] = {}
 
     def before(group: Any, args: tuple[Any, ...]) -> None:
         now = collectives.now()
-        lanes = known.get(group)
-        if lanes is None:
-            lanes = known[group] = Lanes(torch, group)
+        backends = known.get(group)
+        if backends is None:
+            backends = known[group] = Backends(torch, group)
         tensors = _tensors(torch, args[position]) if position is not None and len(args) > position else []
         is_asynchronous = bool(getattr(args[-1], "asyncOp", True)) if args else True
         origin = _origin() if is_asynchronous else ""
         entered[threading.get_ident()] = collectives.begin(
-            op, tensors, lanes, now, blocking=not is_asynchronous, origin=origin
+            op, tensors, backends, now, blocking=not is_asynchronous, origin=origin
         )
 
     def after(work: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ddptop.agent.rank.collectives import timing
-from ddptop.agent.rank.collectives.backends import Lane, Lanes
+from ddptop.agent.rank.collectives.backends import Backend, Backends
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records import meter
@@ -156,13 +156,13 @@ class FakeEvent:
         return later.at_ms - self.at_ms
 
 
-class FakeLanes(Lanes):
-    """A process group whose tensors all take one lane."""
+class FakeBackends(Backends):
+    """A process group with one backend for all tensors."""
 
-    def __init__(self, lane: Lane) -> None:
-        self.group, self._only = "0", lane
+    def __init__(self, backend: Backend) -> None:
+        self.group, self._only = "0", backend
 
-    def of(self, tensors: list[Any]) -> Lane:
+    def of(self, tensors: list[Any]) -> Backend:
         return self._only
 
 
@@ -186,8 +186,8 @@ def test_on_a_device_the_duration_is_unknown_until_the_device_has_passed_both_ev
 
     stamps = Stamps(clock, clock)
     collectives = Collectives(stamps, Faults())
-    lanes = FakeLanes(Lane(0, EventClock(event, lambda: None, Captures()), True))
-    call = collectives.begin("all_reduce", [], lanes, clock.now, blocking=True, origin="")
+    backends = FakeBackends(Backend(0, EventClock(event, lambda: None, Captures()), True))
+    call = collectives.begin("all_reduce", [], backends, clock.now, blocking=True, origin="")
     collectives.end(call, FakeWork())
     stamps.cut(1)
     assert (call.duration, call.blocking, collectives.outstanding) == (None, False, 1)
@@ -206,9 +206,9 @@ def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
     clock = Clock()
     stamps = Stamps(clock, clock)
     collectives = Collectives(stamps, Faults())
-    lanes = FakeLanes(Lane(2, None, True))
+    backends = FakeBackends(Backend(2, None, True))
     for number in range(1, 601):
-        collectives.end(collectives.begin("all_reduce", [], lanes, clock.now, blocking=False, origin=""), FakeWork())
+        collectives.end(collectives.begin("all_reduce", [], backends, clock.now, blocking=False, origin=""), FakeWork())
         clock.now += 250_000
         stamps.cut(number)
     # The next power of two, so that ranks that look at different moments still have steps in common.
