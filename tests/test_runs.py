@@ -79,7 +79,7 @@ def test_a_late_joiner_gets_the_history_since_the_start(live):
         until(lambda: polled(link).settled, "the history")
         past = link.frame(time.time()).past
         assert past is not None
-        found = past.history.read(1, "loss")
+        found = past.by_step.read(1, "loss")
     finally:
         link.close()
     printed = {}
@@ -246,7 +246,7 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     assert restart.generation == 1
     assert 5 <= restart.step <= 7
     assert picture.past is not None
-    losses = picture.past.history.read(0, "loss")
+    losses = picture.past.by_step.read(0, "loss")
     assert losses.count.sum() == losses.steps[-1] > restart.step
     assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in picture.events]
     assert ddptop("pause", "flaky").returncode == 0

@@ -159,7 +159,7 @@ def past_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float
             )
             if not number % 4:
                 memory = (812 + 3 * rank + number // 40) * 2**20
-                past.tracks.take_memory(rank, int(end * 1e9), memory)
+                past.by_time.take_memory(rank, int(end * 1e9), memory)
     return past
 
 

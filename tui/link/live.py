@@ -150,8 +150,8 @@ class Link:
             self._replay = self._recorded()
             if past is not None:
                 self._earlier = recording.read_steps(directory.database)
-                past.history.complete = False
-                past.history.only_earlier = self._run.state in ENDED_STATES
+                past.by_step.complete = False
+                past.by_step.only_earlier = self._run.state in ENDED_STATES
         # What is recorded by then reaches up to what the ranks themselves still tell.
         self._earlier_due = self._clock() + 2 * recorder.BATCH_S
 
@@ -278,7 +278,7 @@ class Link:
     def _tell_whole(self, *, whole: bool) -> None:
         """Let it be seen that the past is still on its way."""
         if self.store.past is not None:
-            self.store.past.history.complete = whole and self._earlier is None
+            self.store.past.by_step.complete = whole and self._earlier is None
 
     def _take_earlier(self, deadline: float) -> None:
         """Take in the steps of before, once what is needed at once is there."""
@@ -288,13 +288,13 @@ class Link:
         if self._run.state not in ENDED_STATES and self._clock() < self._earlier_due:
             return
         # After a restart they are there already.
-        for message in self._earlier if not self._generation or past.history.only_earlier else ():
+        for message in self._earlier if not self._generation or past.by_step.only_earlier else ():
             if isinstance(message, wire.Steps):
                 past.take_earlier(message)
             if self._clock() > deadline:
                 return
         self._earlier = None
-        past.history.complete_earlier()
+        past.by_step.complete_earlier()
 
     def _is_of_the_past(self, message: wire.Telemetry) -> bool:
         return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation

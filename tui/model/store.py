@@ -217,7 +217,7 @@ class Store:
             self._ranks[hello.rank] = model = model.successor(0)
             self._begin_anew()
             if self.past is not None:
-                self.past.history.forget(hello.rank)
+                self.past.by_step.forget(hello.rank)
         model.hello = hello
         if heard:
             model.heard_at = now
@@ -240,7 +240,7 @@ class Store:
         last = max(model.last_step for model in self._ranks.values())
         self._ranks = {rank: model.successor(last) for rank, model in self._ranks.items()}
         if self.past is not None:
-            self.past.history.count_on(last)
+            self.past.by_step.count_on(last)
         self._generation = generation
         self._restarts += (Restart(generation, now, last),)
         self._rank_states = {}

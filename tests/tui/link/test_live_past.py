@@ -104,12 +104,12 @@ def test_an_ended_run_is_there_at_once_and_whole_soon_after(monkeypatch: pytest.
         assert most_a_poll <= (DRAIN_S + CATCH_UP_S + EARLIER_S) / TICK_S + 2
         past = link.store.past
         assert past is not None
-        assert past.history.complete
+        assert past.by_step.complete
         for rank in range(8):
-            read = past.history.read(rank, "loss")
+            read = past.by_step.read(rank, "loss")
             assert read.count.sum() == pytest.approx(6000, abs=16)
             assert np.all((read.low <= read.steps) & (read.high >= read.low))
-            assert past.history.span(rank) == (1, 6000)
+            assert past.by_step.span(rank) == (1, 6000)
         assert link.frame(time.time()).ranks[7].loss == 6000
     finally:
         link.close()

@@ -81,7 +81,7 @@ def test_records_in_any_order_and_repeated_give_the_same_picture():
         store.fill(0, (), last=True)
         store.apply(wire.Steps(0, tuple(records[seed.randrange(upto) :])), 2.0)
         frame = store.frame(2.0)
-        assert list(past.history.read(0, "loss").mean) == [float(seq) for seq in range(1, 101)]
+        assert list(past.by_step.read(0, "loss").mean) == [float(seq) for seq in range(1, 101)]
         assert frame.ranks[0].missed == 0
         assert store.gaps() == {}
 
@@ -188,8 +188,8 @@ def test_a_restart_keeps_the_curve_and_is_marked():
     store.apply(wire.Steps(0, (step(1),), 1), 3.0)
     frame = store.frame(3.0)
     assert [restart.step for restart in frame.restarts] == [3]
-    assert list(past.history.read(0, "loss").steps) == [1, 2, 3, 4]
-    assert list(past.history.read(1, "loss").steps) == [1, 2, 4, 5]
+    assert list(past.by_step.read(0, "loss").steps) == [1, 2, 3, 4]
+    assert list(past.by_step.read(1, "loss").steps) == [1, 2, 4, 5]
 
 
 def test_a_restart_of_which_no_record_can_be_written_is_followed() -> None:
@@ -267,7 +267,7 @@ def test_a_thinned_recording_has_no_missed_records_and_no_holes_in_its_curve() -
             store.recall(wire.Steps(0, (step(number, loss=float(number)),), generation), 1.0)
     assert store.frame(1.0).ranks[0].missed == 0
     assert store.past is not None
-    drawn = store.past.history.read(0, "loss")
+    drawn = store.past.by_step.read(0, "loss")
     last = kept[-1]
     assert drawn.count.sum() == 2 * len(kept)
     assert drawn.steps[0] == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ddptop.agent import wire
-from ddptop.tui.model.history.by_step import History
+from ddptop.tui.model.history.by_step import HistoryByStep
 from ddptop.tui.model.history.series import Series
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.contents import Look, sketch, span_of
@@ -136,9 +136,9 @@ def test_a_lens_never_leaves_the_run() -> None:
             assert high - low + 1 >= min(FEWEST, last - first + 1)
 
 
-def filled(world: int, steps: int) -> History:
+def filled(world: int, steps: int) -> HistoryByStep:
     """Return ranks whose loss is their number plus a falling curve."""
-    history = History(world)
+    history = HistoryByStep(world)
     for number in range(1, steps + 1):
         for rank in range(world):
             loss = math.nan if (rank, number) == (0, 50) else rank + 100 / number
@@ -167,7 +167,7 @@ def test_a_sketch_shows_one_some_or_many_ranks() -> None:
 def test_a_sketch_of_nothing_is_none() -> None:
     """No steps, a single one, and a number that nobody knows give no sketch; a scale without room says so."""
     history = filled(2, 40)
-    assert span_of(History(2), range(2), None) is None
+    assert span_of(HistoryByStep(2), range(2), None) is None
     assert sketch(history, range(2), 0, (40, 40), Look(), 30) is None
     assert sketch(history, range(2), 0, (1, 40), Look("learning_rate"), 30) is None
     drawn = sketch(history, range(2), 0, (1, 40), Look("data", Lens(log=True)), 30)
@@ -198,7 +198,7 @@ def test_a_band_of_a_thousand_ranks_takes_no_work_for_each() -> None:
     """Whatever the number of ranks, a band is drawn by the same few calls: a thousand cost arithmetic alone."""
 
     def calls(world: int) -> int:
-        history = History(world)
+        history = HistoryByStep(world)
         for number in range(1, 40):
             for rank in range(world):
                 history.take(rank, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, 1.0, 32))

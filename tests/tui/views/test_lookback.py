@@ -160,7 +160,7 @@ async def test_keys_of_the_heatmap(few: Frame) -> None:
         for _ in range(20):
             await pilot.press("left_square_bracket")
         assert few.past is not None
-        assert edge - heatmap._edge <= few.past.tracks.columns
+        assert edge - heatmap._edge <= few.past.by_time.columns
         await pilot.press("right_square_bracket", "end")
         assert heatmap._edge == edge
         await pilot.press(*["left"] * 30)

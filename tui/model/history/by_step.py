@@ -86,7 +86,7 @@ class _Kept:
             self.last.pop(rank, None)
 
 
-class History:
+class HistoryByStep:
     """The recorded numbers of all ranks, and the values that the script gives itself."""
 
     def __init__(self, world: int) -> None:

@@ -221,7 +221,7 @@ class Ring:
         return ring.window(field, last, max(0, min(count, ring.columns)), rank)
 
 
-class Tracks:
+class HistoryByTime:
     """The numbers of every rank over time. Times go in as ns since the epoch and come out in buckets."""
 
     def __init__(self, world: int) -> None:

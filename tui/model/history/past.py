@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ddptop.agent.wire import Beat, Step, Steps, Summary
-from ddptop.tui.model.history.by_step import History
-from ddptop.tui.model.history.by_time import Tracks
+from ddptop.tui.model.history.by_step import HistoryByStep
+from ddptop.tui.model.history.by_time import HistoryByTime
 
 RECORDS: Final = 65_536
 """Step records kept of all ranks together; the store keeps most of them anyway."""
@@ -59,33 +59,33 @@ class Past:
     """The past of one run."""
 
     def __init__(self, world: int) -> None:
-        self.tracks = Tracks(world)
+        self.by_time = HistoryByTime(world)
         self.steps = KeptSteps(world)
-        self.history = History(world)
+        self.by_step = HistoryByStep(world)
         self._generation = 0
         """Of the records of before that came last."""
 
     def take(self, rank: int, step: Step) -> None:
         """Take in a record of a rank; in order and once."""
-        self.tracks.take(rank, step)
+        self.by_time.take(rank, step)
         self.steps.take(rank, step)
-        if not self.history.only_earlier:
-            self.history.take(rank, step)
+        if not self.by_step.only_earlier:
+            self.by_step.take(rank, step)
 
     def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
         """Take in records that stand for others that are not sent: part of the course, but no steps to show."""
-        self.tracks.take_samples(rank, steps)
-        if not self.history.only_earlier:
-            self.history.take_samples(rank, steps)
+        self.by_time.take_samples(rank, steps)
+        if not self.by_step.only_earlier:
+            self.by_step.take_samples(rank, steps)
 
     def take_earlier(self, recorded: Steps) -> None:
         """Take in records of before, which only the history has room for; in order among themselves."""
         if recorded.generation > self._generation:
             self._generation = recorded.generation
-            self.history.count_on(self.history.last_earlier, earlier=True)
+            self.by_step.count_on(self.by_step.last_earlier, earlier=True)
         if 0 <= recorded.rank < self.steps.world and recorded.generation == self._generation:
             for step in recorded.steps:
-                self.history.take_earlier(recorded.rank, step)
+                self.by_step.take_earlier(recorded.rank, step)
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
@@ -93,14 +93,14 @@ class Past:
         wait = math.nan if told.wait_ns is None else told.wait_ns
         loss = math.nan if told.loss is None else told.loss
         span = told.wall_ns * told.steps
-        self.tracks.take_means(told.rank, told.end_at_ns, span, told.steps, (told.step, *times, wait, loss))
-        self.history.take_summary(told)
+        self.by_time.take_means(told.rank, told.end_at_ns, span, told.steps, (told.step, *times, wait, loss))
+        self.by_step.take_summary(told)
 
     def beat(self, beat: Beat) -> None:
         """Take in a sign of life, for the memory it tells."""
         if beat.memory_bytes is not None:
-            self.tracks.take_memory(beat.rank, beat.at_ns, beat.memory_bytes)
-        self.history.take_memory(beat.rank, beat.memory_bytes)
+            self.by_time.take_memory(beat.rank, beat.at_ns, beat.memory_bytes)
+        self.by_step.take_memory(beat.rank, beat.memory_bytes)
 
     def restart(self) -> None:
         """Forget the steps: the ranks began anew and count from one again."""

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ddptop.tui.model.history.by_time import Array, Tracks
+from ddptop.tui.model.history.by_time import Array, HistoryByTime
 from ddptop.tui.views.heatmap import scale
 
 
@@ -18,7 +18,7 @@ class HeatPicture:
 
     def __init__(
         self,
-        tracks: Tracks,
+        by_time: HistoryByTime,
         metric: str,
         level: int,
         last: int,
@@ -29,12 +29,12 @@ class HeatPicture:
         shades: int,
         previous: HeatPicture | None = None,
     ) -> None:
-        self._tracks = tracks
+        self._by_time = by_time
         self._level = level
         self._last = last
-        self.columns = min(columns, tracks.columns)
-        self.bands = scale.arrange_bands(tracks.world, lines, halves=halves)
-        self._values = tracks.window(metric, level, last, self.columns)
+        self.columns = min(columns, by_time.columns)
+        self.bands = scale.arrange_bands(by_time.world, lines, halves=halves)
+        self._values = by_time.window(metric, level, last, self.columns)
         rows = scale.reduce_bands(self._values, self.bands.group)
         self.scale: scale.Scale | None = scale.scale_of(self._values, None if previous is None else previous.scale)
         self._shades = scale.shade(rows, self.scale, shades)
@@ -74,7 +74,7 @@ class HeatPicture:
         """Return the number of the step in the middle of a bucket."""
         if not 0 <= rank < len(self._values):
             return None
-        found = float(self._tracks.window("number", self._level, bucket, 1, rank)[0, 0])
+        found = float(self._by_time.window("number", self._level, bucket, 1, rank)[0, 0])
         return round(found) if math.isfinite(found) else None
 
     def worst(self, band: int, bucket: int) -> tuple[int, float] | None:

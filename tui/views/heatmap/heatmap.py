@@ -104,7 +104,7 @@ class Heatmap(RankView):
         at = frame.at if frame.ended_at is None else frame.ended_at
         newest = int(at // WIDTHS_S[self.level])
         # Until the first step of a bucket is there it is no news.
-        return newest if frame.past is None or frame.past.tracks.knows(self.level, newest) else newest - 1
+        return newest if frame.past is None or frame.past.by_time.knows(self.level, newest) else newest - 1
 
     @property
     def _edge(self) -> int:
@@ -137,7 +137,7 @@ class Heatmap(RankView):
         from ddptop.tui.views.heatmap.cells import HeatPicture
 
         self._picture = HeatPicture(
-            frame.past.tracks, self.metric, self.level, self._edge, self._width, self._lines,
+            frame.past.by_time, self.metric, self.level, self._edge, self._width, self._lines,
             halves=self._shaded, shades=SHADES if self._shaded else len(SHADE_SIGNS), previous=self._picture,
         )  # fmt: skip
         sight = self._sight()
@@ -262,7 +262,7 @@ class Heatmap(RankView):
 
     def _turn_to(self, edge: int) -> None:
         if self.frame.past is not None:
-            edge = max(edge, self._newest - self.frame.past.tracks.columns + self._width)
+            edge = max(edge, self._newest - self.frame.past.by_time.columns + self._width)
         self._last = None if edge >= self._newest else edge
 
     def action_now(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from ddptop.tui.drawing.theme import RANK_HUES
-from ddptop.tui.model.history.by_step import History
+from ddptop.tui.model.history.by_step import HistoryByStep
 from ddptop.tui.model.history.series import Floats
 from ddptop.tui.model.metrics import Metric, metric_named
 from ddptop.tui.views.plot import curves
@@ -34,7 +34,7 @@ class Look:
     """What is looked at, and how: kept by a screen, changed by the keys of its plot."""
 
     metric: str = "loss"
-    """A name of `History.read`."""
+    """A name of `HistoryByStep.read`."""
     lens: Lens = field(default_factory=Lens)
 
 
@@ -95,7 +95,7 @@ class Sketch:
 
 
 def sketch(
-    history: History, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
+    history: HistoryByStep, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
 ) -> Sketch | None:
     """Return what to draw in so many columns at most.
 
@@ -135,7 +135,7 @@ def sketch(
     )
 
 
-def span_of(history: History, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
+def span_of(history: HistoryByStep, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
     """Return the first and the last step known of any of the ranks; none after `upto`, where the view stands still."""
     spans = [span for rank in ranks if (span := history.span(rank)) is not None]
     if not spans:

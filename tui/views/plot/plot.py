@@ -99,11 +99,11 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         self._given = frame, ranks, chosen
         if not self._ready or not self.size:
             return
-        history = None if frame.past is None else frame.past.history
+        by_step = None if frame.past is None else frame.past.by_step
         look = self.look.metric, self.look.lens, self.crosshair
-        whole = history is not None and history.complete
+        whole = by_step is not None and by_step.complete
         key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None, whole
-        picture = key, None if history is None else history.records, frame.state
+        picture = key, None if by_step is None else by_step.records, frame.state
         if picture == self._shown or (frame.kept_s is not None and self._is(key)):
             return
         now = time.monotonic()
@@ -142,11 +142,11 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
 
     def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None, *, anew: bool) -> None:
         width = max(2, self.size.width - self.margin_left - 2)
-        history = None if frame.past is None else frame.past.history
-        self._run = None if history is None else span_of(history, ranks, frame.upto)
+        by_step = None if frame.past is None else frame.past.by_step
+        self._run = None if by_step is None else span_of(by_step, ranks, frame.upto)
         self.sketch = None
-        if history is not None and self._run is not None:
-            self.sketch = sketch(history, ranks, chosen, self._run, self.look, width)
+        if by_step is not None and self._run is not None:
+            self.sketch = sketch(by_step, ranks, chosen, self._run, self.look, width)
         was_empty = self.has_class("-empty")
         self.set_class(self.sketch is None, "-empty")
         self.border_title = self._title(frame, ranks, chosen)
@@ -289,15 +289,15 @@ def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
         notes.append(f"{look.lens.smoothing}ly smoothed")
     if len(drawn.broken):
         notes.append("× not finite")
-    if frame.past is not None and not frame.past.history.complete:
+    if frame.past is not None and not frame.past.by_step.complete:
         notes.append("reading the past")
     return notes
 
 
 def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mapping[str, str]) -> str:
     """Say why there is no curve, and what to do."""
-    history = None if frame.past is None else frame.past.history
-    if history is not None and not history.complete:
+    by_step = None if frame.past is None else frame.past.by_step
+    if by_step is not None and not by_step.complete:
         return "reading the past of the run"
     if run is None or run[0] == run[1]:
         ended = frame.state in ENDED

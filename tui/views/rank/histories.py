@@ -33,19 +33,19 @@ def history_rows(frame: Frame, rank: int, width: int, ink: Ink, *, height: int =
     """Return the course of each number of a rank, `height` lines each; none where nothing is kept."""
     if frame.past is None or width < LABEL + 8:
         return []
-    tracks = frame.past.tracks
+    by_time = frame.past.by_time
     at = frame.at if frame.ended_at is None else frame.ended_at
-    columns = min(width - LABEL - 1, tracks.columns)
+    columns = min(width - LABEL - 1, by_time.columns)
     # A few minutes where they do not fit as seconds.
     level = 0 if columns >= _ENOUGH or at - (frame.started_at or at) <= columns else 1
-    last = tracks.bucket(level, at)
-    if not tracks.knows(level, last):
+    last = by_time.bucket(level, at)
+    if not by_time.knows(level, last):
         last -= 1
     rows: list[Row] = []
     for metric in METRICS.values():
         values = [
             None if math.isnan(value) else value
-            for value in tracks.window(metric.name, level, last, columns, rank)[0].tolist()
+            for value in by_time.window(metric.name, level, last, columns, rank)[0].tolist()
         ]
         rows += _course(metric, values, last, columns, height, ink)
     ends = f"-{units.duration(columns * WIDTHS_S[level])}", "now" if frame.ended_at is None else "end"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddptop.agent import wire
-from ddptop.tui.model.history.by_step import MOST_NAMES, History, capacity_for
+from ddptop.tui.model.history.by_step import MOST_NAMES, HistoryByStep, capacity_for
 from ddptop.tui.model.history.past import Past
 from ddptop.tui.model.history.series import Course
 from ddptop.tui.model.metrics import CUSTOM, RECORDED, metric_named
@@ -132,7 +132,7 @@ def test_a_part_is_read_with_the_buckets_at_its_edges() -> None:
 
 def test_numbers_are_those_of_the_records() -> None:
     """Times in ms, samples a second, memory as last read; what is not known is NaN, what is not finite infinite."""
-    history = History(1)
+    history = HistoryByStep(1)
     calls = tuple(
         wire.Collective(op, 0, took, 8, 1)
         for op, took in (("all_reduce", 10**6), ("all_reduce", 3 * 10**6), ("broadcast", 10**9), ("all_reduce", None))
@@ -154,7 +154,7 @@ def test_numbers_are_those_of_the_records() -> None:
 def test_the_all_reduce_latency_is_a_median_wherever_it_comes_from() -> None:
     """One slow call among many moves neither a record's number nor a summary's, and the title says median."""
     took = [2 * 10**6] * 8 + [900 * 10**6]
-    history = History(2)
+    history = HistoryByStep(2)
     calls = tuple(wire.Collective("all_reduce", 0, each, 8, 1) for each in took)
     history.take(0, step(1, collectives=calls))
     history.take_summary(wire.Summary(1, 1, 1, 1, 1, 1, 10**7, 0, 0, 0, 0, None, 0, p50_ns=int(np.median(took))))
@@ -167,7 +167,7 @@ def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
 
     Samples stand for them until then.
     """
-    history = History(1)
+    history = HistoryByStep(1)
     for number in range(501, 601):
         history.take(0, step(number, loss=float(number)))
     history.take_samples(0, [step(number, loss=float(number)) for number in range(1, 501, 50)])
@@ -191,7 +191,7 @@ def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
 
 def test_names_of_the_script_are_cleaned_and_bounded() -> None:
     """Values by hostile and by too many names stay bounded and are counted; extremes break nothing."""
-    history = History(2)
+    history = HistoryByStep(2)
     hostile = step(1, metrics={"a\x1b[31m[/b]\n": 1e300, "": -math.inf, "ok": math.nan})
     came = wire.read_telemetry(wire.encode(wire.Steps(0, (hostile,))))
     assert isinstance(came, wire.Steps)
@@ -215,10 +215,10 @@ def test_a_restart_goes_on_where_the_ranks_had_come() -> None:
         for rank in (0, 1):
             for number in range(1, last + 1 - rank):
                 past.take_earlier(wire.Steps(rank, (step(number, loss=float(generation)),), generation))
-    assert past.history.span(0) == (1, 50)
-    assert past.history.span(1) == (1, 49)
-    assert list(past.history.read(1, "loss", 30, 32).mean) == [1, 1]
-    live = History(1)
+    assert past.by_step.span(0) == (1, 50)
+    assert past.by_step.span(1) == (1, 49)
+    assert list(past.by_step.read(1, "loss", 30, 32).mean) == [1, 1]
+    live = HistoryByStep(1)
     live.take(0, step(1))
     live.count_on(7)
     live.take(0, step(1))
