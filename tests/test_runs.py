@@ -77,9 +77,9 @@ def test_a_late_joiner_gets_the_history_since_the_start(live):
     link = Link(live, "test", looks_back=True)
     try:
         until(lambda: polled(link).settled, "the history")
-        past = link.frame(time.time()).past
-        assert past is not None
-        found = past.by_step.read(1, "loss")
+        history = link.frame(time.time()).history
+        assert history is not None
+        found = history.by_step.read(1, "loss")
     finally:
         link.close()
     printed = {}
@@ -245,8 +245,8 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     (restart,) = picture.restarts
     assert restart.generation == 1
     assert 5 <= restart.step <= 7
-    assert picture.past is not None
-    losses = picture.past.by_step.read(0, "loss")
+    assert picture.history is not None
+    losses = picture.history.by_step.read(0, "loss")
     assert losses.count.sum() == losses.steps[-1] > restart.step
     assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in picture.events]
     assert ddptop("pause", "flaky").returncode == 0

@@ -250,7 +250,7 @@ def hour(minutes: int) -> None:
     """Print the memory of a store after an hour of 1,024 ranks, time sped up."""
     from ddptop.agent import wire
     from ddptop.agent.run.rundir import Run
-    from ddptop.tui.model.history.past import Past
+    from ddptop.tui.model.history.history import History
     from ddptop.tui.model.store import Store
 
     world = 1024
@@ -258,7 +258,7 @@ def hour(minutes: int) -> None:
     run = Run("hour", "id", "load", (), world, "gloo", "cpu", int(began * 1e9), False)
     process = psutil.Process()
     start = process.memory_info().rss
-    store = Store(run, {}, past=Past(world), brief=True)
+    store = Store(run, {}, history=History(world), brief=True)
     store.watch(frozenset(range(40)))
     spent = -time.process_time()
     for second in range(60 * minutes):

@@ -19,7 +19,7 @@ from ddptop.agent.wire import Collective, Step
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, Verdict
-from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.history.history import History
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""
@@ -113,7 +113,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),
         ranks=ranks,
         events=events[:1] if starting else events,
-        past=Past(world) if starting else _usual_past(world),
+        history=History(world) if starting else _usual_history(world),
         logged=frozenset() if starting else frozenset({"accuracy", "lr"}),
     )
     if state == "failed":
@@ -128,9 +128,9 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
 
 
 @cache
-def _usual_past(world: int) -> Past:
+def _usual_history(world: int) -> History:
     # Of many ranks no test looks far back, and each of them would take its second to make up.
-    return past_of(world, seconds=300 if world <= 16 else max(10, 4800 // world))
+    return history_of(world, seconds=300 if world <= 16 else max(10, 4800 // world))
 
 
 def verdict_frame() -> Frame:
@@ -139,12 +139,12 @@ def verdict_frame() -> Frame:
     return frame(verdict=Verdict("slow", text, rank=2, phase="data", cost_ms=31.0, share=0.38))
 
 
-def past_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> Past:
+def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> History:
     """Return what a run of `world` ranks left behind up to `NOW`: steps alike but for noise, one rank slow in data.
 
     At one moment all ranks hiccup; for the last third the slow rank is slow.
     """
-    past = Past(world)
+    history = History(world)
     rng = random.Random(7)
     # A record for each quarter of a second is as good as all of them.
     for number in range(1, seconds * 4):
@@ -154,13 +154,13 @@ def past_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float
         for rank in range(world):
             own = step_ms * 0.8 * rng.uniform(0.97, 1.03) + hiccup + (behind if rank == slow else 0.0)
             wall = step_ms * 0.8 + behind + hiccup + 0.1 * step_ms
-            past.take(
+            history.take(
                 rank, recorded(number, int(end * 1e9), own, wall, 2.4 * math.exp(-number / 900) + rng.random() / 9)
             )
             if not number % 4:
                 memory = (812 + 3 * rank + number // 40) * 2**20
-                past.by_time.take_memory(rank, int(end * 1e9), memory)
-    return past
+                history.by_time.take_memory(rank, int(end * 1e9), memory)
+    return history
 
 
 def recorded(number: int, end_at_ns: int, own_ms: float, wall_ms: float, loss: float | None = None) -> Step:

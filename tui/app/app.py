@@ -260,11 +260,11 @@ class DdptopApp(FleetApp):
         self.exit(return_code=128 + number)
 
     def _take_in(self) -> None:
-        """Take in what has come; once the past is whole with it, show that without waiting for the clock."""
-        past = None if self.frame is None else self.frame.past
-        waits = past is not None and not past.by_step.complete
+        """Take in new messages; once they complete the history, show it without waiting for the clock."""
+        history = None if self.frame is None else self.frame.history
+        waits = history is not None and not history.by_step.complete
         self.source.poll()
-        if waits and past is not None and past.by_step.complete:
+        if waits and history is not None and history.by_step.complete:
             self.repaint()
 
     def picture(self) -> Frame:
@@ -314,7 +314,7 @@ class DdptopApp(FleetApp):
     def _keep(self) -> None:
         frame = self.source.frame(self._clock())
         # Ranks that nobody looks at would be drawn up later, as they are then.
-        upto = None if frame.past is None else frame.past.by_step.last
+        upto = None if frame.history is None else frame.history.by_step.last
         self._kept = None if self._kept is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
         self.repaint()
 

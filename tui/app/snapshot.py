@@ -66,7 +66,7 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
 
 
 def _whole(link: Link) -> Frame:
-    """Return the run as it is once all live ranks have been heard and its past has been read."""
+    """Return the run as it is once all live ranks have been heard and its history has been read."""
     look.heard([link])
     give_up = time.monotonic() + PATIENCE_S
     while not link.settled and time.monotonic() < give_up:

@@ -38,7 +38,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
         source = Home(shown)
     else:
         source = shown(directory)
-        # The ranks tell of their past while the dashboard, which takes half a second, is imported.
+        # The ranks send their history while the dashboard, which takes half a second, is imported.
         source.poll()
 
     from ddptop.tui.app.app import run_dashboard

@@ -37,13 +37,13 @@ from ddptop.tui.model.store import Liveness, Store
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
-    from ddptop.tui.model.history.past import Past
+    from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
 DRAIN_S = 0.008
 """How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
 CATCH_UP_S = 0.03
-"""The same while the past is taken in: the picture is not whole before."""
+"""The same while the history is taken in: the frame is not complete before."""
 EARLIER_S = 0.012
 """The same for what only plots look back at."""
 RECENT_RECORDS = 8192
@@ -57,7 +57,7 @@ FILL_SLICE_S = 0.012
 FIRST_FILL_S = 0.06
 """The same for those of the first picture, for as long as it is not whole."""
 WHOLE_RECORDS = 8192
-"""Records of all ranks together that are asked for of the past."""
+"""Earlier records that are asked for, of all ranks together."""
 LEAST_RECORDS = 128
 """Asked for of each rank, however many there are: what a panel shows."""
 SAMPLES = 16_384
@@ -92,7 +92,7 @@ class Link:
         """Open a run.
 
         An `onlooker` changes nothing about it, not even the record of an end that nobody saw; one that
-        `looks_back` keeps more of the past than a picture of now takes. The `clock` bounds each `poll`.
+        `looks_back` holds more of the history than a frame of now needs. The `clock` bounds each `poll`.
         """
         self._clock = clock
         self._thresholds = thresholds
@@ -111,8 +111,8 @@ class Link:
         """True once another run has the name: the last picture of this one stays."""
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
-        past = _past(self._run.world) if self._looks_back else None
-        self.store = Store(self._run, logs, self._thresholds, past, brief=self._brief)
+        history = _history(self._run.world) if self._looks_back else None
+        self.store = Store(self._run, logs, self._thresholds, history, brief=self._brief)
         self._ending = Ending(directory, self._who)
         _allow_files(self._run.world)
         self._context = zmq.Context()
@@ -132,7 +132,7 @@ class Link:
         self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
         """By rank: the socket that asks, the command's id, when to give up."""
         self._asked: set[int] = set()
-        """Ranks whose past was asked for."""
+        """Ranks whose history was asked for."""
         self._filled = self._brief
         """True once all that was asked for at first has come; a large group tells of now before that."""
         self._generation = 0
@@ -148,10 +148,10 @@ class Link:
         # beside it, so that an onlooker leaves it alone.
         if not self._onlooker and is_plain(directory.database):
             self._replay = self._recorded()
-            if past is not None:
+            if history is not None:
                 self._earlier = recording.read_steps(directory.database)
-                past.by_step.complete = False
-                past.by_step.only_earlier = self._run.state in ENDED_STATES
+                history.by_step.complete = False
+                history.by_step.only_earlier = self._run.state in ENDED_STATES
         # What is recorded by then reaches up to what the ranks themselves still tell.
         self._earlier_due = self._clock() + 2 * recorder.BATCH_S
 
@@ -170,7 +170,7 @@ class Link:
 
     @property
     def settled(self) -> bool:
-        """True once everything recorded of the past has been taken in."""
+        """True once all that was recorded earlier has been taken in."""
         return self._replay is None and self._earlier is None and not self._fills
 
     @property
@@ -202,7 +202,7 @@ class Link:
         if self._replay is None or not self._generation:
             self._drain(self._sub.socket, deadline)
             self._drain(self._near.socket, deadline)
-        # After a restart the past comes first; what is missed of the present meanwhile, a fill brings.
+        # After a restart the history comes first; a fill brings the records that are missed meanwhile.
         if self._replay is not None:
             deadline += CATCH_UP_S
         self._take_replay(deadline)
@@ -262,8 +262,8 @@ class Link:
             yield from recording.read_newest_steps(database, RECENT_RECORDS)
         elif self._generation:
             # What was before a restart is known to the record alone.
-            yield from filter(self._is_of_the_past, recording.read_ranks(database))
-            yield from filter(self._is_of_the_past, recording.read_steps(database))
+            yield from filter(self._is_earlier, recording.read_ranks(database))
+            yield from filter(self._is_earlier, recording.read_steps(database))
             yield from self._last_words()
             yield from recording.read_events(database)
         else:
@@ -272,31 +272,31 @@ class Link:
 
     def _last_words(self) -> Iterator[wire.Telemetry]:
         database = self.directory.database
-        yield from (hello for hello in recording.read_ranks(database) if not self._is_of_the_past(hello))
+        yield from (hello for hello in recording.read_ranks(database) if not self._is_earlier(hello))
         yield from (message for message in recording.read_end(database) if isinstance(message, wire.Beat))
 
     def _tell_whole(self, *, whole: bool) -> None:
-        """Let it be seen that the past is still on its way."""
-        if self.store.past is not None:
-            self.store.past.by_step.complete = whole and self._earlier is None
+        """Tell the history whether it is complete."""
+        if self.store.history is not None:
+            self.store.history.by_step.complete = whole and self._earlier is None
 
     def _take_earlier(self, deadline: float) -> None:
         """Take in the steps of before, once what is needed at once is there."""
-        past = self.store.past
-        if past is None or self._earlier is None or self._replay is not None or self._fills:
+        history = self.store.history
+        if history is None or self._earlier is None or self._replay is not None or self._fills:
             return
         if self._run.state not in ENDED_STATES and self._clock() < self._earlier_due:
             return
         # After a restart they are there already.
-        for message in self._earlier if not self._generation or past.by_step.only_earlier else ():
+        for message in self._earlier if not self._generation or history.by_step.only_earlier else ():
             if isinstance(message, wire.Steps):
-                past.take_earlier(message)
+                history.take_earlier(message)
             if self._clock() > deadline:
                 return
         self._earlier = None
-        past.by_step.complete_earlier()
+        history.by_step.complete_earlier()
 
-    def _is_of_the_past(self, message: wire.Telemetry) -> bool:
+    def _is_earlier(self, message: wire.Telemetry) -> bool:
         return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
 
     def _look(self) -> None:
@@ -551,11 +551,11 @@ def _allow_files(world: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
 
 
-def _past(world: int) -> Past:
+def _history(world: int) -> History:
     # Its tables are of no use to `status` and the plain lines.
-    from ddptop.tui.model.history.past import Past
+    from ddptop.tui.model.history.history import History
 
-    return Past(world)
+    return History(world)
 
 
 def _liveness(directory: RunDir, found: survey.Survey, at: float) -> Liveness:

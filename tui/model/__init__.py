@@ -6,6 +6,6 @@ rank        what is known of one rank; `group` adds the ranks up
 collectives waiting and transfer
 mesh        where ranks stand on a device mesh
 metrics     the numbers that can be drawn
-history     the past, by step and by time
+history     the numbers of a run, by step and by time
 judge       who holds the group back
 """

@@ -15,7 +15,7 @@ from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
 
 if TYPE_CHECKING:
-    from ddptop.tui.model.history.past import Past
+    from ddptop.tui.model.history.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +210,9 @@ class Frame:
     kept_s: float | None = None
     """How long the user has kept this picture while the run goes on; None for one of this moment."""
     upto: int | None = None
-    """The last step of `past` that belongs to a kept picture."""
-    past: Past | None = None
-    """What is kept of the past, to be read only: the one part of a frame that grows under it."""
+    """The last step of `history` that belongs to a view that is held."""
+    history: History | None = None
+    """The history of the run, to be read only: it alone grows while a frame is shown."""
     logged: frozenset[str] = frozenset()
     """Names of what the scripts gave to `ddptop.agent.log`."""
     outstanding: int = 0

@@ -84,21 +84,21 @@ class RankModel:
         self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
         self._superseded = False
         """Another process takes its place: its records tell nothing of that one."""
-        self._past_steps = 0
+        self._earlier_steps = 0
         """Steps of the generations before, which the curve counts on from."""
 
-    def successor(self, past_steps: int) -> RankModel:
+    def successor(self, earlier_steps: int) -> RankModel:
         """Return the model of the process that has taken this one's place, which counts on from there."""
         model = RankModel(self.rank, self._listener, self._thresholds)
         model.member, model.alive, model.listened_at = self.member, self.alive, self.listened_at
-        model._past_steps = past_steps
+        model._earlier_steps = earlier_steps
         model.brief = self.brief
         return model
 
     @property
     def last_step(self) -> int:
         """The last step on the curve."""
-        return self._past_steps + self._last_told
+        return self._earlier_steps + self._last_told
 
     def take(self, steps: Iterable[Step]) -> None:
         """Take in records as they come; what follows a gap waits until it is filled."""

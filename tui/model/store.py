@@ -28,7 +28,7 @@ from ddptop.tui.model.rank import DEFAULT, RankModel
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
-    from ddptop.tui.model.history.past import Past
+    from ddptop.tui.model.history.history import History
 
 EVENTS = 500
 ALL_IN_SIGHT = 8
@@ -68,7 +68,7 @@ class Store:
         run: Run,
         logs: Mapping[int, str] | None = None,
         thresholds: Thresholds = DEFAULT,
-        past: Past | None = None,
+        history: History | None = None,
         *,
         brief: bool = False,
     ) -> None:
@@ -78,7 +78,7 @@ class Store:
         self._brief = brief
         self._logs = logs or {}
         """Where each rank's output goes, where it goes to a file."""
-        self.past = past
+        self.history = history
         """Where somebody looks back."""
         self._judge = Judge(run.world)
         self._alignment = Alignment(run.world)
@@ -129,8 +129,8 @@ class Store:
                     return
                 model.beat, model.heard_at, model.met = message, now, True
                 self._judge.beat(message)
-                if self.past is not None:
-                    self.past.beat(message)
+                if self.history is not None:
+                    self.history.beat(message)
             case wire.Steps(rank, steps, generation):
                 self._follow(generation, now)
                 model = self._ranks.get(rank)
@@ -188,8 +188,8 @@ class Store:
         elif beat.generation != self._newest:
             return
         model.beat, model.heard_at = beat, max(at, model.heard_at or at)
-        if self.past is not None:
-            self.past.beat(beat)
+        if self.history is not None:
+            self.history.beat(beat)
 
     def _greet(self, hello: wire.Hello, now: float, *, heard: bool) -> None:
         model = self._ranks.get(hello.rank)
@@ -216,8 +216,8 @@ class Store:
             # A new process in the old one's place: its numbers begin anew.
             self._ranks[hello.rank] = model = model.successor(0)
             self._begin_anew()
-            if self.past is not None:
-                self.past.by_step.forget(hello.rank)
+            if self.history is not None:
+                self.history.by_step.forget(hello.rank)
         model.hello = hello
         if heard:
             model.heard_at = now
@@ -239,8 +239,8 @@ class Store:
         # Every rank's curve goes on from the same step, however far each had come.
         last = max(model.last_step for model in self._ranks.values())
         self._ranks = {rank: model.successor(last) for rank, model in self._ranks.items()}
-        if self.past is not None:
-            self.past.by_step.count_on(last)
+        if self.history is not None:
+            self.history.by_step.count_on(last)
         self._generation = generation
         self._restarts += (Restart(generation, now, last),)
         self._rank_states = {}
@@ -253,8 +253,8 @@ class Store:
         self._judge.restart()
         self._alignment = Alignment(self._run.world)
         self._round.clear()
-        if self.past is not None:
-            self.past.restart()
+        if self.history is not None:
+            self.history.restart()
 
     def _new_rank(self, rank: int) -> RankModel:
         model = RankModel(rank, self._record, self._thresholds)
@@ -262,15 +262,15 @@ class Store:
         return model
 
     def _record(self, rank: int, steps: Sequence[wire.Step], sampled: bool) -> None:
-        past = self.past
-        if past is not None and sampled and not self._brief:
-            past.take_samples(rank, steps)
-        elif past is not None:
+        history = self.history
+        if history is not None and sampled and not self._brief:
+            history.take_samples(rank, steps)
+        elif history is not None:
             for step in steps:
                 if self._brief:
-                    past.steps.take(rank, step)
+                    history.steps.take(rank, step)
                 else:
-                    past.take(rank, step)
+                    history.take(rank, step)
         if not sampled and not self._brief:
             for step in steps:
                 self._judge.take(rank, step)
@@ -278,8 +278,8 @@ class Store:
 
     def _take_round(self, summary: wire.Summary) -> None:
         """Take in a summary; when there is one of every rank, let them count as one step of the group."""
-        if self.past is not None:
-            self.past.take_summary(summary)
+        if self.history is not None:
+            self.history.take_summary(summary)
         self._round[summary.rank] = summary
         if len(self._round) == len(self._ranks):
             number = min(each.step for each in self._round.values())
@@ -535,7 +535,7 @@ class Store:
             ranks=ranks,
             events=tuple(self._events),
             verdict=self._verdict,
-            past=self.past,
+            history=self.history,
             logged=frozenset().union(*(model.metrics for model in self._ranks.values())),
             refused=self.refused + totals.refused + (self._group.refused if self._group is not None else 0),
             outstanding=sum(

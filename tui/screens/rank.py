@@ -1,4 +1,4 @@
-"""One rank's own screen: all that is known about it, its past, its loss and its log."""
+"""One rank's own screen: its facts, its history, its loss and its log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RankScreen(PlottedScreen):
         with Horizontal(id="rank"):
             yield Page(id="facts")
             with Vertical(id="beside"):
-                with Horizontal(id="past"):
+                with Horizontal(id="history"):
                     yield Page(id="histories", can_focus=False)
                     yield PlotPlace()
                 yield LogView()
@@ -84,8 +84,8 @@ class RankScreen(PlottedScreen):
             space = beside.scrollable_content_region.size
             height = 2 if space.height > 2 * len(METRICS) else 1
             beside.show_rows(history_rows(frame, rank.rank, space.width, beside.ink, height=height))
-        elif past := history_rows(frame, rank.rank, width, page.ink):
-            rows += [[Segment("history", page.ink["bold brand"])], *past]
+        elif history := history_rows(frame, rank.rank, width, page.ink):
+            rows += [[Segment("history", page.ink["bold brand"])], *history]
         page.show_rows(rows)
         self.query_one(LogView).show(rank, still=frame.kept_s is not None)
 

@@ -146,7 +146,7 @@ class PlottedScreen(LiveScreen):
     def action_metric(self) -> None:
         """Choose what is plotted."""
         if self._plot is not None and self.look is not None:
-            names = [] if self.frame.past is None else self.frame.past.by_step.names
+            names = [] if self.frame.history is None else self.frame.history.by_step.names
             self.app.push_screen(MetricPicker(offered(names), self.look.metric), self._plot.choose)
 
     @on(PlotPlace.Left)

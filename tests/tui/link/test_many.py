@@ -18,7 +18,7 @@ from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.link.live import DETAILED, MOST_WATCHED, REST_S, Link
 from ddptop.tui.model.frame import RankFrame
-from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.history.history import History
 from ddptop.tui.model.rank import RankModel
 from ddptop.tui.model.store import Store
 
@@ -115,9 +115,9 @@ def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_watched_rank_has_its_records_from_the_first_one():
-    """Watching asks for the past; letting go keeps the picture going on summaries."""
-    past = Past(RUN.world)
-    store = Store(RUN, past=past, brief=True)
+    """Watching asks for the history; letting go keeps the picture going on summaries."""
+    history = History(RUN.world)
+    store = Store(RUN, history=history, brief=True)
     now = follow(store, 3)
     assert store.gaps() == {}
     store.watch(frozenset({9}))
@@ -125,7 +125,7 @@ def test_a_watched_rank_has_its_records_from_the_first_one():
     assert store.gaps() == {9: 1}
     store.fill(9, [step(9, number) for number in (1, 11, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)], last=True)
     rank = store.frame(now).ranks[9]
-    assert [step.step for step in past.steps.by_rank(9)] == [1, 11, *range(21, 32)]
+    assert [step.step for step in history.steps.by_rank(9)] == [1, 11, *range(21, 32)]
     assert rank.missed == 0, "what was left out on purpose is not missed"
     store.watch(frozenset())
     assert store.gaps() == {}

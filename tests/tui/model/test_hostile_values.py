@@ -33,7 +33,7 @@ from ddptop.tui.cli.verbs import options
 from ddptop.tui.control import actor
 from ddptop.tui.drawing import units
 from ddptop.tui.model.frame import STATES, Frame
-from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.history.history import History
 from ddptop.tui.model.store import Store
 from ddptop.tui.screens.run import VIEWS
 
@@ -87,7 +87,7 @@ def shown_in(value: Any) -> list[str]:
     found = list(texts_in(value)) if not is_dataclass(value) else []
     if is_dataclass(value):
         for field in fields(value):
-            if field.name not in ("past", "log"):
+            if field.name not in ("history", "log"):
                 found += shown_in(getattr(value, field.name))
     elif isinstance(value, Sequence) and not isinstance(value, str):
         found += [text for each in value if is_dataclass(each) for text in shown_in(each)]
@@ -97,7 +97,7 @@ def shown_in(value: Any) -> list[str]:
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
     """Return the frame of a run in which ranks, supervisor and records say what they like."""
-    store = Store(cleaned(draw(runs)), past=Past(WORLD))
+    store = Store(cleaned(draw(runs)), history=History(WORLD))
     store.know_members({rank: cleaned(draw(members)) for rank in range(draw(st.integers(0, WORLD)))})
     told(store, draw(messages))
     return store.frame(NOW + 2)

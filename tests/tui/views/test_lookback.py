@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import textual.constants
 from support.dashboards import SIZES, picture, seen, settled
-from support.frames import NOW, StillSource, frame, past_of, rank_frame, recorded, verdict_frame
+from support.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
 from textual.app import App
 
 from ddptop.agent.wire import Collective, Step
@@ -37,13 +37,13 @@ def _colors(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def few() -> Frame:
     """Four ranks, of which the third is slow."""
-    return replace(verdict_frame(), past=past_of(4))
+    return replace(verdict_frame(), history=history_of(4))
 
 
 @pytest.fixture(scope="module")
 def many() -> Frame:
     """More ranks than any screen has half lines."""
-    return frame(world=200, past=past_of(200, seconds=40, slow=137))
+    return frame(world=200, history=history_of(200, seconds=40, slow=137))
 
 
 def run_screen(app: App[None]) -> RunScreen:
@@ -127,11 +127,11 @@ async def test_the_cursor_reads_values(few: Frame) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot, "3", "down", "down", *["left"] * 10)
         heatmap = heatmap_of(app)
-        past = few.past
-        assert past is not None
+        history = few.history
+        assert history is not None
         assert heatmap.chosen == 2
         at = heatmap._at
-        inside = [each for each in past.steps.by_rank(2) if each.end_at_ns // 10**9 == at]
+        inside = [each for each in history.steps.by_rank(2) if each.end_at_ns // 10**9 == at]
         own = sum(each.wall_ns - (each.wait_ns or 0) for each in inside) / len(inside) / 1e6
         reading = next(line for line in seen(app).splitlines() if "▸ rank 2" in line)
         assert f"{own:.1f} ms" in reading
@@ -159,8 +159,8 @@ async def test_keys_of_the_heatmap(few: Frame) -> None:
         assert "now" not in next(line for line in seen(app).splitlines() if "▲" in line)
         for _ in range(20):
             await pilot.press("left_square_bracket")
-        assert few.past is not None
-        assert edge - heatmap._edge <= few.past.by_time.columns
+        assert few.history is not None
+        assert edge - heatmap._edge <= few.history.by_time.columns
         await pilot.press("right_square_bracket", "end")
         assert heatmap._edge == edge
         await pilot.press(*["left"] * 30)
@@ -223,8 +223,8 @@ async def test_keys_of_the_timeline(few: Frame) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, "4")
         view = timeline_of(app)
-        assert few.past is not None
-        numbers = few.past.steps.numbers({0, 1, 2, 3})
+        assert few.history is not None
+        numbers = few.history.steps.numbers({0, 1, 2, 3})
         assert view.number == numbers[-1]
         for key, expected in (
             ("left", -2), ("left", -3), ("right", -2), ("left_square_bracket", -12), ("right_square_bracket", -2),
@@ -244,8 +244,8 @@ async def test_keys_of_the_timeline(few: Frame) -> None:
 
 async def test_the_newest_step_is_followed_and_an_older_one_stays() -> None:
     """New steps come into sight by themselves, unless one has gone back."""
-    past = past_of(2, seconds=10)
-    source = StillSource(frame(world=2, past=past))
+    history = history_of(2, seconds=10)
+    source = StillSource(frame(world=2, history=history))
     async with DdptopApp(source, clock=lambda: NOW).run_test(size=(80, 24)) as pilot:
         await settled(pilot, "4")
         view = timeline_of(pilot.app)
@@ -254,7 +254,7 @@ async def test_the_newest_step_is_followed_and_an_older_one_stays() -> None:
 
         def goes_on(number: int) -> None:
             for rank in range(2):
-                past.take(rank, recorded(number, int(NOW * 1e9), 60, 80))
+                history.take(rank, recorded(number, int(NOW * 1e9), 60, 80))
             view._due = 0.0
             view.show(source.picture)
 
@@ -277,9 +277,9 @@ async def test_only_what_is_drawn_needs_its_steps(many: Frame) -> None:
 
 
 async def test_no_past_is_an_empty_view_that_says_so() -> None:
-    """Before the first step, and where no past is kept, nothing breaks."""
-    for past in (None, past_of(2, seconds=0)):
-        app = picture(frame("starting", world=2, past=past))
+    """Before the first step, and where no history is held, nothing breaks."""
+    for history in (None, history_of(2, seconds=0)):
+        app = picture(frame("starting", world=2, history=history))
         async with app.run_test(size=(80, 24)) as pilot:
             for key in ("3", "m", "left", "n", "minus", "4", "left", "n", "end", "down"):
                 await settled(pilot, key)
@@ -305,16 +305,16 @@ def text_of(row) -> str:
 
 
 def test_histories_show_what_is_kept() -> None:
-    """Every number has its last value and its course; a run whose past is not kept has no such part."""
-    picture = replace(frame(), past=past_of(4, seconds=100))
+    """Every number has its last value and its course; a run whose history is not held has no such part."""
+    picture = replace(frame(), history=history_of(4, seconds=100))
     for height in (1, 2):
         rows = [text_of(row) for row in history_rows(picture, 2, 80, INK, height=height)]
         assert len(rows) == height * len(METRICS) + 1
         assert all(len(row) <= 80 for row in rows)
         data = next(row for row in rows if row.startswith("  data"))
         assert "ms" in data
-    assert history_rows(frame(past=None), 2, 80, INK) == []
-    unseen = replace(frame(), past=past_of(4, seconds=0))
+    assert history_rows(frame(history=None), 2, 80, INK) == []
+    unseen = replace(frame(), history=history_of(4, seconds=0))
     assert "–" in text_of(history_rows(unseen, 0, 80, INK)[0])
 
 
@@ -348,7 +348,7 @@ def test_the_facts_tell_of_device_agent_and_process() -> None:
         1, device_ms={"data": 0.5, "forward": 20.5, "backward": 40.5, "optimizer": 3.5, "other": 0.1}, timed_every=4,
         faults=3, fault="ValueError: in a hook", dropped=7, torch_version="2.15.0", python_version="3.11.2",
     )  # fmt: skip
-    picture = replace(frame(), past=past_of(4, seconds=10))
+    picture = replace(frame(), history=history_of(4, seconds=10))
     for width in (40, 76, 120):
         rows = fact_rows(rank, picture, width, INK)
         assert max(map(width_of, rows)) <= max(width, 66)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.dashboards import INK, KEYS, SIZES, dashboard, picture, rests, seen, text_of, until
-from support.frames import EVIL, NOW, StillSource, frame, past_of, rank_frame, recorded
+from support.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
 from textual.app import App
 from textual.content import Content
 from textual.pilot import Pilot
@@ -20,7 +20,7 @@ from ddptop.agent.wire.incoming import clean_name
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.model.frame import ENDED, STATES, EventLine, Frame
-from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.history.history import History
 from ddptop.tui.model.metrics import CUSTOM
 from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
 from ddptop.tui.screens.log import LogScreen
@@ -122,12 +122,12 @@ async def test_the_crosshair_reads_what_is_there() -> None:
 
 async def test_a_metric_is_found_by_typing() -> None:
     """The picker offers everything recorded and everything the script gives; typing filters, enter takes."""
-    past = past_of(4)
+    history = history_of(4)
     for number in range(1200, 1300):
         for rank in range(4):
             step = recorded(number, int(NOW * 1e9) + number, 60, 80, 1.0)
-            past.take(rank, replace_metrics(step, {"val/accuracy [bold]": number / 1300, clean_name(EVIL): 1.0}))
-    source = StillSource(frame(past=past))
+            history.take(rank, replace_metrics(step, {"val/accuracy [bold]": number / 1300, clean_name(EVIL): 1.0}))
+    source = StillSource(frame(history=history))
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
         place = await plotted(pilot)
         await pilot.press("m")
@@ -185,9 +185,9 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
     """Numbers, plot and log stay as they were; it says so and for how long; keys work on it; v lets it go on."""
     log = tmp_path / "rank-0.log"
     log.write_text("before\n")
-    past = past_of(4)
+    history = history_of(4)
     ranks = tuple(replace(rank, log=str(log), step=1199) for rank in frame().ranks)
-    source = StillSource(frame(past=past, ranks=ranks))
+    source = StillSource(frame(history=history, ranks=ranks))
     now = NOW
     app = DdptopApp(source, clock=lambda: now)
     async with app.run_test(size=(140, 40)) as pilot:
@@ -196,7 +196,7 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
         await until(pilot, lambda: "VIEW FROZEN 00:00" in seen(app), "it says so")
         assert "v: goes on" in seen(app)
         for number in range(1200, 1400):
-            past.take(0, recorded(number, int(NOW * 1e9) + number, 60, 80, 9.0))
+            history.take(0, recorded(number, int(NOW * 1e9) + number, 60, 80, 9.0))
         with log.open("a") as file:
             file.write("appended\n")
         source.picture = replace(
@@ -296,17 +296,17 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"past": Past(4)}, "curves begin with the second step"),
-        ({"past": Past(4), "state": "failed"}, "no step was completed: g shows what was printed"),
+        ({"history": History(4)}, "curves begin with the second step"),
+        ({"history": History(4), "state": "failed"}, "no step was completed: g shows what was printed"),
         ({}, "no loss seen: it is read where backward() is called"),
     ],
 )
 async def test_an_empty_plot_says_what_to_do(change: dict[str, object], said: str) -> None:
     """Where there is no curve it says why, and which key helps."""
-    past = Past(4)
+    history = History(4)
     for number in range(1, 60):
-        past.take(0, recorded(number, number * 10**8, 60, 80))
-    shown = frame(**{"state": "running", "past": past, **change})  # type: ignore[arg-type]
+        history.take(0, recorded(number, number * 10**8, 60, 80))
+    shown = frame(**{"state": "running", "history": history, **change})  # type: ignore[arg-type]
     async with dashboard(StillSource(shown)).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: said in seen(pilot.app), said)
         if "m shows" in seen(pilot.app):

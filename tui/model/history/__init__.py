@@ -1,6 +1,6 @@
-"""What is kept of a run's past.
+"""The history of a run, in bounded memory.
 
-past        what the views look back on
+history     all that the views look back on
 by_step     every rank's numbers over the steps
 by_time     every rank's numbers over time
 series      one number in bounded memory

@@ -201,11 +201,11 @@ class HistoryByStep:
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
         name, column = _column(metric)
-        live, past = self._parts.get((name, _LIVE)), self._before_live(rank, name)
+        live, before_live = self._parts.get((name, _LIVE)), self._before_live(rank, name)
         parts = []
-        if past is not None:
+        if before_live is not None:
             began = math.inf if live is None else live.first.get(rank, math.inf)
-            series = past.course.read(rank, column, first, min(last, began - 1))
+            series = before_live.course.read(rank, column, first, min(last, began - 1))
             # A bucket may reach into what is live, and is known better there.
             parts.append(series.part(series.steps < began))
         if live is not None:

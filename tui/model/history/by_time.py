@@ -1,7 +1,7 @@
 """Every rank's numbers over time, in buckets: what the heatmap and the histories draw.
 
 Pure: a bounded ring for each rank at a few bucket widths, which changes under whoever draws from
-it; written through `past` alone.  Step records and ready-made means fill it alike.  A bucket holds
+it; written through `History` only.  Step records and ready-made means fill it alike.  A bucket holds
 the mean of the steps that ended in it; a step longer than a bucket fills those it lasted for.
 Imports NumPy, so it is loaded only where something is to be drawn from it.
 """

@@ -104,7 +104,7 @@ class Heatmap(RankView):
         at = frame.at if frame.ended_at is None else frame.ended_at
         newest = int(at // WIDTHS_S[self.level])
         # Until the first step of a bucket is there it is no news.
-        return newest if frame.past is None or frame.past.by_time.knows(self.level, newest) else newest - 1
+        return newest if frame.history is None or frame.history.by_time.knows(self.level, newest) else newest - 1
 
     @property
     def _edge(self) -> int:
@@ -131,13 +131,13 @@ class Heatmap(RankView):
     def show(self, frame: Frame) -> None:
         """Take a new picture and repaint the cells that look different in it."""
         self.frame = frame
-        if not self.size or frame.past is None:
+        if not self.size or frame.history is None:
             self.refresh()
             return
         from ddptop.tui.views.heatmap.cells import HeatPicture
 
         self._picture = HeatPicture(
-            frame.past.by_time, self.metric, self.level, self._edge, self._width, self._lines,
+            frame.history.by_time, self.metric, self.level, self._edge, self._width, self._lines,
             halves=self._shaded, shades=SHADES if self._shaded else len(SHADE_SIGNS), previous=self._picture,
         )  # fmt: skip
         sight = self._sight()
@@ -179,7 +179,7 @@ class Heatmap(RankView):
 
     def render_line(self, y: int) -> Strip:
         """Return one line."""
-        if self.frame.past is None or self._picture is None:
+        if self.frame.history is None or self._picture is None:
             row = [Segment(units.shorten(" no step yet", self.size.width), self.ink["label"])] if y == 0 else []
             return self.grounded(Strip(row), 0, self.size.width)
         drawn = self._drawn.get(y)
@@ -261,8 +261,8 @@ class Heatmap(RankView):
         self._again()
 
     def _turn_to(self, edge: int) -> None:
-        if self.frame.past is not None:
-            edge = max(edge, self._newest - self.frame.past.by_time.columns + self._width)
+        if self.frame.history is not None:
+            edge = max(edge, self._newest - self.frame.history.by_time.columns + self._width)
         self._last = None if edge >= self._newest else edge
 
     def action_now(self) -> None:

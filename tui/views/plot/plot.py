@@ -99,7 +99,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         self._given = frame, ranks, chosen
         if not self._ready or not self.size:
             return
-        by_step = None if frame.past is None else frame.past.by_step
+        by_step = None if frame.history is None else frame.history.by_step
         look = self.look.metric, self.look.lens, self.crosshair
         whole = by_step is not None and by_step.complete
         key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None, whole
@@ -142,7 +142,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
 
     def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None, *, anew: bool) -> None:
         width = max(2, self.size.width - self.margin_left - 2)
-        by_step = None if frame.past is None else frame.past.by_step
+        by_step = None if frame.history is None else frame.history.by_step
         self._run = None if by_step is None else span_of(by_step, ranks, frame.upto)
         self.sketch = None
         if by_step is not None and self._run is not None:
@@ -289,14 +289,14 @@ def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
         notes.append(f"{look.lens.smoothing}ly smoothed")
     if len(drawn.broken):
         notes.append("× not finite")
-    if frame.past is not None and not frame.past.by_step.complete:
+    if frame.history is not None and not frame.history.by_step.complete:
         notes.append("reading the past")
     return notes
 
 
 def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mapping[str, str]) -> str:
     """Say why there is no curve, and what to do."""
-    by_step = None if frame.past is None else frame.past.by_step
+    by_step = None if frame.history is None else frame.history.by_step
     if by_step is not None and not by_step.complete:
         return "reading the past of the run"
     if run is None or run[0] == run[1]:

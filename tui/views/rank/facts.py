@@ -130,8 +130,8 @@ def _communication(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Itera
     sampled = f", one step of {rank.timed_every} timed" if rank.timed_every > 1 else ""
     seen = f"{units.DASH} (collectives are not hooked in this process)"
     yield _fact("seen by", f"{rank.mechanism}{sampled}" if rank.mechanism else seen, width, ink)
-    if frame.past is not None:
-        yield from latency_rows(frame.past.steps.by_rank(rank.rank), width, ink)
+    if frame.history is not None:
+        yield from latency_rows(frame.history.steps.by_rank(rank.rank), width, ink)
 
 
 def _resources(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""A rank's past in small: the course of every number, and how long its all-reduces took, bucket by bucket. Pure."""
+"""A rank's history in small: the course of every number, and how long its all-reduces took, bucket by bucket. Pure."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LEAST_SPAN: Final = 0.4
 
 def history_rows(frame: Frame, rank: int, width: int, ink: Ink, *, height: int = 1) -> list[Row]:
     """Return the course of each number of a rank, `height` lines each; none where nothing is kept."""
-    if frame.past is None or width < LABEL + 8:
+    if frame.history is None or width < LABEL + 8:
         return []
-    by_time = frame.past.by_time
+    by_time = frame.history.by_time
     at = frame.at if frame.ended_at is None else frame.ended_at
     columns = min(width - LABEL - 1, by_time.columns)
     # A few minutes where they do not fit as seconds.

@@ -94,9 +94,9 @@ class TimelineView(RankView):
     def show(self, frame: Frame) -> None:
         """Take a new picture; go on to its newest step if it is time to."""
         self.frame = frame
-        if frame.past is None:
+        if frame.history is None:
             return
-        numbers = frame.past.steps.numbers(self.in_sight)
+        numbers = frame.history.steps.numbers(self.in_sight)
         if not numbers:
             return
         now = time.monotonic()
@@ -107,12 +107,12 @@ class TimelineView(RankView):
         self._lay(numbers)
 
     def _lay(self, numbers: list[int]) -> None:
-        past, number = self.frame.past, self.number
-        if past is None or number is None:
+        history, number = self.frame.history, self.number
+        if history is None or number is None:
             return
         back = sum(1 for each in numbers if each > number)
         place = lines.Place(0 if self.follows else back, len(numbers), self.follows)
-        records = past.steps.of(number)
+        records = history.steps.of(number)
         if self._line is None or self._line.number != number or len(self._line.lanes) != len(records):
             hosts = {found.host for rank in records if (found := self.frame.rank(rank)) is not None and found.host}
             self._line = timeline(number, records, self.frame.world, one_clock=len(hosts) <= 1)
@@ -123,7 +123,7 @@ class TimelineView(RankView):
 
     def action_step(self, by: int) -> None:
         """Show another of the steps that are kept."""
-        numbers = [] if self.frame.past is None else self.frame.past.steps.numbers(self.in_sight)
+        numbers = [] if self.frame.history is None else self.frame.history.steps.numbers(self.in_sight)
         if not numbers:
             return
         at = next((index for index, each in enumerate(numbers) if each >= (self.number or 0)), len(numbers) - 1)

@@ -10,7 +10,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.tui.model.history.by_step import MOST_NAMES, HistoryByStep, capacity_for
-from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.history.history import History
 from ddptop.tui.model.history.series import Course
 from ddptop.tui.model.metrics import CUSTOM, RECORDED, metric_named
 
@@ -163,7 +163,7 @@ def test_the_all_reduce_latency_is_a_median_wherever_it_comes_from() -> None:
 
 
 def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
-    """Records of the past, read after the live ones and overlapping them, make one series, each step once.
+    """Earlier records, read after the live ones and overlapping them, make one series, each step once.
 
     Samples stand for them until then.
     """
@@ -210,14 +210,14 @@ def test_names_of_the_script_are_cleaned_and_bounded() -> None:
 
 def test_a_restart_goes_on_where_the_ranks_had_come() -> None:
     """Steps of a new generation follow the old one's, live and from a recording; the newest are never lost."""
-    past = Past(2)
+    history = History(2)
     for generation, last in ((0, 30), (1, 20)):
         for rank in (0, 1):
             for number in range(1, last + 1 - rank):
-                past.take_earlier(wire.Steps(rank, (step(number, loss=float(generation)),), generation))
-    assert past.by_step.span(0) == (1, 50)
-    assert past.by_step.span(1) == (1, 49)
-    assert list(past.by_step.read(1, "loss", 30, 32).mean) == [1, 1]
+                history.take_earlier(wire.Steps(rank, (step(number, loss=float(generation)),), generation))
+    assert history.by_step.span(0) == (1, 50)
+    assert history.by_step.span(1) == (1, 49)
+    assert list(history.by_step.read(1, "loss", 30, 32).mean) == [1, 1]
     live = HistoryByStep(1)
     live.take(0, step(1))
     live.count_on(7)

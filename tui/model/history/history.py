@@ -1,8 +1,8 @@
-"""What is kept of a run's past for the views that look back: numbers over time, and whole steps.
+"""The history of a run for the views that look back: numbers by step and by time, and whole steps.
 
-The store writes what comes live; `Link` adds what it reads of before, and says whether that is
-whole. A frame carries it along without a copy: it grows while a frame is shown, and what draws
-from it says up to which moment or which step it wants to see.
+The store writes live records; `Link` adds those it reads from the recording, and says whether they are
+complete. A frame refers to the history and does not copy it: it grows while the frame is shown, and a view
+that draws from it says up to which moment or step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddptop.tui.model.history.by_step import HistoryByStep
 from ddptop.tui.model.history.by_time import HistoryByTime
 
 RECORDS: Final = 65_536
-"""Step records kept of all ranks together; the store keeps most of them anyway."""
+"""Step records held of all ranks together; the store holds most of them anyway."""
 MOST_STEPS: Final = 240
 LEAST_STEPS: Final = 16
 
@@ -55,8 +55,8 @@ class KeptSteps:
         return [ranks[rank] for _, ranks in sorted(self._steps.items()) if rank in ranks]
 
 
-class Past:
-    """The past of one run."""
+class History:
+    """All numbers of one run over its steps and over time, and the whole records of its newest steps."""
 
     def __init__(self, world: int) -> None:
         self.by_time = HistoryByTime(world)

@@ -1,4 +1,4 @@
-"""What is kept of the past: buckets of time in bounded rings, and whole steps."""
+"""The history of a run: buckets of time in bounded rings, and whole steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from ddptop.agent.wire import Beat, Step
 from ddptop.tui.model.history.by_time import MEMORY_BYTES, HistoryByTime, columns_for
-from ddptop.tui.model.history.past import LEAST_STEPS, RECORDS, KeptSteps, Past
+from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, History, KeptSteps
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 
 SECOND = 1_000_000_000
@@ -162,10 +162,10 @@ def test_the_newest_steps_are_kept_whole() -> None:
 
 def test_a_restart_forgets_the_steps_and_keeps_the_time() -> None:
     """Step numbers begin again, seconds do not."""
-    past = Past(1)
-    past.take(0, step(7, 1.5))
-    past.beat(Beat(0, BASE * SECOND, "running", "data", 7, None, 7, memory_bytes=2**30))
-    past.restart()
-    assert past.steps.numbers({0}) == []
-    assert past.by_time.window("step", 0, BASE + 1, 1)[0, 0] == pytest.approx(80.0)
-    assert past.by_time.window("memory", 0, BASE, 1)[0, 0] == 2**30
+    history = History(1)
+    history.take(0, step(7, 1.5))
+    history.beat(Beat(0, BASE * SECOND, "running", "data", 7, None, 7, memory_bytes=2**30))
+    history.restart()
+    assert history.steps.numbers({0}) == []
+    assert history.by_time.window("step", 0, BASE + 1, 1)[0, 0] == pytest.approx(80.0)
+    assert history.by_time.window("memory", 0, BASE, 1)[0, 0] == 2**30

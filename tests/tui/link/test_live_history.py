@@ -14,7 +14,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.history.past import Past
+from ddptop.tui.model.history.history import History
 from ddptop.tui.model.store import Store
 
 TICK_S = 0.0001
@@ -80,7 +80,7 @@ def attach(directory: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> Attache
 
     counting(Store, "recall")
     counting(Store, "apply")
-    counting(Past, "take_earlier")
+    counting(History, "take_earlier")
     link = Link(directory, "test", looks_back=True, clock=Ticking())
     most = until_full = 0
     for _ in range(10_000):
@@ -102,14 +102,14 @@ def test_an_ended_run_is_there_at_once_and_whole_soon_after(monkeypatch: pytest.
     try:
         assert 0 < until_full < RECENT_RECORDS + 100 < 8 * 6000
         assert most_a_poll <= (DRAIN_S + CATCH_UP_S + EARLIER_S) / TICK_S + 2
-        past = link.store.past
-        assert past is not None
-        assert past.by_step.complete
+        history = link.store.history
+        assert history is not None
+        assert history.by_step.complete
         for rank in range(8):
-            read = past.by_step.read(rank, "loss")
+            read = history.by_step.read(rank, "loss")
             assert read.count.sum() == pytest.approx(6000, abs=16)
             assert np.all((read.low <= read.steps) & (read.high >= read.low))
-            assert past.by_step.span(rank) == (1, 6000)
+            assert history.by_step.span(rank) == (1, 6000)
         assert link.frame(time.time()).ranks[7].loss == 6000
     finally:
         link.close()
