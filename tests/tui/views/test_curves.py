@@ -14,7 +14,7 @@ from ddptop.tui.model.history.by_step import HistoryByStep
 from ddptop.tui.model.history.series import Series
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.contents import Look, sketch, span_of
-from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Lens
+from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Window
 
 
 def series(values: list[float], first: int = 1) -> Series:
@@ -106,32 +106,32 @@ def test_ticks_are_few_apart_and_short(seed: int) -> None:
         assert all(low <= power <= high for power in powers)
 
 
-def test_a_lens_zooms_scrolls_and_follows() -> None:
+def test_a_window_zooms_scrolls_and_follows() -> None:
     """Zoomed in, it goes along with the run; scrolled back, it stands; at the end it follows again."""
-    lens = Lens().zoomed(0.5, 1, 1000)
-    assert lens.window(1, 1000) == (501, 1000)
-    assert lens.window(1, 1100) == (601, 1100)
-    back = lens.scrolled(-0.5, 1, 1000)
-    assert back.window(1, 1000) == back.window(1, 1100) == (251, 750)
-    assert back.scrolled(-5, 1, 1000).window(1, 1000) == (1, 500)
-    assert back.scrolled(0.5, 1, 1000) == lens
-    assert lens.zoomed(2, 1, 1000) == Lens()
-    assert Lens().scrolled(-1, 1, 1000) == Lens()
-    assert back.zoomed(0.5, 1, 1000).window(1, 1000) == (376, 625)
-    assert back.zoomed(0.5, 1, 1000, at=251).window(1, 1000)[0] == pytest.approx(251, abs=1)
+    window = Window().zoomed(0.5, 1, 1000)
+    assert window.steps(1, 1000) == (501, 1000)
+    assert window.steps(1, 1100) == (601, 1100)
+    back = window.scrolled(-0.5, 1, 1000)
+    assert back.steps(1, 1000) == back.steps(1, 1100) == (251, 750)
+    assert back.scrolled(-5, 1, 1000).steps(1, 1000) == (1, 500)
+    assert back.scrolled(0.5, 1, 1000) == window
+    assert window.zoomed(2, 1, 1000) == Window()
+    assert Window().scrolled(-1, 1, 1000) == Window()
+    assert back.zoomed(0.5, 1, 1000).steps(1, 1000) == (376, 625)
+    assert back.zoomed(0.5, 1, 1000, at=251).steps(1, 1000)[0] == pytest.approx(251, abs=1)
 
 
-def test_a_lens_never_leaves_the_run() -> None:
+def test_a_window_never_leaves_the_run() -> None:
     """Whatever keys in whatever runs: a window is inside the run, not empty, and as narrow as allowed at the least."""
     rng = random.Random(9)
     for _ in range(200):
-        lens, first, last = Lens(), 1, rng.choice([1, 2, 20, 1000, 10**7])
+        window, first, last = Window(), 1, rng.choice([1, 2, 20, 1000, 10**7])
         for _ in range(30):
             at = rng.choice([None, rng.uniform(first, last)])
-            lens = rng.choice([lens.zoomed(rng.choice([0.5, 2]), first, last, at), lens.scrolled(0.5, first, last),
-                               lens.scrolled(-0.5, first, last), lens])  # fmt: skip
+            zoomed = window.zoomed(rng.choice([0.5, 2]), first, last, at)
+            window = rng.choice([zoomed, *(window.scrolled(by, first, last) for by in (0.5, -0.5)), window])
             last += rng.choice([0, 0, 3])
-            low, high = lens.window(first, last)
+            low, high = window.steps(first, last)
             assert first <= low <= high <= last
             assert high - low + 1 >= min(FEWEST, last - first + 1)
 
@@ -170,7 +170,7 @@ def test_a_sketch_of_nothing_is_none() -> None:
     assert span_of(HistoryByStep(2), range(2), None) is None
     assert sketch(history, range(2), 0, (40, 40), Look(), 30) is None
     assert sketch(history, range(2), 0, (1, 40), Look("learning_rate"), 30) is None
-    drawn = sketch(history, range(2), 0, (1, 40), Look("data", Lens(log=True)), 30)
+    drawn = sketch(history, range(2), 0, (1, 40), Look("data", Window(log=True)), 30)
     assert drawn is not None
     assert drawn.hidden
     seen = sketch(history, range(2), 0, (1, 20), Look(), 30)

@@ -111,8 +111,8 @@ async def test_the_crosshair_reads_what_is_there() -> None:
         await pilot.press("home")
         await until(pilot, lambda: f"step {int(drawn.steps[0]):,} " in title(place), "the first column")
         await pilot.press("plus")
-        await until(pilot, lambda: plot_of(place).look.lens.span == 600, "zoomed")
-        assert plot_of(place).look.lens.window(1, 1199)[0] <= drawn.steps[0]
+        await until(pilot, lambda: plot_of(place).look.window.span == 600, "zoomed")
+        assert plot_of(place).look.window.steps(1, 1199)[0] <= drawn.steps[0]
         assert view.chosen == 0
         await pilot.press("escape")
         await until(pilot, lambda: "[0]" in title(place), "put away")

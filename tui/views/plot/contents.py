@@ -18,7 +18,7 @@ from ddptop.tui.model.history.by_step import HistoryByStep
 from ddptop.tui.model.history.series import Floats
 from ddptop.tui.model.metrics import Metric, metric_named
 from ddptop.tui.views.plot import curves
-from ddptop.tui.views.plot.window import Lens
+from ddptop.tui.views.plot.window import Window
 
 _SCALES: Final = {
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB")),
@@ -35,7 +35,7 @@ class Look:
 
     metric: str = "loss"
     """A name of `HistoryByStep.read`."""
-    lens: Lens = field(default_factory=Lens)
+    window: Window = field(default_factory=Window)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Sketch:
 
     metric: Metric
     unit: str
-    window: tuple[int, int]
+    shown: tuple[int, int]
     """The first and the last step shown."""
     steps: Floats
     """The last step of each column."""
@@ -110,7 +110,7 @@ def sketch(
     Returns:
         None where there is nothing to draw: no two columns, or the metric is not known.
     """
-    first, last = look.lens.window(*run)
+    first, last = look.window.steps(*run)
     stride = curves.stride_of(first, last, width)
     drawn = curves.columns(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
     if drawn.mean.shape[1] < 2 or np.isnan(drawn.mean).all():
@@ -118,20 +118,20 @@ def sketch(
     metric = metric_named(look.metric)
     divisor, unit = _scale(metric, drawn.high)
     drawn = drawn._replace(mean=drawn.mean / divisor, low=drawn.low / divisor, high=drawn.high / divisor)
-    lines = _lines(drawn, ranks, chosen, look.lens.smoothing)
-    together = [_logged(line.values) if look.lens.log else line.values for line in lines]
+    lines = _lines(drawn, ranks, chosen, look.window.smoothing)
+    together = [_logged(line.values) if look.window.log else line.values for line in lines]
     values = np.concatenate([line.values for line in lines])
     return Sketch(
         metric=metric,
         unit=unit,
-        window=(first, last),
+        shown=(first, last),
         steps=drawn.steps,
         at=np.fmax.reduce(drawn.at, axis=0),
         lines=lines,
         broken=drawn.steps[np.isinf(drawn.high).any(axis=0)],
         limits=curves.limits(together),
-        log=look.lens.log,
-        hidden=look.lens.log and bool(np.any(values[~np.isnan(values)] <= 0)),
+        log=look.window.log,
+        hidden=look.window.log and bool(np.any(values[~np.isnan(values)] <= 0)),
     )
 
 

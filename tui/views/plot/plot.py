@@ -28,7 +28,7 @@ from ddptop.tui.model.metrics import CUSTOM, metric_named
 from ddptop.tui.views.plot.contents import Line, Look, Sketch, sketch, span_of
 from ddptop.tui.views.plot.curves import LABEL
 from ddptop.tui.views.plot.ticks import Powers, Steps, Values
-from ddptop.tui.views.plot.window import Lens
+from ddptop.tui.views.plot.window import Window
 
 _PERIOD_S: Final = 1.0
 """A curve need not move faster."""
@@ -100,7 +100,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         if not self._ready or not self.size:
             return
         by_step = None if frame.history is None else frame.history.by_step
-        look = self.look.metric, self.look.lens, self.crosshair
+        look = self.look.metric, self.look.window, self.crosshair
         whole = by_step is not None and by_step.complete
         key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None, whole
         picture = key, None if by_step is None else by_step.records, frame.state
@@ -222,20 +222,20 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     def zoom(self, factor: float) -> None:
         """Show so many times as many steps."""
         if self._run is not None:
-            self._see(self.look.lens.zoomed(factor, *self._run, self.crosshair))
+            self._show_window(self.look.window.zoomed(factor, *self._run, self.crosshair))
 
     def scroll_steps(self, by: float) -> None:
         """Move by so many times what is shown."""
         if self._run is not None:
-            self._see(self.look.lens.scrolled(by, *self._run))
+            self._show_window(self.look.window.scrolled(by, *self._run))
 
     def change_scale(self) -> None:
         """Change between a logarithmic and a linear scale."""
-        self._see(replace(self.look.lens, log=not self.look.lens.log))
+        self._show_window(replace(self.look.window, log=not self.look.window.log))
 
     def smooth(self) -> None:
         """Smooth more; after the strongest, not at all."""
-        self._see(self.look.lens.smoother())
+        self._show_window(self.look.window.smoother())
 
     def choose(self, metric: str | None) -> None:
         """Show another metric; None leaves it."""
@@ -243,8 +243,8 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             self.look.metric = metric
             self._again()
 
-    def _see(self, lens: Lens) -> None:
-        self.look.lens = lens
+    def _show_window(self, window: Window) -> None:
+        self.look.window = window
         self._again()
 
     def read_at(self, index: int) -> bool:
@@ -279,14 +279,14 @@ def _value(value: float) -> str:
 def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
     """Return what is not as usual."""
     notes = []
-    if look.lens.span is not None:
-        following = "last " if look.lens.end is None else ""
-        first, last = map(units.count, drawn.window)
-        notes.append(f"{following}{units.count(look.lens.span)} steps" if following else f"steps {first}–{last}")
+    if look.window.span is not None:
+        following = "last " if look.window.end is None else ""
+        first, last = map(units.count, drawn.shown)
+        notes.append(f"{following}{units.count(look.window.span)} steps" if following else f"steps {first}–{last}")
     if drawn.log:
         notes.append("log, without 0 and less" if drawn.hidden else "log")
-    if look.lens.smoothing != "off":
-        notes.append(f"{look.lens.smoothing}ly smoothed")
+    if look.window.smoothing != "off":
+        notes.append(f"{look.window.smoothing}ly smoothed")
     if len(drawn.broken):
         notes.append("× not finite")
     if frame.history is not None and not frame.history.by_step.complete:

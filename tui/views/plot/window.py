@@ -1,6 +1,6 @@
-"""What part of a run's steps a plot shows, and how: the whole run, or so many steps up to the last or an earlier one.
+"""The part of a run's steps that a plot shows: the whole run, or a number of steps up to the last or an earlier one.
 
-Pure and immutable; each key of the plot makes another lens of the one before.
+Pure and immutable; each key of the plot makes another window of the one before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SMOOTHINGS: Final = ("off", "light", "strong")
 
 
 @dataclass(frozen=True)
-class Lens:
+class Window:
     """A part of the run. `first` and `last` in the methods are the run's own."""
 
     span: int | None = None
@@ -25,7 +25,7 @@ class Lens:
     smoothing: str = "off"
     """One of `SMOOTHINGS`."""
 
-    def window(self, first: int, last: int) -> tuple[int, int]:
+    def steps(self, first: int, last: int) -> tuple[int, int]:
         """Return the first and the last step shown."""
         if self.span is None:
             return first, last
@@ -33,12 +33,12 @@ class Lens:
         end = last if self.end is None else max(first + span - 1, min(self.end, last))
         return end - span + 1, end
 
-    def zoomed(self, factor: float, first: int, last: int, at: float | None = None) -> Lens:
+    def zoomed(self, factor: float, first: int, last: int, at: float | None = None) -> Window:
         """Show so many times as many steps, with step `at` staying where it is on the screen.
 
         Without `at` the last step does while the run is followed, and the middle otherwise.
         """
-        low, high = self.window(first, last)
+        low, high = self.steps(first, last)
         before = high - low + 1
         span = max(FEWEST, round(before * factor))
         if span > last - first:
@@ -49,17 +49,17 @@ class Lens:
         share = (high - fixed) / before
         return replace(self, span=span)._ending(round(fixed + share * span), last)
 
-    def scrolled(self, by: float, first: int, last: int) -> Lens:
+    def scrolled(self, by: float, first: int, last: int) -> Window:
         """Move by a share of what is shown, back where it is negative; at the end of the run, follow it."""
         if self.span is None:
             return self
-        low, high = self.window(first, last)
+        low, high = self.steps(first, last)
         span = high - low + 1
         return self._ending(max(first + span - 1, round(high + by * span)), last)
 
-    def _ending(self, end: int, last: int) -> Lens:
+    def _ending(self, end: int, last: int) -> Window:
         return replace(self, end=None if end >= last else end)
 
-    def smoother(self) -> Lens:
+    def smoother(self) -> Window:
         """Smooth more; after the strongest, not at all."""
         return replace(self, smoothing=SMOOTHINGS[(SMOOTHINGS.index(self.smoothing) + 1) % len(SMOOTHINGS)])
