@@ -13,7 +13,7 @@ from ddptop.agent import wire
 from ddptop.tui.model.history.by_step import HistoryByStep
 from ddptop.tui.model.history.series import Series
 from ddptop.tui.views.plot import curves
-from ddptop.tui.views.plot.contents import Look, sketch, span_of
+from ddptop.tui.views.plot.contents import Look, contents_of, span_of
 from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Window
 
 
@@ -146,12 +146,12 @@ def filled(world: int, steps: int) -> HistoryByStep:
     return history
 
 
-def test_a_sketch_shows_one_some_or_many_ranks() -> None:
+def test_the_contents_are_one_some_or_many_ranks() -> None:
     """One rank within its extremes, a line for each of a few, a band for many; what is not finite is marked."""
     history = filled(9, 60)
     run = span_of(history, range(9), None)
     assert run == (1, 60)
-    one, few, many = (sketch(history, ranks, 2, run, Look(), 30) for ranks in ([2], range(4), range(9)))
+    one, few, many = (contents_of(history, ranks, 2, run, Look(), 30) for ranks in ([2], range(4), range(9)))
     assert one is not None
     assert few is not None
     assert many is not None
@@ -164,16 +164,16 @@ def test_a_sketch_shows_one_some_or_many_ranks() -> None:
     assert few.at[-1] == 6.0
 
 
-def test_a_sketch_of_nothing_is_none() -> None:
-    """No steps, a single one, and a number that nobody knows give no sketch; a scale without room says so."""
+def test_there_are_no_contents_without_a_curve() -> None:
+    """No steps, a single one, and a number that nobody knows give no contents; a scale without room says so."""
     history = filled(2, 40)
     assert span_of(HistoryByStep(2), range(2), None) is None
-    assert sketch(history, range(2), 0, (40, 40), Look(), 30) is None
-    assert sketch(history, range(2), 0, (1, 40), Look("learning_rate"), 30) is None
-    drawn = sketch(history, range(2), 0, (1, 40), Look("data", Window(log=True)), 30)
+    assert contents_of(history, range(2), 0, (40, 40), Look(), 30) is None
+    assert contents_of(history, range(2), 0, (1, 40), Look("learning_rate"), 30) is None
+    drawn = contents_of(history, range(2), 0, (1, 40), Look("data", Window(log=True)), 30)
     assert drawn is not None
     assert drawn.hidden
-    seen = sketch(history, range(2), 0, (1, 20), Look(), 30)
+    seen = contents_of(history, range(2), 0, (1, 20), Look(), 30)
     assert seen is not None
     assert seen.steps[-1] == 20
 
@@ -185,7 +185,7 @@ def test_what_moves_by_less_than_a_dot_looks_the_same() -> None:
         history = filled(2, steps)
         if last:
             history.take(0, wire.Step(steps, steps + 1, 10**18, 1, 1, 0, 0, 0, 0, 0, last))
-        drawn = sketch(history, range(2), 0, (1, steps + bool(last)), Look(), 40)
+        drawn = contents_of(history, range(2), 0, (1, steps + bool(last)), Look(), 40)
         assert drawn is not None
         return drawn.dots(80, 60)
 
@@ -210,7 +210,7 @@ def test_a_band_of_a_thousand_ranks_takes_no_work_for_each() -> None:
 
         sys.setprofile(count)
         try:
-            drawn = sketch(history, range(world), 0, (1, 39), Look(), 100)
+            drawn = contents_of(history, range(world), 0, (1, 39), Look(), 100)
         finally:
             sys.setprofile(None)
         assert drawn is not None

@@ -27,7 +27,7 @@ from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.views.plot.contents import Sketch
+from ddptop.tui.views.plot.contents import PlotContents
 from ddptop.tui.views.plot.placeholder import PlotPlace
 from ddptop.tui.views.plot.plot import Plot
 from ddptop.tui.views.ranks import RankView
@@ -40,7 +40,7 @@ async def plotted(pilot: Pilot[None]) -> PlotPlace:
     """Wait until the plot of the screen is drawn."""
     app = pilot.app
     place = app.screen.query_one(PlotPlace)
-    await until(pilot, lambda: place.plot is not None and place.plot.sketch is not None, "a sketch")
+    await until(pilot, lambda: place.plot is not None and place.plot.contents is not None, "a curve")
     await until(pilot, lambda: not plot_of(place).has_class("-empty") and dots(app), "the curve")
     await pilot.pause()
     return place
@@ -52,9 +52,9 @@ def plot_of(place: PlotPlace) -> Plot:
     return place.plot
 
 
-def sketch_of(place: PlotPlace) -> Sketch:
+def contents_of(place: PlotPlace) -> PlotContents:
     """Return what is drawn."""
-    sketch = plot_of(place).sketch
+    sketch = plot_of(place).contents
     assert sketch is not None
     return sketch
 
@@ -102,7 +102,7 @@ async def test_the_crosshair_reads_what_is_there() -> None:
         view = pilot.app.screen.query_one(RankView)
         await pilot.press("i")
         await until(pilot, lambda: "step 1,199 07:59:59" in title(place), "the last column")
-        drawn = sketch_of(place)
+        drawn = contents_of(place)
         for line in drawn.lines:
             assert f" {line.name} {line.values[-1]:.4g}" in title(place)
         await pilot.press("left", "left", "shift+left")
@@ -207,7 +207,7 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
         await until(pilot, lambda: "VIEW FROZEN 01:15" in seen(app), "for how long")
         await pilot.press("plus", "i", "escape")
         await until(pilot, lambda: "last 600 steps" in title(place), "the plot is looked at")
-        assert sketch_of(place).steps[-1] == 1199
+        assert contents_of(place).steps[-1] == 1199
         for gone in ("1,400", "appended", "something new"):
             assert gone not in seen(app)
         await pilot.press("g")
@@ -264,7 +264,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with app.run_test(size=(120, 40)) as pilot:
         place = await plotted(pilot)
-        drawn = sketch_of(place)
+        drawn = contents_of(place)
         await rests(pilot)
         monkeypatch.setattr(Drawn, "grounded", counted)
         frames = 0
@@ -281,7 +281,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
         assert frames >= 8
         assert set(painted) <= {"Header"}
         assert len(painted) <= 2 * 2 * 3
-        assert sketch_of(place) is drawn
+        assert contents_of(place) is drawn
         painted.clear()
         source.frame = still  # type: ignore[method-assign]
         app.repaint()

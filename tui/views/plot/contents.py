@@ -40,7 +40,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Line:
-    """One line, in the unit of the sketch."""
+    """One line, in the unit of the plot."""
 
     name: str
     """The rank, or `min`, `median`, `max`."""
@@ -56,7 +56,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class Contents:
     """Lines over one row of columns."""
 
     metric: Metric
@@ -94,9 +94,9 @@ class Sketch:
         return min(int(np.searchsorted(self.steps, step)), len(self.steps) - 1)
 
 
-def sketch(
+def contents_of(
     history: HistoryByStep, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
-) -> Sketch | None:
+) -> Contents | None:
     """Return what to draw in so many columns at most.
 
     Args:
@@ -121,7 +121,7 @@ def sketch(
     lines = _lines(drawn, ranks, chosen, look.window.smoothing)
     together = [_logged(line.values) if look.window.log else line.values for line in lines]
     values = np.concatenate([line.values for line in lines])
-    return Sketch(
+    return Contents(
         metric=metric,
         unit=unit,
         shown=(first, last),

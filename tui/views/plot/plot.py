@@ -25,7 +25,7 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import Ink, ink
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import CUSTOM, metric_named
-from ddptop.tui.views.plot.contents import Line, Look, Sketch, sketch, span_of
+from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of
 from ddptop.tui.views.plot.curves import LABEL
 from ddptop.tui.views.plot.ticks import Powers, Steps, Values
 from ddptop.tui.views.plot.window import Window
@@ -46,7 +46,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
     def __init__(self, look: Look, **options: Any) -> None:
         super().__init__(allow_pan_and_zoom=False, **options)
         self.look = look
-        self.sketch: Sketch | None = None
+        self.contents: Contents | None = None
         """What is drawn now."""
         self.crosshair: float | None = None
         """The step that is read off, None without a crosshair."""
@@ -144,13 +144,13 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         width = max(2, self.size.width - self.margin_left - 2)
         by_step = None if frame.history is None else frame.history.by_step
         self._run = None if by_step is None else span_of(by_step, ranks, frame.upto)
-        self.sketch = None
+        self.contents = None
         if by_step is not None and self._run is not None:
-            self.sketch = sketch(by_step, ranks, chosen, self._run, self.look, width)
+            self.contents = contents_of(by_step, ranks, chosen, self._run, self.look, width)
         was_empty = self.has_class("-empty")
-        self.set_class(self.sketch is None, "-empty")
+        self.set_class(self.contents is None, "-empty")
         self.border_title = self._title(frame, ranks, chosen)
-        if self.sketch is None:
+        if self.contents is None:
             self.query_one("#nothing", Static).update(Content(_nothing(frame, self._run, self.look, keys_of(self))))
             return
         if was_empty:
@@ -158,39 +158,39 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             self.set_timer(_LAYOUT_S, self._fit)
         self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
         self._powers.room = self._y.room
-        seen = self.sketch.dots(2 * width, 4 * self.size.height), self._ticks(self.sketch)
+        seen = self.contents.dots(2 * width, 4 * self.size.height), self._ticks(self.contents)
         # In a long run most steps move nothing by a dot.
         if anew or was_empty or seen != self._seen:
-            self._lines(self.sketch)
+            self._lines(self.contents)
         self._seen = seen
 
-    def _ticks(self, sketch: Sketch) -> tuple[list[float], list[float]]:
-        values = self._powers if sketch.log else self._y
-        return self._x.get_ticks(sketch.steps[0], sketch.steps[-1]), values.get_ticks(*sketch.limits)
+    def _ticks(self, contents: Contents) -> tuple[list[float], list[float]]:
+        values = self._powers if contents.log else self._y
+        return self._x.get_ticks(contents.steps[0], contents.steps[-1]), values.get_ticks(*contents.limits)
 
-    def _lines(self, sketch: Sketch) -> None:
+    def _lines(self, contents: Contents) -> None:
         hues = ink(self.app.theme)
-        low, high = sketch.limits
+        low, high = contents.limits
         self.clear()
-        self.set_y_formatter(self._powers if sketch.log else self._y)
-        self.set_xlimits(float(sketch.steps[0]), float(sketch.steps[-1]))
+        self.set_y_formatter(self._powers if contents.log else self._y)
+        self.set_xlimits(float(contents.steps[0]), float(contents.steps[-1]))
         self.set_ylimits(low, high)
         if self.crosshair is not None:
-            at = sketch.steps[sketch.column(self.crosshair)]
+            at = contents.steps[contents.column(self.crosshair)]
             self.plot([at, at], [low, high], line_style=hues.hues["label"], hires_mode=HiResMode.BRAILLE)
-        for line in sketch.lines:
-            values = sketch.on_axis(line)
-            self.plot(sketch.steps, values, line_style=_style(line, hues), hires_mode=HiResMode.BRAILLE)
-        if len(sketch.broken):
-            top = np.full(len(sketch.broken), high)
-            self.scatter(sketch.broken, top, marker="×", marker_style=hues.hues["level-error"])
+        for line in contents.lines:
+            values = contents.on_axis(line)
+            self.plot(contents.steps, values, line_style=_style(line, hues), hires_mode=HiResMode.BRAILLE)
+        if len(contents.broken):
+            top = np.full(len(contents.broken), high)
+            self.scatter(contents.broken, top, marker="×", marker_style=hues.hues["level-error"])
 
     # In words
 
     def _title(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> Content:
         hues = ink(self.app.theme)
         metric = metric_named(self.look.metric)
-        drawn = self.sketch
+        drawn = self.contents
         if drawn is None:
             return Content(f"{metric.title} over steps")
         unit = f", {drawn.unit}" if drawn.unit else ""
@@ -205,7 +205,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         parts.append(Content(" · ".join(("", *_notes(drawn, self.look, frame)))))
         return Content("").join(parts)
 
-    def _reading(self, drawn: Sketch, hues: Ink) -> list[Content]:
+    def _reading(self, drawn: Contents, hues: Ink) -> list[Content]:
         """Return what the crosshair reads, the line on top first."""
         assert self.crosshair is not None
         index = drawn.column(self.crosshair)
@@ -249,16 +249,16 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
 
     def read_at(self, index: int) -> bool:
         """Read a column off; False where there is none."""
-        if self.sketch is not None:
-            self.crosshair = float(self.sketch.steps[index])
+        if self.contents is not None:
+            self.crosshair = float(self.contents.steps[index])
             self._again()
-        return self.sketch is not None
+        return self.contents is not None
 
     def read_on(self, by: int) -> None:
         """Read a column further on."""
-        if self.sketch is not None and self.crosshair is not None:
-            index = self.sketch.column(self.crosshair) + by
-            self.read_at(max(0, min(index, len(self.sketch.steps) - 1)))
+        if self.contents is not None and self.crosshair is not None:
+            index = self.contents.column(self.crosshair) + by
+            self.read_at(max(0, min(index, len(self.contents.steps) - 1)))
 
     def read_nothing(self) -> None:
         """Put the crosshair away."""
@@ -276,7 +276,7 @@ def _value(value: float) -> str:
     return f"{value:.4g}" if np.isfinite(value) else "not finite"
 
 
-def _notes(drawn: Sketch, look: Look, frame: Frame) -> list[str]:
+def _notes(drawn: Contents, look: Look, frame: Frame) -> list[str]:
     """Return what is not as usual."""
     notes = []
     if look.window.span is not None:
