@@ -3,7 +3,7 @@
 It publishes the run's state, watches the ranks die, records, and obeys `wire.Kill`.  The
 training does not depend on it: torchrun and the ranks write to files, are in a session of
 their own, and go on when this process ends, however it ends.  Another one then takes over
-(`succession`), and finds all but torchrun's exit status in the run directory; a lock keeps two from doing so.
+(`takeover`), and finds all but torchrun's exit status in the run directory; a lock keeps two from doing so.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class RunState(_Message, frozen=True, tag="run"):
     refused: Count = 0
     """Messages that the supervisor could not read."""
     ending: Line = ""
-    """While something is being ended: who is left, and when the next rung of the ladder comes."""
+    """While something is being ended: the processes that are left, and when the escalation goes on."""
 
 
 Telemetry = Hello | Beat | Steps | Summary | Event | RunState

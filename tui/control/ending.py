@@ -28,7 +28,7 @@ from ddptop.agent.run.rundir import Process, RunDir
 from ddptop.agent.wire.text import clean
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 
-_SUCCESSION_S: Final = 5.0
+_TAKEOVER_S: Final = 5.0
 """How long a command waits for a supervisor that is just taking over."""
 _ANSWER_S: Final = 2.0
 """How long a supervisor may take to read a command; later it refuses it, and everything is done here."""
@@ -161,7 +161,7 @@ class Ending:
         Raises:
             Refused: the run is over.
         """
-        give_up = time.monotonic() + _SUCCESSION_S
+        give_up = time.monotonic() + _TAKEOVER_S
         while time.monotonic() < give_up and not consent.cancelled:
             state = survey.look(self._directory)
             if state.ended:

@@ -224,7 +224,7 @@ class Frame:
     user: str = ""
     """Whose run it is, where it is somebody else's."""
     ending: str = ""
-    """While something is being ended: who is left, and when the next rung of the ladder comes."""
+    """While something is being ended: the processes that are left, and when the escalation goes on."""
     restarts: tuple[Restart, ...] = ()
     """Oldest first."""
     max_restarts: int = 0

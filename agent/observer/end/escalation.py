@@ -1,7 +1,7 @@
 """End what belongs to a run, rung by rung: TERM, a grace period, KILL, and a count of who survives.
 
 Who belongs to it is asked again and again: what a process forks while it is being ended is ended too.  What is
-still there some seconds after the KILL is named as a survivor.  Also single signals, for those who want no ladder.
+still there some seconds after the KILL is named as a survivor.  Also single signals, for those who want no escalation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory that creeps: told from one that has settled, from the heartbeats of one rank. Pure, bounded."""
+"""Growth of the memory of one rank, told from a use that has settled, by its heartbeats. Pure, bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CELL_S: Final = 5.0
 """The least of so many seconds is one value: what comes and goes within it does not count."""
 CELLS: Final = 60
 SETTLING_S: Final = 30.0
-"""After the first step caches fill and workers start: that is no creeping."""
+"""After the first step caches fill and workers start: that is no growth to tell."""
 PARTS: Final = 6
 STRETCHES: Final = (CELLS, 24)
 """Values that are looked at, five minutes' and two minutes': the longer one sees what grows more slowly."""

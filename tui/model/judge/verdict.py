@@ -62,7 +62,7 @@ class Judge:
     @property
     def verdict(self) -> Verdict | None:
         """The verdict of this moment; None where nothing holds the group back, or nothing is known."""
-        return self._of_steps or _creeping(self._growths)
+        return self._of_steps or _growing(self._growths)
 
     def take(self, rank: int, step: Step) -> None:
         """Take in a record; those of one rank come in order."""
@@ -176,7 +176,7 @@ def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block]) -> Ver
     )
 
 
-def _creeping(growths: Iterable[Growth | None]) -> Verdict | None:
+def _growing(growths: Iterable[Growth | None]) -> Verdict | None:
     by_rank = list(growths)
     known = {rank: growth for rank, growth in enumerate(by_rank) if growth is not None}
     if not known:

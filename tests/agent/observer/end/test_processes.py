@@ -193,7 +193,7 @@ def nobody() -> Callable[[str], str]:
 
     def go(code: str) -> str:
         prologue = (
-            "import os; from ddptop.agent.observer.end import escalation as ladder\n"
+            "import os; from ddptop.agent.observer.end import escalation\n"
             "from ddptop.agent.run.rundir import *\n"
             f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         )
@@ -227,8 +227,8 @@ def test_another_user_ends_nobody_and_is_told_why(python: Start, nobody: Callabl
         f"rank = Member(0, 0, 1, Process({process.pid}, {process.started}), 'h', 0, '', '', None)\n"
         "run = Run('r', 'id', 'x', (), 1, None, None, 1, True)\n"
         "directory = type('D', (), {'members': lambda self: {0: rank}})()\n"
-        "ladder._KILL_PATIENCE_S = 0.2\n"
-        "print(ladder.end(directory, run, 0.1, lambda line: None).text)"
+        "escalation._KILL_PATIENCE_S = 0.2\n"
+        "print(escalation.end(directory, run, 0.1, lambda line: None).text)"
     )
     expected = f"1 left; rank with pid {process.pid} (belongs to user 0, no permission to end it)"
     assert said == f"0 ranks and 0 helpers ended, {expected}"

@@ -327,7 +327,7 @@ def beats(judge: Judge, seconds: int, memory: Callable[[int], list[float]], sinc
             judge.beat(beat)
 
 
-def test_memory_that_creeps_is_told_and_memory_that_settles_is_not():
+def test_memory_that_grows_is_told_and_memory_that_settles_is_not():
     """Growth in all of the last minutes is told with its rate; a plateau, a start and a saw-tooth are not."""
     seed = random.Random(16)
     judge = Judge(2)
