@@ -239,16 +239,16 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     link = Link(directory, "test", looks_back=True)
     try:
         until(lambda: polled(link).settled and link.frame(time.time()).step, "the picture")
-        picture = link.frame(time.time())
+        shown_frame = link.frame(time.time())
     finally:
         link.close()
-    (restart,) = picture.restarts
+    (restart,) = shown_frame.restarts
     assert restart.generation == 1
     assert 5 <= restart.step <= 7
-    assert picture.history is not None
-    losses = picture.history.by_step.read(0, "loss")
+    assert shown_frame.history is not None
+    losses = shown_frame.history.by_step.read(0, "loss")
     assert losses.count.sum() == losses.steps[-1] > restart.step
-    assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in picture.events]
+    assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in shown_frame.events]
     assert ddptop("pause", "flaky").returncode == 0
     assert "2 ranks" in ddptop("kill", "flaky").stdout
     assert ddptop("restart", "flaky", "--resume").returncode == 1

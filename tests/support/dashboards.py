@@ -92,7 +92,7 @@ def victims(app: DdptopApp) -> str:
     return str(app.screen.query_one("#victims", Static).content)
 
 
-def picture(app_frame: Frame) -> DdptopApp:
+def still_app(app_frame: Frame) -> DdptopApp:
     """Return a dashboard that shows a still frame."""
     return DdptopApp(StillSource(app_frame), clock=lambda: NOW)
 

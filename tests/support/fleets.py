@@ -21,7 +21,7 @@ OPTIONS = (
     Option("--world", "with --start spawn", "ranks", None, None, False, "N", "", 1),
 )
 
-PICTURES = (
+FRAMES = (
     verdict_frame(),
     frame("paused", world=2, run="simplenet-01", program="simplenet", total_steps=None),
     frame("starting", world=64, run="a-run-with-a-name-of-forty-characters-xyz", program="train_something_long.py"),
@@ -33,8 +33,8 @@ PICTURES = (
 class StillFleet:
     """Runs that stand still; notes what it is asked."""
 
-    def __init__(self, pictures: tuple[Frame, ...] = PICTURES, gpus: int = 0) -> None:
-        self.pictures = {picture.run: picture for picture in pictures}
+    def __init__(self, frames: tuple[Frame, ...] = FRAMES, gpus: int = 0) -> None:
+        self.frames = {current.run: current for current in frames}
         self.sources: dict[str, StillSource] = {}
         self.launched: list[Request] = []
         self.refusal: str | None = None
@@ -44,13 +44,13 @@ class StillFleet:
 
     def listing(self, shown: RunLine | None) -> Listing:
         """Return all runs."""
-        return Listing([line_of(picture) for picture in self.pictures.values()], self.host)
+        return Listing([line_of(current) for current in self.frames.values()], self.host)
 
     def source(self, run: str) -> StillSource:
         """Return what notes the actions on a run."""
-        if run not in self.pictures:
+        if run not in self.frames:
             raise Refused(f"run {run!r}: no such run")
-        return self.sources.setdefault(run, StillSource(self.pictures[run]))
+        return self.sources.setdefault(run, StillSource(self.frames[run]))
 
     def options(self, program: str) -> tuple[Option, ...]:
         """Return some options."""
@@ -62,7 +62,7 @@ class StillFleet:
         if self.refusal is not None:
             raise Refused(self.refusal)
         name = request.name or "started-0001"
-        self.pictures[name] = frame("starting", world=request.world or 2, run=name, program=request.program)
+        self.frames[name] = frame("starting", world=request.world or 2, run=name, program=request.program)
         return name
 
     def close(self) -> None:
@@ -73,12 +73,12 @@ class FleetSource(StillSource):
     """Shows one run of a fleet, and others in its place."""
 
     def __init__(self, fleet: StillFleet, run: str) -> None:
-        super().__init__(fleet.pictures[run])
+        super().__init__(fleet.frames[run])
         self.fleet = fleet
 
     def open(self, run: str) -> None:
         """Show another."""
         self.asked.append(f"open {run}")
-        if run not in self.fleet.pictures:
+        if run not in self.fleet.frames:
             raise Refused(f"run {run!r}: no such run")
-        self.picture = replace(self.fleet.pictures[run])
+        self.current = replace(self.fleet.frames[run])

@@ -181,8 +181,8 @@ def recorded(number: int, end_at_ns: int, own_ms: float, wall_ms: float, loss: f
 class StillSource:
     """A source that always shows the frame it was given, and notes what it is asked."""
 
-    def __init__(self, picture: Frame) -> None:
-        self.picture = picture
+    def __init__(self, current: Frame) -> None:
+        self.current = current
         self.asked: list[str] = []
         self.refusal: str | None = None
         self.watched: frozenset[int] = frozenset()
@@ -193,7 +193,7 @@ class StillSource:
 
     def frame(self, now: float) -> Frame:
         """Return the frame."""
-        return self.picture
+        return self.current
 
     def open(self, run: str) -> None:
         """Note it."""
@@ -221,7 +221,7 @@ class StillSource:
 
     def checkpoint(self) -> str:
         """Save."""
-        return self._do("checkpoint", "step 1,284 saved in /data/c.pt (0.2 s)", self.picture.state)
+        return self._do("checkpoint", "step 1,284 saved in /data/c.pt (0.2 s)", self.current.state)
 
     def stop(self, *, checkpoint: bool) -> str:
         """End in order."""
@@ -237,7 +237,7 @@ class StillSource:
     def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send."""
         whom = aim.pid if isinstance(aim, Process) else aim
-        return self._do(f"signal {number} {whom}", f"signal {number} sent", self.picture.state)
+        return self._do(f"signal {number} {whom}", f"signal {number} sent", self.current.state)
 
     def victims(self, aim: Aim) -> str:
         """Describe."""
@@ -248,7 +248,7 @@ class StillSource:
     def processes(self) -> list[ProcessLine]:
         """Return torchrun, and each rank with two data workers."""
         lines = [ProcessLine(Process(4710, 1.0), "torchrun", None, "sleeping", 104.0, 1.2, 180 << 20, "torchrun")]
-        for rank in range(self.picture.world):
+        for rank in range(self.current.world):
             ours = (
                 ("rank", 4711 + rank, 96.4, 812 << 20),
                 *(("data worker", 4800 + 2 * rank + n, 9.0, 300 << 20) for n in (0, 1)),
@@ -275,7 +275,7 @@ class StillSource:
         self.asked.append(what)
         if self.refusal is not None:
             raise (Unholdable if self.unholdable else Refused)(self.refusal)
-        self.picture = replace(self.picture, state=state)
+        self.current = replace(self.current, state=state)
         return said
 
 
@@ -289,12 +289,12 @@ class MovingSource(StillSource):
 
     def frame(self, now: float) -> Frame:
         """Return the frame of this moment."""
-        picture = self.picture
-        if picture.state != "running":
-            return picture
+        current = self.current
+        if current.state != "running":
+            return current
         steps = 1284 + int((time.monotonic() - self._began) / 0.08)
-        ranks = tuple(self._move(rank, steps) for rank in picture.ranks)
-        return replace(picture, at=now, started_at=now - steps * 0.08, step=steps, ranks=ranks)
+        ranks = tuple(self._move(rank, steps) for rank in current.ranks)
+        return replace(current, at=now, started_at=now - steps * 0.08, step=steps, ranks=ranks)
 
     def _move(self, rank: RankFrame, steps: int) -> RankFrame:
         new = [2.4 * math.exp(-steps / 900) + 0.3 + self._rng.uniform(-0.08, 0.08) for _ in range(3)]

@@ -221,10 +221,10 @@ class DdptopApp(FleetApp):
     def get_default_screen(self) -> RunScreen | RunsScreen:
         """Begin with the run, with what is known of it by now; where none is chosen yet, with the list of all."""
         self.source.poll()
-        picture = self.picture()
-        if self.fleet is not None and not picture.run:
-            return RunsScreen(self.fleet, picture)
-        return RunScreen(picture, self.settings.look.view)
+        frame = self.newest_frame()
+        if self.fleet is not None and not frame.run:
+            return RunsScreen(self.fleet, frame)
+        return RunScreen(frame, self.settings.look.view)
 
     def refresh_css(self, animate: bool = True) -> None:
         """Apply a theme, but not the first one while there is no screen yet: the style sheet begins with it."""
@@ -267,21 +267,21 @@ class DdptopApp(FleetApp):
         if waits and history is not None and history.by_step.complete:
             self.repaint()
 
-    def picture(self) -> Frame:
+    def newest_frame(self) -> Frame:
         """Return the run shown, as it is now."""
         return self.source.frame(self._clock())
 
-    def _picture(self) -> Frame:
+    def _shown_frame(self) -> Frame:
         """Return the picture of this moment, or the one that the user keeps."""
         if self._kept is None:
-            return self.picture()
+            return self.newest_frame()
         return replace(self._kept, kept_s=float(int(self._clock() - self._kept.at)))
 
     def repaint(self) -> None:
         """Show the present picture at once."""
         # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
         if self.is_running and self.return_code is None:
-            self.frame = self._picture()
+            self.frame = self._shown_frame()
             self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
@@ -340,7 +340,7 @@ class DdptopApp(FleetApp):
 
     @on(StopAsked)
     def _ask_stop(self) -> None:
-        self.push_screen(about_stop(self.picture()), self._stop)
+        self.push_screen(about_stop(self.newest_frame()), self._stop)
 
     def _stop(self, answer: str | None) -> None:
         if answer in (STOP, SAVE_AND_STOP):
@@ -355,7 +355,7 @@ class DdptopApp(FleetApp):
         if self._acting is not None:
             self.notify(f"{self._acting[0]} is still under way", severity="warning", markup=False)
             return
-        self._acting = name, run or self.picture().run
+        self._acting = name, run or self.newest_frame().run
         self.let_go()
         self.run_worker(partial(self._work, work), thread=True)
 
@@ -372,9 +372,9 @@ class DdptopApp(FleetApp):
         assert self._acting is not None
         (name, run), self._acting = self._acting, None
         if message.done:
-            self.notify(message.text, title="" if run == self.picture().run else run, markup=False)
-        elif message.unholdable and run == self.picture().run:
-            question = about_freeze(self.picture(), message.text, self.key_names["run.resume"])
+            self.notify(message.text, title="" if run == self.newest_frame().run else run, markup=False)
+        elif message.unholdable and run == self.newest_frame().run:
+            question = about_freeze(self.newest_frame(), message.text, self.key_names["run.resume"])
             self.push_screen(question, self._freeze)
         else:
             self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
@@ -383,7 +383,7 @@ class DdptopApp(FleetApp):
     @on(KillAsked)
     def _ask_kill(self, message: KillAsked) -> None:
         self.let_go()
-        frame = self.picture()
+        frame = self.newest_frame()
         killing = self.killing_of(frame.run)
         self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self.grace_s, killing))
 
@@ -406,7 +406,7 @@ class DdptopApp(FleetApp):
 
     @on(RestartAsked)
     def _ask_restart(self) -> None:
-        self.push_screen(about_restart(self.picture().run, resumable=self.source.resumable()), self._restart)
+        self.push_screen(about_restart(self.newest_frame().run, resumable=self.source.resumable()), self._restart)
 
     def _restart(self, answer: str | None) -> None:
         if answer in (RESUME, ANEW):
@@ -415,15 +415,17 @@ class DdptopApp(FleetApp):
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:
         if not isinstance(self.screen, LogScreen):
-            self.push_screen(LogScreen(self._picture(), message.rank), self._returned)
+            self.push_screen(LogScreen(self._shown_frame(), message.rank), self._returned)
 
     @on(RankAsked)
     def _show_rank(self, message: RankAsked) -> None:
-        self.push_screen(RankScreen(self._picture(), message.rank), self._returned)
+        self.push_screen(RankScreen(self._shown_frame(), message.rank), self._returned)
 
     @on(PlotAsked)
     def _show_plot(self, message: PlotAsked) -> None:
-        self.push_screen(PlotScreen(self._picture(), message.rank, message.look, alone=message.alone), self._returned)
+        self.push_screen(
+            PlotScreen(self._shown_frame(), message.rank, message.look, alone=message.alone), self._returned
+        )
 
     def _returned(self, rank: int | None) -> None:
         for screen in self.screen_stack:
@@ -451,10 +453,10 @@ class DdptopApp(FleetApp):
 
     def action_picture(self) -> None:
         """Write what is seen into a file, or have the browser keep it where the dashboard is in one."""
-        run = self.picture().run or "runs"
+        run = self.newest_frame().run or "runs"
         name = f"ddptop-{run}-{time.strftime('%Y%m%d-%H%M%S')}.svg"
-        picture = io.StringIO(self.export_screenshot(title=f"ddptop {run}"))
-        self.deliver_text(picture, save_directory=Path.cwd(), save_filename=name, mime_type="image/svg+xml")
+        snapshot = io.StringIO(self.export_screenshot(title=f"ddptop {run}"))
+        self.deliver_text(snapshot, save_directory=Path.cwd(), save_filename=name, mime_type="image/svg+xml")
 
     @on(DeliveryComplete)
     def _delivered(self, event: DeliveryComplete) -> None:

@@ -50,7 +50,7 @@ class FleetApp(App[None]):
         def killing_of(self, run: str) -> Killing | None:
             """Return the kill of a run that is under way, if there is one."""
 
-        def picture(self) -> Frame:
+        def newest_frame(self) -> Frame:
             """Return the run shown, as it is now."""
 
         def act(self, name: str, work: Callable[[], str], run: str | None = None) -> None:
@@ -98,9 +98,9 @@ class FleetApp(App[None]):
         if self.fleet is None:
             return
         if self.size.width < SIDE or not isinstance(self.screen, RunScreen):
-            await self.push_screen(RunsScreen(self.fleet, self.picture()))
+            await self.push_screen(RunsScreen(self.fleet, self.newest_frame()))
             return
-        listed = RunList(self.fleet, self.picture(), listing, id="runs")
+        listed = RunList(self.fleet, self.newest_frame(), listing, id="runs")
         await self.screen.mount(listed)
         self.screen.add_class("-listed")
         listed.focus()
@@ -135,7 +135,7 @@ class FleetApp(App[None]):
             self.source.open(run)
         except Refused as problem:
             # What is left of a removed run is its picture, and that can be shown.
-            if run != self.picture().run:
+            if run != self.newest_frame().run:
                 self.notify(str(problem), title=f"{run} is not shown", severity="error", markup=False)
                 return
         self.let_go()
@@ -191,7 +191,7 @@ class FleetApp(App[None]):
         Raises:
             Refused: there is no such run any more.
         """
-        if run == self.picture().run:
+        if run == self.newest_frame().run:
             return self.source
         assert self.fleet is not None
         return self.fleet.source(run)

@@ -81,10 +81,10 @@ async def _settled(pilot: Pilot[object]) -> str:
     seen, since = "", time.monotonic()
     while True:
         await pilot.pause()
-        picture = pilot.app.export_screenshot(title="ddptop")
+        svg = pilot.app.export_screenshot(title="ddptop")
         now = time.monotonic()
-        if picture != seen:
-            seen, since = picture, now
+        if svg != seen:
+            seen, since = svg, now
         elif now - since > QUIET_S or now > give_up:
-            return picture
+            return svg
         await asyncio.sleep(QUIET_S / 4)

@@ -82,7 +82,7 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
         link.close()
 
 
-def write_picture(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
+def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
     """Write a picture of the dashboard into a file; return the exit code."""
     from ddptop.tui.app import snapshot
     from ddptop.tui.app.app import FAILED

@@ -49,13 +49,13 @@ def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> lis
         for link in links:
             link.poll()
         now = time.time()
-        pictures = [link.frame(now) for link in links]
+        frames = [link.frame(now) for link in links]
         waited = time.monotonic() - began
-        if all(_is_complete(link, frame) for link, frame in zip(links, pictures, strict=True)):
-            return pictures
-        doubtful = any(_is_doubtful(link, frame) for link, frame in zip(links, pictures, strict=True))
+        if all(_is_complete(link, frame) for link, frame in zip(links, frames, strict=True)):
+            return frames
+        doubtful = any(_is_doubtful(link, frame) for link, frame in zip(links, frames, strict=True))
         if waited > (max(PATIENCE_S, min(silent_s + SURE_S, LONGER_S)) if doubtful else PATIENCE_S):
-            return pictures
+            return frames
         time.sleep(0.01)
 
 

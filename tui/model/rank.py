@@ -81,7 +81,7 @@ class RankModel:
         self._losses: deque[float | None] = deque(maxlen=LOSSES)
         self._latencies: deque[int] = deque(maxlen=512)
         self._means: Means | None = None
-        self._picture: tuple[float, tuple[object, ...], RankFrame] | None = None
+        self._drawn: tuple[float, tuple[object, ...], RankFrame] | None = None
         self._superseded = False
         """Another process takes its place: its records tell nothing of that one."""
         self._earlier_steps = 0
@@ -308,13 +308,13 @@ class RankModel:
         Of a rank that sends summaries, the same picture again while nothing new came: who has drawn it is done.
         """
         source = (self.beat, self.told, self.member, self.hello, state)
-        if self.brief and self._picture is not None:
-            at, drawn_from, picture = self._picture
+        if self.brief and self._drawn is not None:
+            at, drawn_from, drawn = self._drawn
             if all(map(is_, source, drawn_from)) and 0 <= now - at < KEPT_S:
-                return picture
-        picture = self._drawn_up(now, state, log, exchange)
-        self._picture = now, source, picture
-        return picture
+                return drawn
+        drawn = self._drawn_up(now, state, log, exchange)
+        self._drawn = now, source, drawn
+        return drawn
 
     def _drawn_up(self, now: float, state: str, log: str | None, exchange: tuple[float, float] | None) -> RankFrame:
         beat, hello, member, means = self.beat, self.hello, self.member, self.means

@@ -406,7 +406,7 @@ class Store:
             ranks = Ranks(len(self._ranks), draw, lambda field: self._tell(field, now, told))
         else:
             ranks = tuple(draw(rank) for rank in self._ranks)
-        return self._picture(now, state, ranks)
+        return self._frame_of(now, state, ranks)
 
     def _tell(self, field: str, now: float, told: Mapping[int, str]) -> Sequence[Any] | None:
         """Return a field of all ranks as their frames would have it; None for one that is not at hand."""
@@ -497,7 +497,7 @@ class Store:
     def _add(self, event: EventLine) -> None:
         self._events.append(event)
 
-    def _picture(self, now: float, state: str, ranks: Sequence[RankFrame]) -> Frame:
+    def _frame_of(self, now: float, state: str, ranks: Sequence[RankFrame]) -> Frame:
         run, live, totals = self._run, self._liveness, self._added_up(now)
         step, total, step_ms = totals.step, totals.total_steps, totals.step_ms
         beats = [model.beat for model in self._ranks.values() if model.beat is not None]

@@ -163,7 +163,7 @@ async def test_a_group_that_cannot_be_held_may_be_frozen() -> None:
         source.refusal = None
         await pilot.press("enter")
         await until(pilot, lambda: source.asked == ["pause", "freeze"], "frozen")
-        source.picture = frame("frozen", timeout_s=1800.0)
+        source.current = frame("frozen", timeout_s=1800.0)
         await until(pilot, lambda: "a collective fails in 29:47" in seen(pilot.app), "the countdown")
         await pilot.press("space")
         await until(pilot, lambda: source.asked[-1] == "resume", "it goes on")
@@ -176,7 +176,7 @@ async def test_a_refusal_shows_its_reason() -> None:
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("space")
         await until(pilot, lambda: "rank 2 did not answer [/bold]" in seen(pilot.app), "the reason")
-        assert source.picture.state == "running"
+        assert source.current.state == "running"
 
 
 async def test_a_slow_pause_does_not_hold_up_the_screen() -> None:
@@ -195,7 +195,7 @@ async def test_a_slow_pause_does_not_hold_up_the_screen() -> None:
         assert pilot.app.screen.query_one(PanelGrid).chosen == 1
         await until(pilot, lambda: "still under way" in seen(pilot.app), "the second one is turned away")
         let_go.set()
-        await until(pilot, lambda: source.picture.state == "paused", "held")
+        await until(pilot, lambda: source.current.state == "paused", "held")
     assert source.asked == ["pause"]
 
 
@@ -255,7 +255,7 @@ async def test_kill_stays_with_the_rank_it_was_opened_for() -> None:
     app = dashboard(source)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("right", "k")
-        source.picture = replace(source.picture, ranks=source.picture.ranks[2:])
+        source.current = replace(source.current, ranks=source.current.ranks[2:])
         await until(pilot, lambda: app.frame is not None and len(app.frame.ranks) == 2, "the ranks are gone")
         await pilot.press("right", "enter")
         await until(pilot, lambda: source.asked, "ended")
@@ -307,7 +307,7 @@ async def test_a_closed_dialog_lets_the_kill_go_on() -> None:
     async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("k", "enter")
         await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account")
-        source.picture = replace(source.picture, state="killing", ending="4 ranks left, KILL in 3 s")
+        source.current = replace(source.current, state="killing", ending="4 ranks left, KILL in 3 s")
         await pilot.press("escape")
         assert isinstance(pilot.app.screen, RunScreen)
         await until(pilot, lambda: "being ended: 4 ranks left, KILL in 3 s" in seen(pilot.app), "the header")
@@ -332,9 +332,9 @@ async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
     """The end is followed; scrolled back it stands still while lines come; `end` follows again."""
     log = tmp_path / "rank-0.log"
     log.write_text("".join(f"line {number}\n" for number in range(200)))
-    picture = frame()
+    shown_frame = frame()
     source = MovingSource()
-    source.picture = replace(picture, ranks=(replace(picture.ranks[0], log=str(log)), *picture.ranks[1:]))
+    source.current = replace(shown_frame, ranks=(replace(shown_frame.ranks[0], log=str(log)), *shown_frame.ranks[1:]))
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("g")
         assert isinstance(pilot.app.screen, LogScreen)
@@ -439,10 +439,10 @@ async def test_nothing_is_repainted_when_nothing_changes() -> None:
         grid = pilot.app.screen.query_one(PanelGrid)
         await pilot.pause()
         grid._exchange_repaint_regions()
-        grid.show(replace(source.picture, at=NOW + 1))
+        grid.show(replace(source.current, at=NOW + 1))
         assert list(grid._exchange_repaint_regions()) == []
-        second = replace(source.picture.ranks[1], loss=0.5)
-        grid.show(replace(source.picture, ranks=(source.picture.ranks[0], second, *source.picture.ranks[2:])))
+        second = replace(source.current.ranks[1], loss=0.5)
+        grid.show(replace(source.current, ranks=(source.current.ranks[0], second, *source.current.ranks[2:])))
         assert len(list(grid._exchange_repaint_regions())) == 1
 
 
@@ -488,7 +488,7 @@ def test_it_paints_soon_and_without_torch() -> None:
 async def test_it_polls_often_and_paints_seldom() -> None:
     """The source is polled several times for each picture taken."""
     source = StillSource(frame())
-    polls, pictures = 0, 0
+    polls, frames = 0, 0
     poll, take = source.poll, source.frame
 
     def counted_poll() -> None:
@@ -497,14 +497,14 @@ async def test_it_polls_often_and_paints_seldom() -> None:
         poll()
 
     def counted_frame(now: float) -> object:
-        nonlocal pictures
-        pictures += 1
+        nonlocal frames
+        frames += 1
         return take(now)
 
     source.poll, source.frame = counted_poll, counted_frame  # type: ignore[method-assign, assignment]
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
         # On a busy machine both are late, and some polls are left out.
-        await until(pilot, lambda: pictures >= 4 and polls >= 2 * pictures, "twice as many polls as pictures")
+        await until(pilot, lambda: frames >= 4 and polls >= 2 * frames, "twice as many polls as pictures")
 
 
 async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
@@ -513,5 +513,5 @@ async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
     app = dashboard(source)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: bool(app.screen.query("Plot")), "the plot widget")
-        source.picture = frame()
+        source.current = frame()
         await until(pilot, lambda: any("⠀" < char <= "⣿" for char in seen(app)), "the curves")

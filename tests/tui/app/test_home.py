@@ -30,8 +30,8 @@ class HomeOf(FleetSource):
     """Shows no run of a fleet until one is opened."""
 
     def __init__(self, fleet: StillFleet) -> None:
-        super().__init__(fleet, next(iter(fleet.pictures), ""))
-        self.picture = Home(lambda _: self).frame(NOW)
+        super().__init__(fleet, next(iter(fleet.frames), ""))
+        self.current = Home(lambda _: self).frame(NOW)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ async def test_without_a_run_it_says_what_to_do(size: tuple[int, int]) -> None:
     """No key fails where nothing is there to act on; launching the first run shows it."""
     fleet = StillFleet((frame(),))
     source = HomeOf(fleet)
-    fleet.pictures.clear()
+    fleet.frames.clear()
     async with DdptopApp(source, clock=lambda: NOW, fleet=fleet).run_test(size=size) as pilot:
         app = pilot.app
         await until(pilot, lambda: size[0] < 80 or "No run yet" in seen(app), "the invitation")
@@ -122,7 +122,7 @@ def test_a_record_that_is_removed_is_a_refusal() -> None:
         for ask in asked:
             with pytest.raises(Refused, match=r"gone-1|no rank"):
                 ask()
-        picture: Frame = link.frame(1.0)
-        assert picture.run == "gone-1"
+        current: Frame = link.frame(1.0)
+        assert current.run == "gone-1"
     finally:
         link.close()

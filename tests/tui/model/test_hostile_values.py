@@ -137,7 +137,7 @@ async def _walk(shown: Sequence[Frame]) -> None:
         for keys in screens:
             await pilot.press(*keys)
             for frame in shown:
-                source.picture = frame
+                source.current = frame
                 await pilot.pause()
                 lines = seen(app).split("\n")
                 assert app.failure is None, app.failure

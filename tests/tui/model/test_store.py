@@ -254,8 +254,8 @@ def test_a_record_that_changes_its_number_of_ranks_changes_no_size() -> None:
     store = Store(run)
     for world in (1, 65_536):
         store.know_run(msgspec.structs.replace(run, world=world, cause="new"))
-        picture = store.frame(2.0)
-        assert (picture.world, len(picture.ranks)) == (2, 2)
+        shown_frame = store.frame(2.0)
+        assert (shown_frame.world, len(shown_frame.ranks)) == (2, 2)
 
 
 def test_a_thinned_recording_has_no_missed_records_and_no_holes_in_its_curve() -> None:

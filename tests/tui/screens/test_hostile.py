@@ -110,7 +110,7 @@ async def test_random_keys_and_sizes_break_nothing(
         await until(pilot, lambda: isinstance(app.screen, place), "the place to begin at")
         for step in range(STEPS):
             if step % 5 == 4:
-                source.picture = frame(rng.choice(STATES), rng.choice([0, 1, 2, 5, 40]))
+                source.current = frame(rng.choice(STATES), rng.choice([0, 1, 2, 5, 40]))
             if step % 3 == 2:
                 await pilot.resize_terminal(rng.randrange(1, 120), rng.randrange(1, 40))
             for key in rng.choices(keys, k=3):

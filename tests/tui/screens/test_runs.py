@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.dashboards import SIZES, rests, seen, settled, until
-from support.fleets import OPTIONS, PICTURES, FleetSource, StillFleet
+from support.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
 from support.frames import EVIL, NOW, frame
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
@@ -33,7 +33,7 @@ from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.views.runs import RunList
 
-FIRST = PICTURES[0].run
+FIRST = FRAMES[0].run
 
 
 @pytest.fixture(autouse=True)
@@ -161,10 +161,10 @@ async def test_the_mark_stays_with_its_run() -> None:
     fleet = StillFleet()
     async with dashboard(fleet).run_test(size=(120, 40)) as pilot:
         listed = await listing(pilot, "down")
-        fleet.pictures = {"new-0001": frame("starting", run="new-0001"), **dict(reversed(fleet.pictures.items()))}
+        fleet.frames = {"new-0001": frame("starting", run="new-0001"), **dict(reversed(fleet.frames.items()))}
         await until(pilot, lambda: len(listed.lines) == 6, "the new run")
         assert marked(listed) == "simplenet-01"
-        del fleet.pictures["simplenet-01"]
+        del fleet.frames["simplenet-01"]
         await until(pilot, lambda: len(listed.lines) == 5, "it is gone")
         assert marked(listed) == FIRST
 
@@ -174,7 +174,7 @@ async def test_a_run_that_is_gone_is_not_shown() -> None:
     fleet = StillFleet()
     async with dashboard(fleet).run_test(size=(120, 40), notifications=True) as pilot:
         await listing(pilot, "end")
-        del fleet.pictures["toy-77aa"]
+        del fleet.frames["toy-77aa"]
         await pilot.press("enter")
         await until(pilot, lambda: "no such run" in seen(pilot.app), "the reason")
         assert shown(pilot) == FIRST
@@ -186,7 +186,7 @@ async def test_the_picture_of_the_shown_run_stays_when_it_is_removed() -> None:
     async with dashboard(fleet).run_test(size=(80, 24), notifications=True) as pilot:
         await listing(pilot)
         assert isinstance(pilot.app.screen, RunsScreen)
-        del fleet.pictures[FIRST]
+        del fleet.frames[FIRST]
         await pilot.press("enter")
         await until(pilot, lambda: shown(pilot) == FIRST, "its picture")
         assert "no such run" not in seen(pilot.app)
@@ -241,7 +241,7 @@ async def test_names_from_outside_stay_text() -> None:
     """A run whose program is markup and escapes changes nothing but its own line."""
     hostile = frame(run="odd-0001", program=EVIL)
     for size in (*SIZES.values(), (100, 30)):
-        async with dashboard(StillFleet((PICTURES[0], hostile)), listed=True).run_test(size=size) as pilot:
+        async with dashboard(StillFleet((FRAMES[0], hostile)), listed=True).run_test(size=size) as pilot:
             await until(pilot, lambda: "odd-0001" in seen(pilot.app), "the run")
             assert "\x1b" not in seen(pilot.app)
             assert size != (100, 30) or "[/fo" in seen(pilot.app)
@@ -443,8 +443,8 @@ def test_the_remark_is_that_of_the_verdict() -> None:
     """A run that a rank holds back is marked in the list, one that none holds back is not."""
     from ddptop.tui.link.fleet import line_of
 
-    assert line_of(PICTURES[0]).remark == "rank 2"
-    assert line_of(replace(PICTURES[0], verdict=None)).remark == ""
+    assert line_of(FRAMES[0]).remark == "rank 2"
+    assert line_of(replace(FRAMES[0], verdict=None)).remark == ""
 
 
 async def test_arrows_reach_every_field_of_a_short_form() -> None:

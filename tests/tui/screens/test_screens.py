@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dashboards import SIZES, picture, settled
+from support.dashboards import SIZES, settled, still_app
 from support.frames import frame, rank_frame, verdict_frame
 from textual.pilot import Pilot
 
@@ -65,7 +65,7 @@ pytestmark = pytest.mark.usefixtures("utc")
 )  # fmt: skip
 def test_the_run(snap_compare: Callable[..., bool], view: str, size: str) -> None:
     """The main screen in its states and sizes."""
-    assert snap_compare(picture(VIEWS[view]), terminal_size=SIZES[size], run_before=settled)
+    assert snap_compare(still_app(VIEWS[view]), terminal_size=SIZES[size], run_before=settled)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_other_screens(snap_compare: Callable[..., bool], name: str, keys: t
         await settled(pilot)
         await settled(pilot, *keys)
 
-    assert snap_compare(picture(frame()), terminal_size=SIZES[size], run_before=before)
+    assert snap_compare(still_app(frame()), terminal_size=SIZES[size], run_before=before)
 
 
 def test_the_log(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_log(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     log.write_text("".join(f"epoch 0 step {step} loss {2 / step:.3f}\n" for step in range(1, 60)))
     whole = frame()
-    app = picture(replace(whole, ranks=(replace(whole.ranks[0], log=str(log)), *whole.ranks[1:])))
+    app = still_app(replace(whole, ranks=(replace(whole.ranks[0], log=str(log)), *whole.ranks[1:])))
 
     async def before(pilot: Pilot[None]) -> None:
         await settled(pilot, "g")
@@ -120,4 +120,4 @@ def test_the_table(snap_compare: Callable[..., bool], name: str, keys: tuple[str
         await settled(pilot)
         await settled(pilot, "2", *keys)
 
-    assert snap_compare(picture(MANY), terminal_size=SIZES[size], run_before=before)
+    assert snap_compare(still_app(MANY), terminal_size=SIZES[size], run_before=before)

@@ -93,7 +93,7 @@ async def test_a_click_does_what_the_key_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("picture", "keys", "told"),
+    ("shown_frame", "keys", "told"),
     [
         (frame(), ("v", "g"), {"view.freeze"}),
         (frame(), ("3",), {"ranks.open"}),
@@ -111,10 +111,10 @@ async def test_a_click_does_what_the_key_does() -> None:
         (frame(), ("l", "ctrl+o"), {"scripts.up", "scripts.cancel"}),
     ],
 )  # fmt: skip
-async def test_texts_name_the_keys_that_the_user_has(picture: Frame, keys: Sequence[str], told: set[str]) -> None:
+async def test_texts_name_the_keys_that_the_user_has(shown_frame: Frame, keys: Sequence[str], told: set[str]) -> None:
     """Where a text names a key it is that of the settings, in every dialog, header and empty place."""
-    fleet = StillFleet((picture,))
-    app = DdptopApp(StillSource(picture), clock=lambda: NOW, fleet=fleet)
+    fleet = StillFleet((shown_frame,))
+    app = DdptopApp(StillSource(shown_frame), clock=lambda: NOW, fleet=fleet)
     # Another name for each key, which no text could have by itself.
     app.key_names = {name: f"<{number}>" for number, name in enumerate(app.key_names)}
     plotted = "m" in keys

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import textual.constants
-from support.dashboards import SIZES, picture, seen, settled
+from support.dashboards import SIZES, seen, settled, still_app
 from support.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
 from textual.app import App
 
@@ -88,7 +88,7 @@ def test_few_ranks(snap_compare: Callable[..., bool], few: Frame, name: str, siz
         await settled(pilot)
         await settled(pilot, *keys)
 
-    assert snap_compare(picture(few), terminal_size=SIZES[size], run_before=before)
+    assert snap_compare(still_app(few), terminal_size=SIZES[size], run_before=before)
 
 
 @pytest.mark.parametrize(("name", "key"), [("heatmap", "3"), ("timeline", "4")])
@@ -99,7 +99,7 @@ def test_many_ranks(snap_compare: Callable[..., bool], many: Frame, name: str, k
         await settled(pilot)
         await settled(pilot, key, "n")
 
-    assert snap_compare(picture(many), terminal_size=SIZES["80x24"], run_before=before)
+    assert snap_compare(still_app(many), terminal_size=SIZES["80x24"], run_before=before)
 
 
 @pytest.mark.parametrize("way", ["NO_COLOR", "16 colors"])
@@ -111,7 +111,7 @@ async def test_without_colors_the_heatmap_is_made_of_signs(
         monkeypatch.setenv("NO_COLOR", "1")
     else:
         monkeypatch.setattr(textual.constants, "COLOR_SYSTEM", "standard")
-    app = picture(few)
+    app = still_app(few)
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, "3", "down", "down")
         lines = seen(app).splitlines()
@@ -123,7 +123,7 @@ async def test_without_colors_the_heatmap_is_made_of_signs(
 
 async def test_the_cursor_reads_values(few: Frame) -> None:
     """Rank, time, step and value below the cursor are those of the record there."""
-    app = picture(few)
+    app = still_app(few)
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot, "3", "down", "down", *["left"] * 10)
         heatmap = heatmap_of(app)
@@ -141,7 +141,7 @@ async def test_the_cursor_reads_values(few: Frame) -> None:
 
 async def test_keys_of_the_heatmap(few: Frame) -> None:
     """Each goes through metrics, time and ranks, and back; none leads out of what is kept."""
-    app = picture(few)
+    app = still_app(few)
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot, "3")
         heatmap = heatmap_of(app)
@@ -182,23 +182,23 @@ async def test_keys_of_the_heatmap(few: Frame) -> None:
 
 async def test_a_row_of_many_ranks_leads_to_the_one_that_it_shows(many: Frame) -> None:
     """Moving by rows chooses the highest of each; `n` finds the slow one of two hundred."""
-    app = picture(many)
+    app = still_app(many)
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, "3", "n")
         heatmap = heatmap_of(app)
-        assert heatmap._picture is not None
-        group = heatmap._picture.bands.group
+        assert heatmap._cells is not None
+        group = heatmap._cells.bands.group
         assert group > 1
         assert heatmap.chosen == 137
         await pilot.press("down")
-        worst = heatmap._picture.worst(137 // group + 1, heatmap._at)
+        worst = heatmap._cells.worst(137 // group + 1, heatmap._at)
         assert worst is not None
         assert heatmap.chosen == worst[0]
 
 
 async def test_the_selection_is_the_same_in_all_views(few: Frame) -> None:
     """Panels, heatmap, timeline, the rank's screen and the mouse choose one rank for all."""
-    app = picture(few)
+    app = still_app(few)
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot, "right", "3")
         assert view_of(app).chosen == 1
@@ -219,7 +219,7 @@ async def test_the_selection_is_the_same_in_all_views(few: Frame) -> None:
 
 async def test_keys_of_the_timeline(few: Frame) -> None:
     """Back and on through the steps that are kept, and to the rank that came last; the end is followed again."""
-    app = picture(few)
+    app = still_app(few)
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, "4")
         view = timeline_of(app)
@@ -256,7 +256,7 @@ async def test_the_newest_step_is_followed_and_an_older_one_stays() -> None:
             for rank in range(2):
                 history.take(rank, recorded(number, int(NOW * 1e9), 60, 80))
             view._due = 0.0
-            view.show(source.picture)
+            view.show(source.current)
 
         goes_on(before + 1)
         assert view.number == before + 1
@@ -267,7 +267,7 @@ async def test_the_newest_step_is_followed_and_an_older_one_stays() -> None:
 
 async def test_only_what_is_drawn_needs_its_steps(many: Frame) -> None:
     """The timeline asks for the ranks in sight, the heatmap for none but the chosen one."""
-    app = picture(many)
+    app = still_app(many)
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, "3")
         assert run_screen(app).in_sight == {0}
@@ -279,7 +279,7 @@ async def test_only_what_is_drawn_needs_its_steps(many: Frame) -> None:
 async def test_no_past_is_an_empty_view_that_says_so() -> None:
     """Before the first step, and where no history is held, nothing breaks."""
     for history in (None, history_of(2, seconds=0)):
-        app = picture(frame("starting", world=2, history=history))
+        app = still_app(frame("starting", world=2, history=history))
         async with app.run_test(size=(80, 24)) as pilot:
             for key in ("3", "m", "left", "n", "minus", "4", "left", "n", "end", "down"):
                 await settled(pilot, key)
@@ -290,7 +290,7 @@ async def test_no_past_is_an_empty_view_that_says_so() -> None:
 
 async def test_standing_still_costs_no_repaint(few: Frame) -> None:
     """The same picture again sends no line of the map and none of the timeline anew."""
-    app = picture(few)
+    app = still_app(few)
     async with app.run_test(size=(120, 40)) as pilot:
         for key in ("3", "4"):
             await settled(pilot, key)
@@ -306,9 +306,9 @@ def text_of(row) -> str:
 
 def test_histories_show_what_is_kept() -> None:
     """Every number has its last value and its course; a run whose history is not held has no such part."""
-    picture = replace(frame(), history=history_of(4, seconds=100))
+    shown_frame = replace(frame(), history=history_of(4, seconds=100))
     for height in (1, 2):
-        rows = [text_of(row) for row in history_rows(picture, 2, 80, INK, height=height)]
+        rows = [text_of(row) for row in history_rows(shown_frame, 2, 80, INK, height=height)]
         assert len(rows) == height * len(METRICS) + 1
         assert all(len(row) <= 80 for row in rows)
         data = next(row for row in rows if row.startswith("  data"))
@@ -348,9 +348,9 @@ def test_the_facts_tell_of_device_agent_and_process() -> None:
         1, device_ms={"data": 0.5, "forward": 20.5, "backward": 40.5, "optimizer": 3.5, "other": 0.1}, timed_every=4,
         faults=3, fault="ValueError: in a hook", dropped=7, torch_version="2.15.0", python_version="3.11.2",
     )  # fmt: skip
-    picture = replace(frame(), history=history_of(4, seconds=10))
+    shown_frame = replace(frame(), history=history_of(4, seconds=10))
     for width in (40, 76, 120):
-        rows = fact_rows(rank, picture, width, INK)
+        rows = fact_rows(rank, shown_frame, width, INK)
         assert max(map(width_of, rows)) <= max(width, 66)
     text = "\n".join(text_of(row) for row in rows)
     for part in ("20.5 ms on gpu", "one step of 4 timed", "3 errors, the last: ValueError", "7 dropped", "torch 2.15.0",

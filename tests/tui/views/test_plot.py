@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.dashboards import INK, KEYS, SIZES, dashboard, picture, rests, seen, text_of, until
+from support.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, still_app, text_of, until
 from support.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
 from textual.app import App
 from textual.content import Content
@@ -54,9 +54,9 @@ def plot_of(place: PlotPlace) -> Plot:
 
 def contents_of(place: PlotPlace) -> PlotContents:
     """Return what is drawn."""
-    sketch = plot_of(place).contents
-    assert sketch is not None
-    return sketch
+    drawn = plot_of(place).contents
+    assert drawn is not None
+    return drawn
 
 
 def dots(app: App[None]) -> int:
@@ -199,8 +199,8 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
             history.take(0, recorded(number, int(NOW * 1e9) + number, 60, 80, 9.0))
         with log.open("a") as file:
             file.write("appended\n")
-        source.picture = replace(
-            source.picture, step=1400, loss=9.0, ranks=tuple(replace(rank, step=1400) for rank in ranks),
+        source.current = replace(
+            source.current, step=1400, loss=9.0, ranks=tuple(replace(rank, step=1400) for rank in ranks),
             events=(EventLine(NOW, "something new", None, "info"),),
         )  # fmt: skip
         now += 75
@@ -239,7 +239,7 @@ async def test_a_plot_may_be_left_before_it_is_there() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.frame is not None and app.screen.query(PlotPlace), "the screen")
         await app.screen.query_one(PlotPlace).make(None).remove()
-        screen = RankScreen(app.picture(), 0)
+        screen = RankScreen(app.newest_frame(), 0)
         await app.push_screen(screen)
         leaving = app.pop_screen()
         screen._add_plot()
@@ -367,4 +367,4 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, size: str) -> No
             await until(pilot, lambda: "VIEW FROZEN" in seen(pilot.app), "frozen")
         await pilot.pause()
 
-    assert snap_compare(picture(shown), terminal_size=SIZES[size], run_before=before)
+    assert snap_compare(still_app(shown), terminal_size=SIZES[size], run_before=before)

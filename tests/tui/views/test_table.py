@@ -38,8 +38,8 @@ async def opened(pilot: Pilot[None], *keys: str) -> DdptopApp:
     return pilot.app
 
 
-def dashboard(picture: Frame) -> DdptopApp:
-    return DdptopApp(StillSource(picture), clock=lambda: NOW)
+def dashboard(shown_frame: Frame) -> DdptopApp:
+    return DdptopApp(StillSource(shown_frame), clock=lambda: NOW)
 
 
 async def test_the_chosen_rank_is_the_same_in_every_view() -> None:
@@ -181,8 +181,8 @@ async def test_a_line_keeps_its_columns_in_every_state(state: str) -> None:
 
 async def test_the_slow_rank_is_marked_and_so_is_its_phase() -> None:
     """The mark is a sign and not a color alone."""
-    picture = replace(group(), verdict=Verdict("slow_rank", "rank 3 is slow", rank=3, phase="data"))
-    async with dashboard(picture).run_test(size=(120, 40)) as pilot:
+    shown_frame = replace(group(), verdict=Verdict("slow_rank", "rank 3 is slow", rank=3, phase="data"))
+    async with dashboard(shown_frame).run_test(size=(120, 40)) as pilot:
         app = await opened(pilot)
         assert [line for line in lines(app) if "◀" in line] == [lines(app)[4]]
 
@@ -194,8 +194,8 @@ async def test_text_from_outside_is_text() -> None:
         rank_frame(rank, host=evil, activity=evil, health=evil, metrics={evil: 1.0, "[bold]x": 2.0})
         for rank in range(3)
     )
-    picture = frame(world=3, ranks=ranks, logged=frozenset({evil, "[bold]x"}))
-    async with dashboard(picture).run_test(size=(200, 50)) as pilot:
+    shown_frame = frame(world=3, ranks=ranks, logged=frozenset({evil, "[bold]x"}))
+    async with dashboard(shown_frame).run_test(size=(200, 50)) as pilot:
         app = await opened(pilot)
         assert all(part in "\n".join(lines(app)) for part in ("[bold]x", "x[/foo] [bold"))
         await pilot.press("C", "end")

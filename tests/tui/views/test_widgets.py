@@ -113,8 +113,8 @@ def test_the_header_fits_and_names_the_state(state: str, width: int) -> None:
 def test_the_header_says_what_to_do() -> None:
     """A verdict, a held, an orphaned and an ended run each say so; where the footer does not, the key that helps."""
     said = [
-        " ".join(text_of(row) for row in header_rows(picture, 118, INK, KEYS, roomy=True))
-        for picture in (verdict_frame(), frame("paused"), frame(orphaned=True), frame("failed"))
+        " ".join(text_of(row) for row in header_rows(shown_frame, 118, INK, KEYS, roomy=True))
+        for shown_frame in (verdict_frame(), frame("paused"), frame(orphaned=True), frame("failed"))
     ]
     assert "rank 2 holds the group back by 31 ms" in said[0]
     assert "held at step 1,284 since " in said[1]

@@ -72,10 +72,10 @@ def _others() -> list[Frame]:
         from ddptop.tui.cli import foreign
         from ddptop.tui.control.actor import who
 
-    pictures, problems = foreign.frames(rundir.bases_of_others(), who("shell"), settings.load().thresholds)
+    shown, problems = foreign.frames(rundir.bases_of_others(), who("shell"), settings.load().thresholds)
     for line in problems:
         print(f"ddptop: {line}", file=sys.stderr)
-    return pictures
+    return shown
 
 
 def _ps(options: argparse.Namespace) -> int:
@@ -97,11 +97,11 @@ def _ps(options: argparse.Namespace) -> int:
     own = rundir.runs(damaged)
     for line in damaged:
         print(f"ddptop: {clean_line(line)}", file=sys.stderr)
-    pictures = sorted(_frames(own) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
+    shown = sorted(_frames(own) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
     if options.json:
-        print_json([status.run_json(frame) for frame in pictures])
-    elif pictures:
-        print("\n".join(status.table(pictures, time.time())))
+        print_json([status.run_json(frame) for frame in shown])
+    elif shown:
+        print("\n".join(status.table(shown, time.time())))
     else:
         print("no runs yet; `ddptop launch --world 4 resnet` starts one")
     return 0
@@ -111,13 +111,13 @@ def _status(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import status
 
     directory = chosen(options.run)
-    pictures = _frames([directory])
-    if not pictures:
+    shown = _frames([directory])
+    if not shown:
         return complain(f"run {directory.name} was removed just now", 1)
     if options.json:
-        print_json(status.as_json(pictures[0]))
+        print_json(status.as_json(shown[0]))
     else:
-        print("\n".join(status.card(pictures[0])))
+        print("\n".join(status.card(shown[0])))
     return 0
 
 

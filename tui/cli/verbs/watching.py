@@ -64,7 +64,7 @@ def _attach(options: argparse.Namespace) -> int:
         return show(options, directory, settings)
     from ddptop.tui.cli import view
 
-    return view.write_picture(directory, options.screenshot, options.size, settings)
+    return view.write_snapshot(directory, options.screenshot, options.size, settings)
 
 
 def _watch(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from ddptop.tui.model.history.by_time import Array, HistoryByTime
 from ddptop.tui.views.heatmap import scale
 
 
-class HeatPicture:
+class HeatCells:
     """One number of all ranks over the buckets in sight."""
 
     def __init__(
@@ -27,7 +27,7 @@ class HeatPicture:
         *,
         halves: bool,
         shades: int,
-        previous: HeatPicture | None = None,
+        previous: HeatCells | None = None,
     ) -> None:
         self._by_time = by_time
         self._level = level

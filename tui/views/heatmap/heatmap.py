@@ -23,7 +23,7 @@ from ddptop.tui.views.heatmap.lines import ABOVE, BELOW, Sight, gutter, heat_row
 from ddptop.tui.views.ranks import RankView
 
 if TYPE_CHECKING:
-    from ddptop.tui.views.heatmap.cells import HeatPicture
+    from ddptop.tui.views.heatmap.cells import HeatCells
 
 _PER_RANK: Final = 4
 """Lines that a rank takes at most."""
@@ -73,7 +73,7 @@ class Heatmap(RankView):
         """The bucket that is read, None for the newest that the chosen rank has."""
         self._last: int | None = None
         """The bucket at the right edge, None to follow the newest."""
-        self._picture: HeatPicture | None = None
+        self._cells: HeatCells | None = None
         self._drawn: dict[int, tuple[object, Strip]] = {}
 
     # Layout
@@ -115,11 +115,11 @@ class Heatmap(RankView):
     def _at(self) -> int:
         """The bucket that the cursor is on, always in sight."""
         edge = self._edge
-        if self._picture is None:
+        if self._cells is None:
             return edge
         if self.cursor is None:
-            return self._picture.latest(self.chosen)
-        return max(edge - self._picture.columns + 1, min(edge, self.cursor))
+            return self._cells.latest(self.chosen)
+        return max(edge - self._cells.columns + 1, min(edge, self.cursor))
 
     # Painting
 
@@ -134,11 +134,11 @@ class Heatmap(RankView):
         if not self.size or frame.history is None:
             self.refresh()
             return
-        from ddptop.tui.views.heatmap.cells import HeatPicture
+        from ddptop.tui.views.heatmap.cells import HeatCells
 
-        self._picture = HeatPicture(
+        self._cells = HeatCells(
             frame.history.by_time, self.metric, self.level, self._edge, self._width, self._lines,
-            halves=self._shaded, shades=SHADES if self._shaded else len(SHADE_SIGNS), previous=self._picture,
+            halves=self._shaded, shades=SHADES if self._shaded else len(SHADE_SIGNS), previous=self._cells,
         )  # fmt: skip
         sight = self._sight()
         for y in range(self.size.height):
@@ -179,7 +179,7 @@ class Heatmap(RankView):
 
     def render_line(self, y: int) -> Strip:
         """Return one line."""
-        if self.frame.history is None or self._picture is None:
+        if self.frame.history is None or self._cells is None:
             row = [Segment(units.shorten(" no step yet", self.size.width), self.ink["label"])] if y == 0 else []
             return self.grounded(Strip(row), 0, self.size.width)
         drawn = self._drawn.get(y)
@@ -209,17 +209,17 @@ class Heatmap(RankView):
     def _key(self, y: int, sight: Sight) -> object:
         """Return what a line of the map looks like; the few other lines are drawn each time."""
         line = y - ABOVE
-        if self._picture is None or not 0 <= line < self._picture.bands.lines:
+        if self._cells is None or not 0 <= line < self._cells.bands.lines:
             return object()
         return (
-            self._picture.key(line),
-            sight.at if marks(self._picture, sight, line) else None,
+            self._cells.key(line),
+            sight.at if marks(self._cells, sight, line) else None,
             sight.chosen,
             sight.slow,
         )
 
     def _draw(self, y: int, sight: Sight) -> Strip:
-        return Strip(heat_row(self._picture, sight, y - ABOVE, self.size.width, self.ink)).adjust_cell_length(
+        return Strip(heat_row(self._cells, sight, y - ABOVE, self.size.width, self.ink)).adjust_cell_length(
             self.size.width
         )
 
@@ -227,21 +227,21 @@ class Heatmap(RankView):
 
     def action_move(self, by: int) -> None:
         """Choose the rank a row above or below: where a row is many ranks, the one that it shows."""
-        world, picture = self.frame.world, self._picture
-        group = 1 if picture is None else picture.bands.group
+        world, cells = self.frame.world, self._cells
+        group = 1 if cells is None else cells.bands.group
         if not world:
             return
-        if group == 1 or picture is None:
+        if group == 1 or cells is None:
             self.chosen = max(0, min(world - 1, self.chosen + by))
             return
-        band = max(0, min(picture.bands.rows - 1, self.chosen // group + by))
+        band = max(0, min(cells.bands.rows - 1, self.chosen // group + by))
         if band != self.chosen // group:
-            worst = picture.worst(band, self._at)
+            worst = cells.worst(band, self._at)
             self.chosen = band * group if worst is None else worst[0]
 
     def action_highest(self) -> None:
         """Choose the rank with the highest value at the cursor."""
-        found = None if self._picture is None else self._picture.highest(self._at)
+        found = None if self._cells is None else self._cells.highest(self._at)
         if found is not None:
             self.chosen = found
 
@@ -252,7 +252,7 @@ class Heatmap(RankView):
     def action_later(self, by: int) -> None:
         """Move the cursor in time; at the edge the map scrolls."""
         at = self._at + by
-        columns = self._width if self._picture is None else self._picture.columns
+        columns = self._width if self._cells is None else self._cells.columns
         if at < self._edge - columns + 1:
             self._turn_to(self._edge - 1)
         elif at > self._edge:
@@ -284,7 +284,7 @@ class Heatmap(RankView):
         before = WIDTHS_S[self.level]
         moment = self._at * before
         following, at_end = self._last is None, self.cursor is None
-        self.level, self._picture = level, None
+        self.level, self._cells = level, None
         if not at_end:
             self.cursor = moment // WIDTHS_S[level]
         if not following or not at_end:
@@ -297,20 +297,20 @@ class Heatmap(RankView):
         """Show another number."""
         names = list(METRICS)
         self.metric = names[(names.index(self.metric) + by) % len(names)]
-        self._picture = None
+        self._cells = None
         self._again()
 
     def on_click(self, event: events.Click) -> None:
         """Choose what is under the mouse; with a double click, open the rank."""
-        offset, picture = event.get_content_offset(self), self._picture
-        if offset is None or picture is None or not 0 <= offset.y - ABOVE < picture.bands.lines:
+        offset, cells = event.get_content_offset(self), self._cells
+        if offset is None or cells is None or not 0 <= offset.y - ABOVE < cells.bands.lines:
             return
-        upper, _ = picture.bands.of_line(offset.y - ABOVE)
+        upper, _ = cells.bands.of_line(offset.y - ABOVE)
         column = offset.x - gutter(self.frame.world)
         if 0 <= column < self._width:
             self.cursor = self._edge - (self._width - 1 - column)
-        worst = picture.worst(upper, self._at)
-        self.chosen = upper * picture.bands.group if worst is None else worst[0]
+        worst = cells.worst(upper, self._at)
+        self.chosen = upper * cells.bands.group if worst is None else worst[0]
         self._again()
         if event.chain == 2:
             self.action_open()

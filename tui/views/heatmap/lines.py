@@ -14,7 +14,7 @@ from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
 
 if TYPE_CHECKING:
-    from ddptop.tui.views.heatmap.cells import HeatPicture
+    from ddptop.tui.views.heatmap.cells import HeatCells
 
 ABOVE: Final = 1
 BELOW: Final = 3
@@ -63,55 +63,55 @@ def gutter(world: int) -> int:
     return len(str(max(0, world - 1))) + 3
 
 
-def heat_row(picture: HeatPicture | None, sight: Sight, line: int, width: int, ink: Ink) -> Row:
+def heat_row(heat: HeatCells | None, sight: Sight, line: int, width: int, ink: Ink) -> Row:
     """Return one line; line 0 is the first of the map, the one before is the title."""
-    if picture is None:
+    if heat is None:
         return []
-    below = line - picture.bands.lines
+    below = line - heat.bands.lines
     if line < 0:
-        return _title(picture, sight, width, ink)
+        return _title(heat, sight, width, ink)
     if below < 0:
-        return _cells(picture, sight, line, ink)
+        return _cells(heat, sight, line, ink)
     if below == 0:
-        return _axis(picture, sight, ink)
+        return _axis(heat, sight, ink)
     if below == 1:
-        return _legend(picture, sight, width, ink)
-    return _reading(picture, sight, width, ink) if below == 2 else []
+        return _legend(heat, sight, width, ink)
+    return _reading(heat, sight, width, ink) if below == 2 else []
 
 
-def marks(picture: HeatPicture, sight: Sight, line: int) -> bool:
+def marks(heat: HeatCells, sight: Sight, line: int) -> bool:
     """Say whether the chosen rank is on this line of the map."""
-    return sight.chosen // picture.bands.group in picture.bands.of_line(line)
+    return sight.chosen // heat.bands.group in heat.bands.of_line(line)
 
 
-def _title(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
-    group = picture.bands.group
+def _title(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
+    group = heat.bands.group
     shared = f", the highest of {group} ranks a row" if group > 1 else ""
     left: Row = [
         Segment(" " + sight.metric.title, ink["bold value"]),
         Segment(f", mean of {sight.seconds} s{shared}", ink["label"]),
     ]
-    span = units.duration(picture.columns * sight.seconds)
+    span = units.duration(heat.columns * sight.seconds)
     numbers = f"{sight.keys['heatmap.metric']}: {len(METRICS)} numbers"
     return spread(left, [Segment(f"{numbers}   {span} in sight ", ink["label"])], width)
 
 
-def _cells(picture: HeatPicture, sight: Sight, line: int, ink: Ink) -> Row:
-    bands = picture.bands
-    marked = marks(picture, sight, line)
+def _cells(heat: HeatCells, sight: Sight, line: int, ink: Ink) -> Row:
+    bands = heat.bands
+    marked = marks(heat, sight, line)
     number = sight.chosen if marked else bands.of_line(line)[0] * bands.group
     # The number stands once, at the first line of a thick band.
     begins = bands.thickness == 1 or line * 2 % bands.thickness == 0
     text = f"{'▸' if marked and begins else ' '}{number if begins else '':>{gutter(sight.world) - 3}}  "
     hue = "bold rank-slow" if sight.slow == number else "bold rank-chosen" if marked else "label"
-    row: Row = [Segment(text, ink[hue]), Segment(" " * (sight.width - picture.columns))]
-    column = sight.column - (sight.width - picture.columns)
+    row: Row = [Segment(text, ink[hue]), Segment(" " * (sight.width - heat.columns))]
+    column = sight.column - (sight.width - heat.columns)
     at = 0
-    for length, upper, lower in picture.runs(line):
+    for length, upper, lower in heat.runs(line):
         sign, style = _look(upper, lower, sight, ink)
         if marked and at <= column < at + length:
             row.append(Segment(sign * (column - at), style))
-            row.append(_pointed(picture, sight, line, (upper, lower), ink))
+            row.append(_pointed(heat, sight, line, (upper, lower), ink))
             row.append(Segment(sign * (at + length - column - 1), style))
         else:
             row.append(Segment(sign * length, style))
@@ -127,21 +127,21 @@ def _look(upper: int, lower: int, sight: Sight, ink: Ink) -> tuple[str, Style]:
     return (SHADE_SIGNS[upper - 1] if upper else " "), ink["value"]
 
 
-def _pointed(picture: HeatPicture, sight: Sight, line: int, shades: tuple[int, int], ink: Ink) -> Segment:
+def _pointed(heat: HeatCells, sight: Sight, line: int, shades: tuple[int, int], ink: Ink) -> Segment:
     """Return the cell that the cursor is on: the chosen rank's half of it has the cursor's color."""
     if not sight.shaded:
         return Segment(_look(*shades, sight, ink)[0], ink["bold rank-chosen"] + Style(reverse=True))
-    upper, lower = (band == sight.chosen // picture.bands.group for band in picture.bands.of_line(line))
+    upper, lower = (band == sight.chosen // heat.bands.group for band in heat.bands.of_line(line))
     if upper == lower:
         return Segment("█", ink["rank-chosen"])
     other = shades[1] if upper else shades[0]
     return Segment("▀" if upper else "▄", ink["rank-chosen"] + Style(bgcolor=ink.shades(other, other)[1].color))
 
 
-def _axis(picture: HeatPicture, sight: Sight, ink: Ink) -> Row:
+def _axis(heat: HeatCells, sight: Sight, ink: Ink) -> Row:
     """Return the times below the columns, and a mark below the cursor."""
     cells = [" "] * sight.width
-    for back in range(0, picture.columns, _TICK):
+    for back in range(0, heat.columns, _TICK):
         text = _ago((sight.newest - sight.edge + back) * sight.seconds, "end" if sight.ended else "now")
         end = sight.width - back
         if end > len(text):
@@ -151,14 +151,14 @@ def _axis(picture: HeatPicture, sight: Sight, ink: Ink) -> Row:
     return [*row, Segment("▲", ink["bold rank-chosen"]), Segment(line[column + 1 :], ink["label"])]
 
 
-def _legend(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
+def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
     metric = sight.metric
-    if picture.scale is None:
+    if heat.scale is None:
         blind = sight.unseen and metric.name in ("own", "wait")
         why = "collectives are not seen here" if blind else "nothing is known of it"
         text = f" {metric.title}: {why}; {sight.keys['heatmap.metric']} shows another number"
         return [Segment(units.shorten(text, width), ink["label"])]
-    low, high = (metric.text(value).strip() for value in picture.scale)
+    low, high = (metric.text(value).strip() for value in heat.scale)
     if sight.shaded:
         ramp = [Segment("█", ink[f"shade-{shade}"]) for shade in range(1, SHADES + 1)]
     else:
@@ -171,10 +171,10 @@ def _legend(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
     return packed(pieces, width, gap=3)
 
 
-def _reading(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
+def _reading(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
     """Return what is under the cursor, exactly."""
     metric = sight.metric
-    value, step = picture.value(sight.chosen, sight.at), picture.step(sight.chosen, sight.at)
+    value, step = heat.value(sight.chosen, sight.at), heat.step(sight.chosen, sight.at)
     text = units.DASH if value is None else metric.text(value).strip()
     back = (sight.newest - sight.at) * sight.seconds
     when = f"{units.age(back).strip()} ago" if back else "now"
@@ -184,8 +184,8 @@ def _reading(picture: HeatPicture, sight: Sight, width: int, ink: Ink) -> Row:
         [Segment(when, ink["value"])],
         [Segment("step ", ink["label"]), Segment(units.count(step), ink["value" if step is not None else "faint"])],
     ]
-    worst = picture.worst(sight.chosen // picture.bands.group, sight.at)
-    if picture.bands.group > 1 and worst is not None and worst[0] != sight.chosen:
+    worst = heat.worst(sight.chosen // heat.bands.group, sight.at)
+    if heat.bands.group > 1 and worst is not None and worst[0] != sight.chosen:
         highest = f"rank {worst[0]}: {metric.text(worst[1]).strip()}"
         pieces.append([Segment("highest in this row ", ink["label"]), Segment(highest, ink["value"])])
     row = packed(pieces, width)

@@ -103,8 +103,8 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         look = self.look.metric, self.look.window, self.crosshair
         whole = by_step is not None and by_step.complete
         key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None, whole
-        picture = key, None if by_step is None else by_step.records, frame.state
-        if picture == self._shown or (frame.kept_s is not None and self._is(key)):
+        key_and_data = key, None if by_step is None else by_step.records, frame.state
+        if key_and_data == self._shown or (frame.kept_s is not None and self._is(key)):
             return
         now = time.monotonic()
         if self._is(key) and now < self._next:
@@ -114,7 +114,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
                 self.set_timer(self._next - now, self._catch_up)
             return
         anew = not self._is(key)
-        self._shown = picture
+        self._shown = key_and_data
         self._draw(frame, ranks, chosen, anew=anew)
         self._cost = time.monotonic() - now
         self._next = now + max(_PERIOD_S, _REST * self._cost)
