@@ -1,7 +1,7 @@
 """What a person sees and acts with. Knows the wire and the run directory; never imports torch.
 
 cli       the command line: verbs, `ps` and `status`, plain output
-app       the app: one run or several, keys, palette, pictures, the browser
+app       the app: one run or several, keys, palette, snapshots, the browser
 screens   what fills the terminal; `dialogs` are over it
 views     what screens consist of: panels, table, heatmap, timeline, plot, rank, runs
 link      where frames come from: a run, the fleet, the machine

@@ -62,7 +62,7 @@ def shared_rules() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def steady_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no cursor blink: what a picture shows of it would be a matter of the moment."""
+    """Let no cursor blink: what a frame shows of it would be a matter of the moment."""
     # To turn the blinking off would hide the cursor.
     monkeypatch.setattr(Input, "_toggle_cursor", lambda self: None)
 

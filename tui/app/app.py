@@ -80,7 +80,7 @@ from ddptop.tui.settings import Settings
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
 GARBAGE: Final = 10_000
-"""Objects between two looks for unreachable ones: a picture makes and drops thousands, none of them in a cycle."""
+"""Objects between two looks for unreachable ones: a frame makes and drops thousands, none of them in a cycle."""
 DEFAULT: Final = Settings()
 THEME_NAMES: Final = {"dark": DARK.name, "light": LIGHT.name}
 _COLOR_SYSTEMS: Final = {
@@ -149,7 +149,7 @@ class DdptopApp(FleetApp):
     ]
 
     frame: var[Frame | None] = var(None)
-    """The picture now shown, set at the frame rate. A `reactive` would repaint the whole screen each time."""
+    """The frame now shown, set at the frame rate. A `reactive` would repaint the whole screen each time."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class DdptopApp(FleetApp):
         self._acting: tuple[str, str] | None = None
         """What is being done, and the run that it is done with."""
         self._kept: Frame | None = None
-        """The picture that the user keeps."""
+        """The frame that the user holds."""
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
         self._killed = ""
@@ -272,20 +272,20 @@ class DdptopApp(FleetApp):
         return self.source.frame(self._clock())
 
     def _shown_frame(self) -> Frame:
-        """Return the picture of this moment, or the one that the user keeps."""
+        """Return the frame of this moment, or the one that the user holds."""
         if self._kept is None:
             return self.newest_frame()
         return replace(self._kept, kept_s=float(int(self._clock() - self._kept.at)))
 
     def repaint(self) -> None:
-        """Show the present picture at once."""
+        """Show the present frame at once."""
         # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
         if self.is_running and self.return_code is None:
             self.frame = self._shown_frame()
             self._look_after_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
-        """Hand the picture to every screen that can be seen: the topmost, and what is under a dialog."""
+        """Pass the frame to every screen that can be seen: the topmost, and what is under a dialog."""
         if frame is None:
             return
         for screen in reversed(self.screen_stack):
@@ -460,12 +460,12 @@ class DdptopApp(FleetApp):
 
     @on(DeliveryComplete)
     def _delivered(self, event: DeliveryComplete) -> None:
-        self.notify("the browser has it" if event.path is None else str(event.path), title="picture", markup=False)
+        self.notify("the browser has it" if event.path is None else str(event.path), title="snapshot", markup=False)
 
     @on(DeliveryFailed)
     def _not_delivered(self, event: DeliveryFailed) -> None:
         reason = getattr(event.exception, "strerror", None) or str(event.exception)
-        self.notify(f"no picture: {reason}", severity="error", markup=False)
+        self.notify(f"no snapshot: {reason}", severity="error", markup=False)
 
     # Errors of its own
 

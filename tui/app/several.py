@@ -57,10 +57,10 @@ class FleetApp(App[None]):
             """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""
 
         def let_go(self) -> None:
-            """Show the present again, where the user has kept a picture of the past."""
+            """Show the present again, where the user has held a view of the past."""
 
         def repaint(self) -> None:
-            """Show the present picture at once."""
+            """Show the present frame at once."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the list and the dialog where there can be several runs, and the list where it is not all there is."""
@@ -134,7 +134,7 @@ class FleetApp(App[None]):
         try:
             self.source.open(run)
         except Refused as problem:
-            # What is left of a removed run is its picture, and that can be shown.
+            # What is left of a removed run is its frame, and that can be shown.
             if run != self.newest_frame().run:
                 self.notify(str(problem), title=f"{run} is not shown", severity="error", markup=False)
                 return

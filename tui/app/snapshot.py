@@ -1,4 +1,4 @@
-"""Pictures of the dashboard as SVG, taken without a terminal."""
+"""Snapshots of the dashboard as SVG, taken without a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.settings import Settings
 
 QUIET_S: Final = 0.4
-"""A picture in which nothing changed for so long is whole: everything that is drawn late has been."""
+"""A screen in which nothing changed for so long is complete: everything that is drawn late has been."""
 PATIENCE_S: Final = 10.0
 
 
@@ -35,7 +35,7 @@ class Still:
         """Take nothing in."""
 
     def frame(self, now: float) -> Frame:
-        """Return the picture it was made with."""
+        """Return the frame it was made with."""
         return self._frame
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
     """
     frame = _whole(link)
     if settings.look.color == "auto":
-        # A picture has all colors, whatever the terminal that asks for it can show.
+        # A snapshot has all colors, whatever the terminal that asks for it can show.
         settings = msgspec.structs.replace(settings, look=msgspec.structs.replace(settings.look, color="truecolor"))
     app = DdptopApp(Still(link, frame), settings=settings, clock=lambda: frame.at)
     taken: list[str] = []
@@ -76,7 +76,7 @@ def _whole(link: Link) -> Frame:
 
 
 async def _settled(pilot: Pilot[object]) -> str:
-    """Wait until the picture no longer changes, and return it."""
+    """Wait until the screen no longer changes, and return it as SVG."""
     give_up = time.monotonic() + PATIENCE_S
     seen, since = "", time.monotonic()
     while True:

@@ -272,7 +272,7 @@ def _checked(child: _Child, name: str) -> tuple[list[Frame], str]:
         try:
             found.append(_frame(seen, name))
         except (ValueError, TypeError, rundir.RunDirError) as error:
-            # Also where a field is missing that every picture has.
+            # Also where a field is missing that every frame has.
             problem = str(error)
     return found, clean_line(problem, 200)
 

@@ -44,7 +44,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     from ddptop.tui.app.app import run_dashboard
     from ddptop.tui.link.runs import Runs
 
-    # Closes the source when it ends; the picture it had is still there.
+    # Closes the source when it ends; the last frame is still there.
     fleet = Runs(lambda other: Link(other, actor, settings.thresholds))
     code = run_dashboard(cast(Source, source), settings=settings, fleet=fleet, listed=listed)
     frame = source.frame(time.time())
@@ -83,7 +83,7 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
 
 
 def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
-    """Write a picture of the dashboard into a file; return the exit code."""
+    """Write a snapshot of the dashboard into a file; return the exit code."""
     from ddptop.tui.app import snapshot
     from ddptop.tui.app.app import FAILED
 
@@ -93,7 +93,7 @@ def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], setting
     except OSError as problem:
         return complain(f"{file}: {problem.strerror}", 2)
     except Refused as problem:
-        return complain(f"no picture: {problem}", FAILED)
+        return complain(f"no snapshot: {problem}", FAILED)
     finally:
         link.close()
     print(clean(str(file)))

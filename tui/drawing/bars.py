@@ -44,7 +44,7 @@ def binned(values: Sequence[float | None], last: int, width: int) -> list[float 
     """Return at most `width` means of neighbouring values, oldest first; NaN where a value is not finite.
 
     The bins are fixed to step numbers (`last` is that of the last value), so that a bin
-    keeps its values while new ones come in, and the picture moves without shimmering.
+    keeps its values while new ones come in, and the frame moves without shimmering.
     """
     if width <= 0 or not values:
         return []

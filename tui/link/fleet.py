@@ -47,7 +47,7 @@ class RunLine:
 
 
 def line_of(frame: Frame) -> RunLine:
-    """Return a run's line from its picture."""
+    """Return a run's line from its frame."""
     end = frame.at if frame.ended_at is None else frame.ended_at
     return RunLine(
         run=frame.run,

@@ -12,7 +12,7 @@ from ddptop.tui.model.frame import Frame
 
 
 def nothing(now: float) -> Frame:
-    """Return the picture of no run: the one without a name."""
+    """Return the frame of no run: the one without a name."""
     return Frame(run="", state="starting", program="", world=0, at=now)
 
 
@@ -41,7 +41,7 @@ class Home:
             self._source.poll()
 
     def frame(self, now: float) -> Frame:
-        """Return the picture of the run, or of none."""
+        """Return the frame of the run, or of none."""
         return nothing(now) if self._source is None else self._source.frame(now)
 
     def watch(self, ranks: frozenset[int]) -> None:

@@ -55,7 +55,7 @@ FILL_S = 5.0
 FILL_SLICE_S = 0.012
 """The same as `DRAIN_S` for records that were asked for."""
 FIRST_FILL_S = 0.06
-"""The same for those of the first picture, for as long as it is not whole."""
+"""The same for those of the first frame, for as long as it is not whole."""
 WHOLE_RECORDS = 8192
 """Earlier records that are asked for, of all ranks together."""
 LEAST_RECORDS = 128
@@ -108,7 +108,7 @@ class Link:
         self.directory = directory
         self._run = directory.read()
         self._is_replaced = False
-        """True once another run has the name: the last picture of this one stays."""
+        """True once another run has the name: the last frame of this one stays."""
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
         history = _history(self._run.world) if self._looks_back else None
@@ -308,7 +308,7 @@ class Link:
             self._stamps = stamps
             run = self.directory.read()
         except (OSError, RunDirError):
-            # Removed under our eyes: the last picture stays.
+            # Removed under our eyes: the last frame stays.
             return
         if run.run_id != self._run.run_id:
             # Its name was taken by a newer run, and with it its sockets.
@@ -400,7 +400,7 @@ class Link:
                 self._tell_whole(whole=self._filled)
 
     def frame(self, now: float) -> Frame:
-        """Return the picture of this moment."""
+        """Return the frame of this moment."""
         return self.store.frame(now)
 
     def pause(self) -> str:

@@ -1,4 +1,4 @@
-"""The fleet of this machine: a link to each live run, a last picture of each ended one."""
+"""The fleet of this machine: a link to each live run, a last frame of each ended one."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Source(Protocol):
         """Take in what has arrived; bounded, waits for nobody (some ms). Called 20 times a second."""
 
     def frame(self, now: float) -> Frame:
-        """Return an immutable picture; `now` is seconds since the epoch."""
+        """Return an immutable frame; `now` is seconds since the epoch."""
         ...
 
     def open(self, run: str) -> None:

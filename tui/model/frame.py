@@ -1,4 +1,4 @@
-"""What one painting of the screen needs: an immutable picture of a run, made by the store.
+"""What one painting of the screen needs: an immutable frame of a run, made by the store.
 
 What widgets show of a run is in its `Frame`.  `None` is "not known" and is drawn as a dim dash.
 All text in here has been cleaned: no control characters, no escape sequences.  It is still
@@ -208,7 +208,7 @@ class Frame:
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
     kept_s: float | None = None
-    """How long the user has kept this picture while the run goes on; None for one of this moment."""
+    """How long the user has held this frame while the run goes on; None for one of this moment."""
     upto: int | None = None
     """The last step of `history` that belongs to a view that is held."""
     history: History | None = None

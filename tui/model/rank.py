@@ -23,7 +23,7 @@ WINDOW_NS = 2_000_000_000
 LOSSES = 240
 """Losses kept for the small history in a panel."""
 KEPT_S = 1.0
-"""A picture is no older than this; its ages are what grows meanwhile."""
+"""A frame is no older than this; its ages are what grows meanwhile."""
 METRICS = 64
 """Names a script may log before further ones are left out."""
 DENIED_NS = 2_000_000_000
@@ -303,9 +303,9 @@ class RankModel:
     def frame(
         self, now: float, state: str, log: str | None = None, *, exchange: tuple[float, float] | None = None
     ) -> RankFrame:
-        """Return the picture of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
+        """Return the frame of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
 
-        Of a rank that sends summaries, the same picture again while nothing new came: who has drawn it is done.
+        Of a rank that sends summaries, the same frame again while nothing new came: who has drawn it is done.
         """
         source = (self.beat, self.told, self.member, self.hello, state)
         if self.brief and self._drawn is not None:

@@ -1,7 +1,7 @@
 """The dashboard's model of one run: messages in, immutable frames out.
 
 Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours write what is told;
-`frame` writes too: what it finds to have changed since the picture before becomes an event.
+`frame` writes too: what it finds to have changed since the frame before becomes an event.
 Everything on the screen, in `status --json` and in the plain output comes from `frame`.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 EVENTS = 500
 ALL_IN_SIGHT = 8
-"""In a larger group not every rank is drawn in every picture."""
+"""In a larger group not every rank is drawn in every frame."""
 RENEWED_S = 1.0
 """The numbers of a group that sends summaries are added up no more often than this."""
 _ACTED = frozenset({"running", "pausing", "paused", "frozen"})
@@ -378,7 +378,7 @@ class Store:
             self._ranks[rank].fill(steps, last=last)
 
     def frame(self, now: float) -> Frame:
-        """Return the picture of this moment.
+        """Return the frame of this moment.
 
         This moves the model on: a new state, a rank that fell silent or a new verdict is noted as an event, once.
         """

@@ -72,7 +72,7 @@ class RankScreen(PlottedScreen):
         self.call_after_refresh(lambda: self.show(self.frame))
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets."""
+        """Pass the frame to the widgets."""
         super().show(frame)
         rank = frame.rank(self.rank)
         if rank is None:

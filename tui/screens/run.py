@@ -120,7 +120,7 @@ class RunScreen(PlottedScreen):
         self.call_after_refresh(lambda: self.show(self.frame))
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets."""
+        """Pass the frame to the widgets."""
         super().show(frame)
         self.view.show(frame)
         self.query_one(EventList).show(frame)

@@ -37,7 +37,7 @@ class PlotAsked(Asked):
 
 
 class PlottedScreen(LiveScreen):
-    """A picture of the run with a plot in the place `#plots`."""
+    """A frame of the run with a plot in the place `#plots`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "full", "Plot", id="plot.full", tooltip="Show the plot, all of the screen for it"),
@@ -73,7 +73,7 @@ class PlottedScreen(LiveScreen):
         """Who had the keys before the crosshair."""
 
     def on_mount(self) -> None:
-        """Load what is heavy once the first picture is there."""
+        """Load what is heavy once the first frame is there."""
         self.call_after_refresh(self._add_plot)
 
     def _add_plot(self) -> None:
@@ -98,7 +98,7 @@ class PlottedScreen(LiveScreen):
         return self._place.plot
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the header, and to the plot; a key that has come meanwhile is done before."""
+        """Pass the frame to the header, and to the plot; a key that has come meanwhile is done before."""
         super().show(frame)
         self.call_later(self._place.show, frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
 

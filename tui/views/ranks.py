@@ -43,10 +43,10 @@ class RankView(Drawn, can_focus=True):
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(**options)
         self.frame = frame
-        """The picture last shown."""
+        """The frame last shown."""
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture; a view that knows what differs in it repaints no more than that.
+        """Take in a new frame; a view that knows what differs in it repaints no more than that.
 
         Called at frame rate while the view can be seen.
         """
@@ -70,7 +70,7 @@ class RankView(Drawn, can_focus=True):
 
     @property
     def chosen_frame(self) -> RankFrame | None:
-        """The chosen rank in the last picture."""
+        """The chosen rank in the last frame."""
         return self.frame.rank(self.chosen)
 
     @property

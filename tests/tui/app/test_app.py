@@ -395,7 +395,7 @@ async def test_ctrl_c_leaves_even_a_dialog() -> None:
 
 @pytest.mark.parametrize("state", ["finished", "failed", "killed", "lost"])
 async def test_an_ended_run_stays_on_the_screen(state: str) -> None:
-    """The last picture stays, says how it ended and what to do; pause and kill are not offered."""
+    """The last frame stays, says how it ended and what to do; pause and kill are not offered."""
     source = StillSource(frame(state))
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         text = seen(pilot.app)
@@ -433,7 +433,7 @@ async def test_a_resize_uses_the_new_size() -> None:
 
 
 async def test_nothing_is_repainted_when_nothing_changes() -> None:
-    """The same picture again asks for no repaint; a picture that differs in one rank, for that panel only."""
+    """The same frame again asks for no repaint; a frame that differs in one rank, for that panel only."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
         grid = pilot.app.screen.query_one(PanelGrid)
@@ -486,7 +486,7 @@ def test_it_paints_soon_and_without_torch() -> None:
 
 
 async def test_it_polls_often_and_paints_seldom() -> None:
-    """The source is polled several times for each picture taken."""
+    """The source is polled several times for each frame taken."""
     source = StillSource(frame())
     polls, frames = 0, 0
     poll, take = source.poll, source.frame
@@ -504,7 +504,7 @@ async def test_it_polls_often_and_paints_seldom() -> None:
     source.poll, source.frame = counted_poll, counted_frame  # type: ignore[method-assign, assignment]
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
         # On a busy machine both are late, and some polls are left out.
-        await until(pilot, lambda: frames >= 4 and polls >= 2 * frames, "twice as many polls as pictures")
+        await until(pilot, lambda: frames >= 4 and polls >= 2 * frames, "twice as many polls as frames")
 
 
 async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:

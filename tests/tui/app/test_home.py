@@ -108,7 +108,7 @@ def test_alone_it_lists_the_runs_on_a_terminal_alone(
 
 
 def test_a_record_that_is_removed_is_a_refusal() -> None:
-    """Whatever is asked of a run whose directory is gone is refused, in words; the picture stays."""
+    """Whatever is asked of a run whose directory is gone is refused, in words; the frame stays."""
     directory = rundir.create(rundir.Run("gone-1", "gone", "toy.py", (), 1, "gloo", "cpu", 10**9, True))
     link = Link(directory, "test")
     try:

@@ -1,4 +1,4 @@
-"""Pictures without a terminal and from the dashboard; runs as JSON lines."""
+"""Snapshots without a terminal and from the dashboard; runs as JSON lines."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ddptop.agent.wire.text import clean
 
 
 def text_of(svg: Path) -> str:
-    """Return the text in a picture."""
+    """Return the text in a snapshot."""
     return "\n".join("".join(node.itertext()) for node in ElementTree.parse(svg).iter() if node.tag.endswith("text"))
 
 
-def test_a_picture_of_an_ended_run(ended_run: str, tmp_path: Path) -> None:
+def test_a_snapshot_of_an_ended_run(ended_run: str, tmp_path: Path) -> None:
     """The file is SVG of the size asked for and shows how the run ended; without a file it says why."""
     file = tmp_path / "out.svg"
     done = ddptop("attach", ended_run, "--screenshot", str(file), "--size", "100x20")
@@ -49,7 +49,7 @@ async def test_a_key_writes_what_is_seen(tmp_path: Path, monkeypatch: pytest.Mon
         await until(pilot, lambda: "RUNNING" in text_of(next(folder.glob("*.svg"))), "the picture")
         monkeypatch.setattr(Path, "cwd", lambda: Path("/proc/no"))
         await pilot.press("S")
-        await until(pilot, lambda: "no picture" in seen(pilot.app), "the reason")
+        await until(pilot, lambda: "no snapshot" in seen(pilot.app), "the reason")
 
 
 def test_a_run_as_json_lines(quiet_run: str, ended_run: str) -> None:

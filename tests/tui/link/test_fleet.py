@@ -96,7 +96,7 @@ def test_a_name_taken_again_is_another_run(fleet: Runs) -> None:
 
 
 def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:
-    """`open` changes the picture at once; a name that there is not is refused, and the picture stays."""
+    """`open` changes the frame at once; a name that there is not is refused, and the frame stays."""
     ended("one", 1_000)
     ended("two", 2_000, "failed")
     link = Link(rundir.find("one"), "test")
@@ -112,7 +112,7 @@ def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:
 
 
 def test_a_run_that_takes_the_name_of_the_one_shown_is_not_touched(folder: Path) -> None:
-    """The last picture of the one that is shown stays, and every action on it is refused, in words."""
+    """The last frame of the one that is shown stays, and every action on it is refused, in words."""
     ended("same", 1_000, "failed", "first")
     link = Link(rundir.find("same"), "test")
     try:

@@ -1,4 +1,4 @@
-"""A group of many ranks: summaries of all, records of those that are looked at, and the same picture from both."""
+"""A group of many ranks: summaries of all, records of those that are looked at, and the same frame from both."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def follow(store: Store, seconds: int, *, silent: int | None = None) -> float:
     return now
 
 
-def test_summaries_make_the_same_picture_as_records():
+def test_summaries_make_the_same_frame_as_records():
     """Step time, phases, loss, latency, rate and custom metrics are those of a store that has every record."""
     brief, full = Store(RUN, brief=True), Store(replace_world(1))
     now = follow(brief, 2)
@@ -96,7 +96,7 @@ def test_missing_summaries_are_counted_and_repeated_ones_are_not():
 
 
 def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame of many ranks makes a rank's picture when it is asked for, once, and keeps it."""
+    """A frame of many ranks makes the frame of a rank when it is first asked for, and holds it."""
     store = Store(RUN, brief=True)
     now = follow(store, 1)
     drawn: list[int] = []
@@ -115,7 +115,7 @@ def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_watched_rank_has_its_records_from_the_first_one():
-    """Watching asks for the history; letting go keeps the picture going on summaries."""
+    """Watching asks for the history; letting go leaves the frame to summaries."""
     history = History(RUN.world)
     store = Store(RUN, history=history, brief=True)
     now = follow(store, 3)
@@ -157,7 +157,7 @@ class Rank:
 
 
 def test_a_watched_rank_may_end_or_not_be_there():
-    """What is missing of one that has ended, and of a number that is none, is asked of nobody; the picture goes on."""
+    """What is missing of one that has ended, and of a number that is none, is asked of nobody; the frames go on."""
     directory = rundir.create(msgspec.structs.replace(RUN, run="ends", run_id="ends"))
     with zmq.Context() as context:
         ranks = [Rank(context, directory, rank) for rank in (0, 1)]

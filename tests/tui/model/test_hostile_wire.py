@@ -1,4 +1,4 @@
-"""Messages and records that are valid by their types and absurd in their values: the picture still stands."""
+"""Messages and records that are valid by their types and absurd in their values: the frame still stands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ABSURD = settings(
 
 
 def told(frame: Frame) -> str:
-    """Return all that is said of a picture without a screen."""
+    """Return all that is said of a frame without a screen."""
     texts = [
         json.dumps(status.as_json(frame), allow_nan=False),
         json.dumps(status.run_json(frame), allow_nan=False),
@@ -72,7 +72,7 @@ def told(frame: Frame) -> str:
     liveness=LIVENESS,
     run=of_type(Run, world=st.just(2), run=st.just("toy-1"), run_id=st.just("id")),
 )  # fmt: skip
-def test_absurd_values_break_no_picture(
+def test_absurd_values_break_no_frame(
     brief: bool, messages: list[wire.Telemetry], members: list[Member], liveness: Liveness, run: Run
 ) -> None:
     """Whatever valid messages and records hold, heard or recorded, JSON, lines and frame are made."""
@@ -134,7 +134,7 @@ async def test_an_unknown_state_and_absurd_numbers_end_no_screen(value: float) -
 
 
 def test_infinite_samples_of_a_summary() -> None:
-    """A rate that is no number is left out, in the one line that a picture without records is made of."""
+    """A rate that is no number is left out, in the one line that a frame without records is made of."""
     store = Store(RUN, brief=True)
     for rank in (0, 1):
         store.apply(wire.Beat(rank, 1, "running", "forward", 1, 1, 1), 2.0)

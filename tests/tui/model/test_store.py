@@ -1,4 +1,4 @@
-"""The model of a run: messages in any order in, a true picture out."""
+"""The model of a run: messages in any order in, a true frame out."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_phase_that_was_not_observed_is_absent():
     assert "wait" not in phases
 
 
-def test_records_in_any_order_and_repeated_give_the_same_picture():
+def test_records_in_any_order_and_repeated_give_the_same_frame():
     """Live records, a filled gap and repetitions end in the same history, each record once."""
     seed = random.Random(2)
     records = [step(seq, loss=float(seq)) for seq in range(1, 101)]
@@ -160,7 +160,7 @@ def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
     assert level.frame(2.0).slowest is None
 
 
-def test_extreme_numbers_do_not_break_the_picture():
+def test_extreme_numbers_do_not_break_the_frame():
     """NaN, infinity and huge integers from the wire are shown or left out, never raised."""
     store = Store(RUN, history=History(2))
     huge = wire.Step(1, 2**62, 2**62, 2**62, 0, 2**62, 0, 0, 0, 0, float("nan"), 2**62)

@@ -35,7 +35,7 @@ OPENED = {
 
 
 def dashboard(source: StillSource) -> DdptopApp:
-    """Return a dashboard whose clock stands still and that takes no picture by itself."""
+    """Return a dashboard whose clock stands still and that takes no frame by itself."""
     app = DdptopApp(source, clock=lambda: NOW)
     app.set_interval = lambda *_, **__: None  # type: ignore[assignment,method-assign]
     return app
@@ -48,7 +48,7 @@ async def settled(pilot: Pilot[None]) -> None:
 
 
 async def rests(pilot: Pilot[None], painted: Counter[str]) -> None:
-    """Wait until a picture without a change paints nothing: the plot and the focus come a moment after the first."""
+    """Wait until a frame without a change paints nothing: the plot and the focus come a moment after the first."""
     assert isinstance(pilot.app, DdptopApp)
     for _ in range(20):
         painted.clear()
@@ -94,8 +94,8 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.parametrize("keys", OPENED)
-async def test_a_picture_without_a_change_paints_nothing(keys: str, painted: Counter[str]) -> None:
-    """Twenty pictures of a run that stands still, under each kind of dialog: not one line is rendered."""
+async def test_a_frame_without_a_change_paints_nothing(keys: str, painted: Counter[str]) -> None:
+    """Twenty frames of a run that stands still, under each kind of dialog: not one line is rendered."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
         app = pilot.app

@@ -180,7 +180,7 @@ async def test_a_run_that_is_gone_is_not_shown() -> None:
         assert shown(pilot) == FIRST
 
 
-async def test_the_picture_of_the_shown_run_stays_when_it_is_removed() -> None:
+async def test_the_frame_of_the_shown_run_stays_when_it_is_removed() -> None:
     """Its own line, chosen in the list that covers the screen, leads back to what is left of it, without an error."""
     fleet = StillFleet()
     async with dashboard(fleet).run_test(size=(80, 24), notifications=True) as pilot:
@@ -188,7 +188,7 @@ async def test_the_picture_of_the_shown_run_stays_when_it_is_removed() -> None:
         assert isinstance(pilot.app.screen, RunsScreen)
         del fleet.frames[FIRST]
         await pilot.press("enter")
-        await until(pilot, lambda: shown(pilot) == FIRST, "its picture")
+        await until(pilot, lambda: shown(pilot) == FIRST, "its frame")
         assert "no such run" not in seen(pilot.app)
 
 
@@ -409,7 +409,7 @@ def test_options_that_the_launch_decides_are_left_out() -> None:
     assert "--world" not in [option.flag for option in form.offered(OPTIONS)]
 
 
-# Pictures
+# Snapshots
 
 
 @pytest.mark.parametrize(

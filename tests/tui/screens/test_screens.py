@@ -1,4 +1,4 @@
-"""Pictures of the screens with still frames, compared with those that a person has looked at.
+"""Snapshots of the screens with still frames, compared with those that a person has looked at.
 
 After a wanted change: `pytest tests/tui/screens/test_screens.py --snapshot-update`, and look at the new ones.
 """
@@ -89,7 +89,7 @@ def test_the_other_screens(snap_compare: Callable[..., bool], name: str, keys: t
 
 
 def test_the_log(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
-    """The log screen; its path is not in the picture, because it differs from run to run."""
+    """The log screen; its path is not in the frame, because it differs from run to run."""
     log = tmp_path / "rank-0.log"
     log.write_text("".join(f"epoch 0 step {step} loss {2 / step:.3f}\n" for step in range(1, 60)))
     whole = frame()

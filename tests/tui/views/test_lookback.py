@@ -289,7 +289,7 @@ async def test_no_past_is_an_empty_view_that_says_so() -> None:
 
 
 async def test_standing_still_costs_no_repaint(few: Frame) -> None:
-    """The same picture again sends no line of the map and none of the timeline anew."""
+    """The same frame again sends no line of the map and none of the timeline anew."""
     app = still_app(few)
     async with app.run_test(size=(120, 40)) as pilot:
         for key in ("3", "4"):

@@ -1,4 +1,4 @@
-"""The plot, the frozen picture and the looks of the states: under their keys, and as pictures."""
+"""The plot, the held view and the looks of the states: under their keys, and as snapshots."""
 
 from __future__ import annotations
 

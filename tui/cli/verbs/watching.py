@@ -28,8 +28,8 @@ def add(verbs: Verbs) -> None:
     add_run(attach)
     add_view(attach)
     attach.add_argument("--view", choices=VIEWS, help="what the ranks are first shown as")
-    attach.add_argument("--screenshot", type=Path, metavar="FILE", help="write a picture (SVG) and return at once")
-    attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the picture (120x40)")
+    attach.add_argument("--screenshot", type=Path, metavar="FILE", help="write a snapshot (SVG) and return at once")
+    attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the snapshot (120x40)")
     attach.set_defaults(carry=_attach)
 
     watch = verbs.add_parser("watch", help="write a run as lines, for scripts and pipes")

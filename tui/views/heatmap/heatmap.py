@@ -129,7 +129,7 @@ class Heatmap(RankView):
         self.show(self.frame)
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture and repaint the cells that look different in it."""
+        """Take in a new frame and repaint the cells that look different in it."""
         self.frame = frame
         if not self.size or frame.history is None:
             self.refresh()

@@ -108,7 +108,7 @@ class PanelGrid(RankView):
     # Painting
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture and repaint the lines in sight that look different in it."""
+        """Take in a new frame and repaint the lines in sight that look different in it."""
         before, self.frame = self.frame, frame
         if len(before.ranks) != len(frame.ranks):
             self._rearrange()

@@ -59,7 +59,7 @@ class PlotPlace(Container):
         return self.plot
 
     def show(self, frame: Frame, ranks: Sequence[int], chosen: int) -> None:
-        """Hand the picture on, where there is a plot and room for it."""
+        """Pass the frame on, where there is a plot and room for it."""
         self._given = frame, ranks, chosen
         if self.plot is not None and self.display:
             self.plot.show(frame, ranks, chosen)

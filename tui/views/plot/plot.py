@@ -109,7 +109,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         now = time.monotonic()
         if self._is(key) and now < self._next:
             if not self._late:
-                # Nothing may follow this picture, as when the run has ended: it must not be the one left out.
+                # Nothing may follow this frame, as when the run has ended: it must not be the one left out.
                 self._late = True
                 self.set_timer(self._next - now, self._catch_up)
             return

@@ -36,7 +36,7 @@ class Header(Page, can_focus=False):
         self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture."""
+        """Take in a new frame."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
         roomy = self.app.size.height >= 30
@@ -146,7 +146,7 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well.
 
     Args:
-        frame: the picture.
+        frame: what is shown.
         keys: by the id of an action, the key that does it.
         typed: the number of steps that is being typed, while the run is paused.
     """

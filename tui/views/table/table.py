@@ -84,7 +84,7 @@ class RankTable(RankView):
         self._renew()
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture and repaint the lines in sight that look different in it."""
+        """Take in a new frame and repaint the lines in sight that look different in it."""
         if len(self.frame.ranks) != len(frame.ranks):
             self._sorted_at = None
             self.refresh(layout=True)

@@ -119,7 +119,7 @@ def calls(lane: Lane, length: int, width: int, ink: Ink) -> Row:
 
 
 def legend(line: Timeline, width: int, ink: Ink) -> Row:
-    """Return what the signs mean, and what of the picture is measured."""
+    """Return what the signs mean, and what of the frame is measured."""
     label = ink["label"]
     for_ = " for the last rank" if width >= _ROOMY else ""
     pieces: list[Row] = [

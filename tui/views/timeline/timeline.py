@@ -92,7 +92,7 @@ class TimelineView(RankView):
     # The step
 
     def show(self, frame: Frame) -> None:
-        """Take a new picture; go on to its newest step if it is time to."""
+        """Take in a new frame; go on to its newest step if it is time to."""
         self.frame = frame
         if frame.history is None:
             return
