@@ -59,7 +59,7 @@ from ddptop.tui.screens.dialogs.question import (
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.live import (
     CheckpointAsked,
-    KeepAsked,
+    HoldAsked,
     KillAsked,
     LiveScreen,
     LogsAsked,
@@ -177,7 +177,7 @@ class DdptopApp(FleetApp):
         self._listed = listed
         self._acting: tuple[str, str] | None = None
         """What is being done, and the run that it is done with."""
-        self._kept: Frame | None = None
+        self._held_frame: Frame | None = None
         """The frame that the user holds."""
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
@@ -273,9 +273,9 @@ class DdptopApp(FleetApp):
 
     def _shown_frame(self) -> Frame:
         """Return the frame of this moment, or the one that the user holds."""
-        if self._kept is None:
+        if self._held_frame is None:
             return self.newest_frame()
-        return replace(self._kept, kept_s=float(int(self._clock() - self._kept.at)))
+        return replace(self._held_frame, view_held_s=float(int(self._clock() - self._held_frame.at)))
 
     def repaint(self) -> None:
         """Show the present frame at once."""
@@ -310,17 +310,17 @@ class DdptopApp(FleetApp):
 
     # What is asked
 
-    @on(KeepAsked)
-    def _keep(self) -> None:
+    @on(HoldAsked)
+    def _hold_view(self) -> None:
         frame = self.source.frame(self._clock())
         # Ranks that nobody looks at would be drawn up later, as they are then.
         upto = None if frame.history is None else frame.history.by_step.last
-        self._kept = None if self._kept is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
+        self._held_frame = None if self._held_frame is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
         self.repaint()
 
     def let_go(self) -> None:
-        """Keep it no longer: who acts on the run wants to see what comes of it."""
-        self._kept = None
+        """Hold the view no longer: who acts on the run wants to see the effect."""
+        self._held_frame = None
 
     @on(PauseAsked)
     def _pause(self) -> None:

@@ -207,7 +207,7 @@ class Frame:
     verdict: Verdict | None = None
     refused: int = 0
     """Messages that came to the dashboard and could not be read, plus those the agents refused."""
-    kept_s: float | None = None
+    view_held_s: float | None = None
     """How long the user has held this frame while the run goes on; None for one of this moment."""
     upto: int | None = None
     """The last step of `history` that belongs to a view that is held."""

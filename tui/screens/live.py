@@ -36,7 +36,7 @@ class ResumeAsked(Asked):
     """Let them go on."""
 
 
-class KeepAsked(Asked):
+class HoldAsked(Asked):
     """Hold the view, or let it go on."""
 
 
@@ -234,4 +234,4 @@ class LiveScreen(Transient[int]):
 
     def action_keep(self) -> None:
         """Ask to hold the view."""
-        self.post_message(KeepAsked())
+        self.post_message(HoldAsked())

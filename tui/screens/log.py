@@ -57,14 +57,14 @@ class LogScreen(LiveScreen):
         if rank is None:
             return
         view = self.query_one(LogView)
-        view.show(rank, still=frame.kept_s is not None)
+        view.show(rank, still=frame.view_held_s is not None)
         page = self.query_one("#caption", Page)
         ink = page.ink
         width = max(10, self.app.size.width - 2)
         keys = keys_of(self)
         where = " following" if view.following else f" scrolled back: {keys['log.follow']} follows again"
-        if frame.kept_s is not None:
-            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: {keys['view.freeze']} goes on"
+        if frame.view_held_s is not None:
+            where = f" VIEW FROZEN {units.duration(frame.view_held_s)}: {keys['view.freeze']} goes on"
         left: Row = [
             Segment(f" rank {rank.rank} ", ink["bold value"]),
             Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),
@@ -72,7 +72,7 @@ class LogScreen(LiveScreen):
         right: Row = [
             Segment(
                 where,
-                ink["kept" if frame.kept_s is not None else "label" if view.following else "bold state-paused"],
+                ink["kept" if frame.view_held_s is not None else "label" if view.following else "bold state-paused"],
             )
         ]
         rows = [spread(left, right, width)]

@@ -87,7 +87,7 @@ class RankScreen(PlottedScreen):
         elif history := history_rows(frame, rank.rank, width, page.ink):
             rows += [[Segment("history", page.ink["bold brand"])], *history]
         page.show_rows(rows)
-        self.query_one(LogView).show(rank, still=frame.kept_s is not None)
+        self.query_one(LogView).show(rank, still=frame.view_held_s is not None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the arrows to the crosshair while there is one."""

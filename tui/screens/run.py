@@ -129,7 +129,7 @@ class RunScreen(PlottedScreen):
     def _show_log(self) -> None:
         chosen = self.view.chosen_frame
         if chosen is not None:
-            self.query_one(LogView).show(chosen, still=self.frame.kept_s is not None)
+            self.query_one(LogView).show(chosen, still=self.frame.view_held_s is not None)
 
     @property
     def in_sight(self) -> frozenset[int]:

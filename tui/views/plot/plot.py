@@ -102,9 +102,9 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         by_step = None if frame.history is None else frame.history.by_step
         look = self.look.metric, self.look.window, self.crosshair
         whole = by_step is not None and by_step.complete
-        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.kept_s is None, whole
+        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.view_held_s is None, whole
         key_and_data = key, None if by_step is None else by_step.records, frame.state
-        if key_and_data == self._shown or (frame.kept_s is not None and self._is(key)):
+        if key_and_data == self._shown or (frame.view_held_s is not None and self._is(key)):
             return
         now = time.monotonic()
         if self._is(key) and now < self._next:

@@ -87,9 +87,9 @@ def _clauses(text: str, width: int) -> str:
 def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     hue = ink[f"bold state-{frame.state}"]
     clock: Row = []
-    if frame.kept_s is not None:
+    if frame.view_held_s is not None:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
-        kept = units.duration(frame.kept_s)
+        kept = units.duration(frame.view_held_s)
         key = Segment(f" {keys['view.freeze']}: goes on", ink["bold value"])
         clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), key]
     elif frame.started_at is not None:
