@@ -234,11 +234,11 @@ class Publisher:
 
     def _send_steps(self) -> None:
         collected = self._starvation.stamp(self._collect())
-        records = [record for step in collected if (record := self._keep(step)) is not None]
+        records = [record for step in collected if (record := self._store(step)) is not None]
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
             self._send(wire.TOPIC_STEPS, payload)
 
-    def _keep(self, step: wire.Step) -> bytes | None:
+    def _store(self, step: wire.Step) -> bytes | None:
         """Keep a record and return it encoded, without what has no encoding or is too much; None where it has none."""
         try:
             record = self._history.add(step)

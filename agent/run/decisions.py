@@ -20,7 +20,7 @@ from ddptop.agent.run.files import private
 
 _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
 _MOST_ENTRIES: Final = 100_000
-_KEPT: Final = 256
+_RETAINED: Final = 256
 """Decisions that stay readable for a rank that was slow to look."""
 
 
@@ -58,7 +58,7 @@ class Decisions:
         finally:
             staging.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            (self._folder / str(serial - _KEPT)).unlink(missing_ok=True)
+            (self._folder / str(serial - _RETAINED)).unlink(missing_ok=True)
         return True
 
     def read(self, serial: int) -> bytes | None:

@@ -278,7 +278,7 @@ def create(run: Run) -> RunDir:
             folder.mkdir(mode=0o700)
         if run.launched:
             # A job started by hand is started again by hand, and needs no secret of ours.
-            masking.keep(staging, run)
+            masking.store(staging, run)
         RunDir(staging).write(masking.masked(run))
         # Renaming onto a directory that is not empty fails: of two that come at once, one wins.
         staging.rename(target.path)
@@ -444,14 +444,14 @@ def find(prefix: str) -> RunDir:
     raise RunDirError(f"run {prefix!r}: no such run; `ddptop ps` lists them")
 
 
-def prune(keep: RunDir | None = None, measure: Callable[[Path], int] = lambda path: 0) -> dict[str, int]:
+def prune(spared: RunDir | None = None, measure: Callable[[Path], int] = lambda path: 0) -> dict[str, int]:
     """Remove all but the newest `KEEP_ENDED` ended runs, and what launches and removals that broke off have left.
 
-    Return the names of the removed runs, with the size that `measure` gave of each; `keep` is not among them.
+    Return the names of the removed runs, with the size that `measure` gave of each; `spared` is not among them.
     """
     removed = {}
     for run in [run for run in runs() if _is_over(run)][KEEP_ENDED:]:
-        if keep is not None and run.path == keep.path:
+        if spared is not None and run.path == spared.path:
             continue
         with contextlib.suppress(RunDirError):
             size = measure(run.path)

@@ -29,7 +29,7 @@ from ddptop.agent.observer.record.recorder import Recorder
 
 def newest(database: Path) -> int:
     """Return the records that the ranks have sent and the file has known, by their numbers."""
-    return sum(seq for _, seq in recording.last_kept(database).values())
+    return sum(seq for _, seq in recording.last_recorded(database).values())
 
 
 def kept(database: Path) -> int:

@@ -228,13 +228,13 @@ def parser(program: Program, defaults: Defaults) -> argparse.ArgumentParser:
         help="share the images without repeating any: last batches differ, and a rank may run out before the others",
     )  # fmt: skip
 
-    keeping = result.add_argument_group("what is kept")
-    keeping.add_argument(
+    storage = result.add_argument_group("what is kept")
+    storage.add_argument(
         "--checkpoint-dir", type=Path, metavar="DIR",
         help="write a checkpoint there after every epoch, at the end and when asked to, and keep the one before",
     )  # fmt: skip
-    keeping.add_argument("--resume", action="store_true", help="go on from the checkpoint in --checkpoint-dir")
-    keeping.add_argument(
+    storage.add_argument("--resume", action="store_true", help="go on from the checkpoint in --checkpoint-dir")
+    storage.add_argument(
         "--tensorboard", type=Path, metavar="DIR", help="write loss, accuracy and learning rate there for TensorBoard"
     )
     return result

@@ -73,7 +73,9 @@ def begin(asked: Options, program: str, technique: Technique, batches: Batches) 
     return progress
 
 
-def keep(asked: Options, program: str, progress: Progress, state: tuple[dict[str, Any], dict[str, Any]]) -> Path | None:
+def store(
+    asked: Options, program: str, progress: Progress, state: tuple[dict[str, Any], dict[str, Any]]
+) -> Path | None:
     """Write a checkpoint where one was asked for, and return its path.
 
     Args:

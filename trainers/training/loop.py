@@ -114,7 +114,7 @@ class Training:
         if self.asked.checkpoint_dir is None:
             return None
         state = self.technique.state()
-        return checkpoint.keep(self.asked, self.task.title, self.progress, state) if self.place.first else None
+        return checkpoint.store(self.asked, self.task.title, self.progress, state) if self.place.first else None
 
     def _train_epoch(self) -> float:
         """Train to the end of the epoch, or of the plan; return the mean loss over all ranks."""

@@ -22,7 +22,7 @@ WINDOW_NS = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
 LOSSES = 240
 """Losses kept for the small history in a panel."""
-KEPT_S = 1.0
+FRESH_S = 1.0
 """A frame is no older than this; its ages are what grows meanwhile."""
 METRICS = 64
 """Names a script may log before further ones are left out."""
@@ -310,7 +310,7 @@ class RankModel:
         source = (self.beat, self.told, self.member, self.hello, state)
         if self.brief and self._drawn is not None:
             at, drawn_from, drawn = self._drawn
-            if all(map(is_, source, drawn_from)) and 0 <= now - at < KEPT_S:
+            if all(map(is_, source, drawn_from)) and 0 <= now - at < FRESH_S:
                 return drawn
         drawn = self._drawn_up(now, state, log, exchange)
         self._drawn = now, source, drawn

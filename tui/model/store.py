@@ -37,7 +37,7 @@ RENEWED_S = 1.0
 """The numbers of a group that sends summaries are added up no more often than this."""
 _ACTED = frozenset({"running", "pausing", "paused", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
-KEPT = 0.7
+REMAINING_SHARE = 0.7
 """A verdict once told stays down to this part of the share from which it is told."""
 
 
@@ -486,7 +486,7 @@ class Store:
         if verdict is None or verdict.share is None:
             return verdict
         told = self._verdict is not None and _accused(self._verdict) == _accused(verdict)
-        return verdict if verdict.share >= self._thresholds.verdict_share * (KEPT if told else 1) else None
+        return verdict if verdict.share >= self._thresholds.verdict_share * (REMAINING_SHARE if told else 1) else None
 
     def _telling(self, state: str) -> str:
         if state in ENDED:

@@ -34,7 +34,7 @@ class Logs:
         self.bytes = 0
         """What they take on the disk, as last seen."""
 
-    def keep_within(self, share: int) -> None:
+    def limit_to(self, share: int) -> None:
         """Cut the largest logs where all together take more than `share` bytes."""
         sizes = self._sizes()
         self.bytes = sum(sizes.values())

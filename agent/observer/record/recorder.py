@@ -205,7 +205,7 @@ class Recorder:
             self._logs_due = now + LOGS_S
             # The file never becomes smaller: what it has taken while there were few logs is gone for them.
             left = self._budget - _on_disk(self._database)
-            self._logs.keep_within(min(self._budget // _LOGS_SHARE, max(left, self._budget // _LEAST_LOGS_SHARE)))
+            self._logs.limit_to(min(self._budget // _LOGS_SHARE, max(left, self._budget // _LEAST_LOGS_SHARE)))
         if self._all_bytes is not None and now >= self._all_due:
             self._all_due = now + ALL_S
             retention.make_room(self._all_bytes, self._report, told=self._unremoved)
@@ -232,19 +232,19 @@ class Recorder:
                     self._report(f"recording: {error} ({member.pub})", "warning")
 
     @property
-    def _kept(self) -> dict[int, tuple[int, int]]:
+    def _recorded(self) -> dict[int, tuple[int, int]]:
         if self._newest is None:
-            self._newest = recording.last_kept(self._database)
+            self._newest = recording.last_recorded(self._database)
         return self._newest
 
     def _ask(self, member: Member) -> None:
         """Ask a rank for what it has published and is not kept yet."""
         if not member.cmd:
             return
-        generation, seq = self._kept.get(member.rank, recording.NOTHING)
+        generation, seq = self._recorded.get(member.rank, recording.NOTHING)
         if generation > member.generation:
             # No record of the rank says so: it was never of that generation.
-            self._kept[member.rank] = generation, seq = recording.NOTHING
+            self._recorded[member.rank] = generation, seq = recording.NOTHING
         asking = self._context.socket(zmq.DEALER)
         asking.linger = 0
         asking.setsockopt(zmq.MAXMSGSIZE, wire.MAX_MESSAGE_BYTES)
@@ -283,7 +283,7 @@ class Recorder:
         if steps.generation > self._generation:
             # Of a rank that has just begun anew: what it keeps is asked for as soon as its record is read.
             return []
-        if (steps.generation, newest) <= self._kept.get(steps.rank, recording.NOTHING):
+        if (steps.generation, newest) <= self._recorded.get(steps.rank, recording.NOTHING):
             return []
         now = time.monotonic()
         # Of a rank that was not heard yet only this is known: no process is older than the machine.
@@ -292,7 +292,7 @@ class Recorder:
             self.refused += 1
             return []
         self._reached[steps.rank] = newest, now
-        self._kept[steps.rank] = (steps.generation, newest)
+        self._recorded[steps.rank] = (steps.generation, newest)
         if self._held_up:
             self.skipped += 1
             return []
@@ -393,14 +393,14 @@ class Recorder:
         if "failure" in self._said:
             self._said.discard("failure")
             self._report(f"recording goes on after {self.failures:,} failures", "info")
-        self._keep_within()
+        self._limit_size()
 
     def _owe(self, rows: list[recording.Row]) -> None:
         """Keep rows for the next attempt; where there are too many, the oldest go."""
         self._owed = rows[-_MOST_OWED:]
         self.skipped += max(0, len(rows) - _MOST_OWED)
 
-    def _keep_within(self) -> None:
+    def _limit_size(self) -> None:
         try:
             self._held_up = self._ring.is_held_up()
             if self._held_up:
@@ -409,7 +409,7 @@ class Recorder:
                 )
                 return
             self._said.discard("held up")
-            fits = self._ring.keep_within(self._room, THIN_S)
+            fits = self._ring.limit_to(self._room, THIN_S)
         except DAMAGE as error:
             self.failures += 1
             # Nothing makes room any more, so that nothing may take it.

@@ -207,7 +207,7 @@ def _reader(database: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def last_kept(database: Path) -> dict[int, tuple[int, int]]:
+def last_recorded(database: Path) -> dict[int, tuple[int, int]]:
     """Return generation and number of the newest record in the file, by rank."""
     newest: dict[int, tuple[int, int]] = {}
     with contextlib.suppress(*DAMAGE), _reader(database) as connection:

@@ -45,7 +45,7 @@ def make_room(
     most: int,
     report: Callable[[str, str], None] = lambda text, level: None,
     *,
-    keep: RunDir | None = None,
+    spared: RunDir | None = None,
     told: set[str] | None = None,
 ) -> dict[str, int]:
     """Remove the oldest ended runs until all runs of this user together take at most so many bytes.
@@ -53,7 +53,7 @@ def make_room(
     Args:
         most: the bytes.
         report: takes text and level of what was removed, and of what could not be.
-        keep: a run that is not removed.
+        spared: a run that is not removed.
         told: what could not be removed and was reported already, from call to call; it is not reported again.
 
     Returns:
@@ -72,7 +72,7 @@ def make_room(
     for directory in reversed(_ended(directories)[1:]):
         if total <= most:
             break
-        if keep is not None and directory.path == keep.path:
+        if spared is not None and directory.path == spared.path:
             continue
         size = sizes[directory.path]
         try:

@@ -114,7 +114,7 @@ class Ring:
         )
         return int((pages - free) * size)
 
-    def keep_within(self, budget: int, seconds: float) -> bool:
+    def limit_to(self, budget: int, seconds: float) -> bool:
         """Thin older steps until file and journal fit into `budget` bytes; return False where there is more to be done.
 
         It takes little longer than so many seconds, except where much has come at once.

@@ -86,7 +86,7 @@ def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
         stretch.setdefault(row.generation, {}).setdefault(row.rank, []).extend(_records(row.payload))
     if level + 1 > DEEPEST:
         return []
-    kept: list[Stored] = []
+    remaining: list[Stored] = []
     for generation, by_rank in stretch.items():
         wanted = _chosen(by_rank, level + 1)
         left = {rank: [each for each in records if each[0].step in wanted] for rank, records in by_rank.items()}
@@ -94,8 +94,8 @@ def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
             # Records that all bear the same few numbers, which no honest rank sends: thinned by their order.
             left = {rank: records[::2] for rank, records in left.items()}
         for rank, records in left.items():
-            kept += _rows(rank, generation, records)
-    return kept
+            remaining += _rows(rank, generation, records)
+    return remaining
 
 
 def _records(payload: bytes) -> list[_Record]:

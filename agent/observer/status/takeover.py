@@ -47,15 +47,15 @@ def meet(
     return now
 
 
-def tidy(keep: RunDir | None = None) -> dict[str, int]:
-    """Write down the end of every run that has ended unseen, and remove the oldest ended ones but `keep`.
+def tidy(spared: RunDir | None = None) -> dict[str, int]:
+    """Write down the end of every run that has ended unseen, and remove the oldest ended ones but `spared`.
 
     Return the names of the removed runs, with the bytes that each took.
     """
     for run in rundir.runs():
         with contextlib.suppress(RunDirError):
             meet(run)
-    return rundir.prune(keep, retention.size_of)
+    return rundir.prune(spared, retention.size_of)
 
 
 def _is_due(directory: RunDir) -> bool:

@@ -60,7 +60,7 @@ class Waits:
         after_import(_FUNCTIONAL, functools.partial(self._watch_functional, torch))
         for name in _UNTOLD:
             if hasattr(distributed.ProcessGroup, name):
-                self._keep_weakly(distributed.ProcessGroup, name)
+                self._refer_weakly(distributed.ProcessGroup, name)
         for name in _UNHOOKED:
             if hasattr(distributed.ProcessGroup, name):
                 self._time_whole(torch, name)
@@ -117,7 +117,7 @@ class Waits:
 
         setattr(owner, name, method)
 
-    def _keep_weakly(self, owner: Any, name: str) -> None:
+    def _refer_weakly(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
 
         @functools.wraps(original)

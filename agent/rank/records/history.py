@@ -37,7 +37,7 @@ class History:
         self._generation = generation
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: list[tuple[int, bytes]] = []
+        self._records: list[tuple[int, bytes]] = []
         """(seq, encoded step); those before `_first` are gone."""
         self._first = 0
 
@@ -50,15 +50,15 @@ class History:
         payload = encode(step)
         if len(payload) > MAX_RECORD_BYTES:
             raise ValueError(f"step {step.step} has a record of {len(payload)} bytes, {MAX_RECORD_BYTES} are allowed")
-        self._kept.append((step.seq, payload))
+        self._records.append((step.seq, payload))
         self._bytes += len(payload)
         while self._bytes > self._max_bytes:
-            seq, oldest = self._kept[self._first]
-            self._kept[self._first] = (seq, b"")
+            seq, oldest = self._records[self._first]
+            self._records[self._first] = (seq, b"")
             self._bytes -= len(oldest)
             self._first += 1
-        if self._first > _SLACK and self._first > len(self._kept) // 2:
-            del self._kept[: self._first]
+        if self._first > _SLACK and self._first > len(self._records) // 2:
+            del self._records[: self._first]
             self._first = 0
         return payload
 
@@ -68,11 +68,11 @@ class History:
         All of the newest `limit`, and of those before them `earlier`, evenly spread; of what is kept now.
         """
         begin = self._index(first_seq)
-        whole = max(begin, len(self._kept) - max(0, limit))
+        whole = max(begin, len(self._records) - max(0, limit))
         stride = max(1, math.ceil((whole - begin) / earlier)) if earlier > 0 else 0
         if not stride:
             begin = whole
-        return Answer(self, self._seq(begin), self._seq(whole), stride, self._seq(len(self._kept)))
+        return Answer(self, self._seq(begin), self._seq(whole), stride, self._seq(len(self._records)))
 
     def piece(self, first_seq: int, whole_seq: int, stride: int, end_seq: int) -> tuple[bytes, int] | None:
         """Return one message of an answer and the number that the next begins with, None where there is nothing left.
@@ -83,7 +83,7 @@ class History:
         chosen: list[msgspec.Raw] = []
         size = 0
         while index < end and size < PIECE:
-            payload = self._kept[index][1]
+            payload = self._records[index][1]
             chosen.append(msgspec.Raw(payload))
             size += len(payload)
             index = min(index + stride, whole) if index < whole else index + 1
@@ -93,12 +93,12 @@ class History:
 
     def _index(self, seq: int) -> int:
         # Halving: to walk through an hour of them kept the training waiting for 4 ms.
-        return bisect.bisect_left(self._kept, (seq, b""), self._first)
+        return bisect.bisect_left(self._records, (seq, b""), self._first)
 
     def _seq(self, index: int) -> int:
-        if index < len(self._kept):
-            return self._kept[index][0]
-        return self._kept[-1][0] + 1 if self._kept else 0
+        if index < len(self._records):
+            return self._records[index][0]
+        return self._records[-1][0] + 1 if self._records else 0
 
 
 class Answer(Iterator[bytes]):

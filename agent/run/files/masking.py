@@ -29,7 +29,7 @@ _COUNT: Final = re.compile(r"[0-9]{1,9}[kKmMbB]?")
 _ASSIGNED: Final = re.compile(r"(?P<name>[^=\s]+)=(?P<value>.*)", re.DOTALL)
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _Stored(msgspec.Struct, frozen=True):
     """Fields of a run as they were given."""
 
     environment: dict[str, str]
@@ -77,14 +77,14 @@ def masked(run: Run) -> Run:
     )
 
 
-def keep(folder: Path, run: Run) -> None:
+def store(folder: Path, run: Run) -> None:
     """Write what `masked` takes out of a run's record, if anything, into a file of its own.
 
     Raises:
         OSError: it cannot be written.
     """
     if masked(run) != run or _is_masked(run):
-        private.replace(folder / _FILE, msgspec.json.encode(_Kept(run.environment, run.arguments, run.command)))
+        private.replace(folder / _FILE, msgspec.json.encode(_Stored(run.environment, run.arguments, run.command)))
 
 
 def whole(folder: Path, run: Run) -> Run:
@@ -97,10 +97,12 @@ def whole(folder: Path, run: Run) -> Run:
         # No secret was given, or the record is older than this file.
         return run
     try:
-        kept = msgspec.json.decode(private.read(folder / _FILE), type=_Kept)
+        stored = msgspec.json.decode(private.read(folder / _FILE), type=_Stored)
     except (OSError, msgspec.MsgspecError) as problem:
         raise private.RunDirError(f"run {run.run}: its secrets are not to be had ({problem}); launch it anew") from None
-    return msgspec.structs.replace(run, environment=kept.environment, arguments=kept.arguments, command=kept.command)
+    return msgspec.structs.replace(
+        run, environment=stored.environment, arguments=stored.arguments, command=stored.command
+    )
 
 
 def _is_masked(run: Run) -> bool:

@@ -31,7 +31,7 @@ class Piece(NamedTuple):
     data: bytes
 
 
-def cut(path: Path, keep: int) -> int:
+def cut(path: Path, room: int) -> int:
     """Cut the middle out of a plain file of ours, so that about `keep` bytes stay; return the bytes that came free.
 
     Raises:
@@ -43,8 +43,8 @@ def cut(path: Path, keep: int) -> int:
         # A second name may stand outside of the run, and a file of somebody else's is not ours to change.
         if not stat.S_ISREG(before.st_mode) or before.st_nlink != 1 or before.st_uid != os.geteuid():
             raise OSError(errno.EINVAL, "not a plain file of the run's own", str(path))
-        head = -(-max(BLOCK, keep // _HEAD_SHARE) // BLOCK) * BLOCK
-        tail = max(0, before.st_size - max(BLOCK, keep - head)) // BLOCK * BLOCK
+        head = -(-max(BLOCK, room // _HEAD_SHARE) // BLOCK) * BLOCK
+        tail = max(0, before.st_size - max(BLOCK, room - head)) // BLOCK * BLOCK
         if tail <= head:
             return 0
         _punch(descriptor, head, tail - head)

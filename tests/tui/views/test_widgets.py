@@ -151,7 +151,7 @@ def test_the_facts_of_a_rank_name_what_is_not_seen() -> None:
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     """Half lines, more than one chunk, truncation and replacement are all followed."""
     path = tmp_path / "rank-0.log"
-    log = LogFile(str(path), keep=100)
+    log = LogFile(str(path), most_lines=100)
     assert log.read()
     assert log.error == "not written yet"
     path.write_bytes(b"one\ntw")

@@ -133,7 +133,7 @@ class Asynchronous:
         """Write a checkpoint and return its path; any rank may call it, the first worker writes."""
         if not (self._works and self._worker.first):
             return None
-        return checkpoint.keep(self.asked, self.task.title, self.progress, self.technique.state())
+        return checkpoint.store(self.asked, self.task.title, self.progress, self.technique.state())
 
     def _tell(self, steps: int, seconds: float) -> None:
         """Say once what all ranks together came to."""

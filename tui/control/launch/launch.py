@@ -245,8 +245,8 @@ def refuse_to_resume(run: Run) -> str | None:
     return None
 
 
-def _start(run: Run, who: str, tell: Tell, keep: RunDir | None = None) -> RunDir:
-    run, removed = _with_room(run, keep)
+def _start(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunDir:
+    run, removed = _with_room(run, spared)
     told = _removal(removed)
     if told:
         tell(told)
@@ -265,13 +265,13 @@ def _start(run: Run, who: str, tell: Tell, keep: RunDir | None = None) -> RunDir
     return directory
 
 
-def _with_room(run: Run, keep: RunDir | None) -> tuple[Run, dict[str, int]]:
+def _with_room(run: Run, spared: RunDir | None) -> tuple[Run, dict[str, int]]:
     """Return the run with the room that the settings give it, and the ended runs that were removed to make it."""
     try:
         storage = settings.load().storage
     except settings.SettingsError as problem:
         raise RequestError(str(problem)) from problem
-    removed = takeover.tidy(keep) | retention.make_room(storage.all_mib << 20, keep=keep)
+    removed = takeover.tidy(spared) | retention.make_room(storage.all_mib << 20, spared=spared)
     return msgspec.structs.replace(run, run_bytes=storage.run_mib << 20, all_bytes=storage.all_mib << 20), removed
 
 

@@ -44,7 +44,7 @@ def capacity_for(world: int) -> int:
     return max(16, min(256, 2**13 // max(1, world)))
 
 
-class _Kept:
+class _Numbers:
     """Numbers of all ranks: those waiting, and those in arrays."""
 
     def __init__(self, world: int, columns: int, capacity: int) -> None:
@@ -104,7 +104,7 @@ class HistoryByStep:
         """False while what was before is being read."""
         self._capacity = capacity_for(world)
         self._memory = [math.nan] * world
-        self._parts: dict[tuple[str, str], _Kept] = {}
+        self._parts: dict[tuple[str, str], _Numbers] = {}
         """By name ("" for the recorded numbers) and where it came from."""
 
     def take(self, rank: int, step: Step) -> None:
@@ -127,26 +127,26 @@ class HistoryByStep:
         """Say that all that is recorded was taken in: nothing has to stand for it any more."""
         self.complete = True
         self.records += 1
-        for (name, part), kept in self._parts.items():
+        for (name, part), numbers in self._parts.items():
             earlier = self._parts.get((name, _EARLIER))
             if part == _SAMPLED and earlier is not None:
-                kept.forget(kept.last.keys() & earlier.last.keys())
+                numbers.forget(numbers.last.keys() & earlier.last.keys())
 
     def _take(self, rank: int, step: Step, number: int, part: str, memory: float = math.nan) -> None:
         self.records += 1
-        self._kept("", part).add(rank, number, step.end_at_ns, _row(step, memory))
+        self._numbers("", part).add(rank, number, step.end_at_ns, _row(step, memory))
         self._take_custom(rank, number, step.end_at_ns, step.metrics, part)
 
     def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], part: str) -> None:
         for name, value in values.items():
-            if self._is_kept(name):
-                self._kept(name, part).add(rank, step, at_ns, (_number(value),))
+            if self._has_room_for(name):
+                self._numbers(name, part).add(rank, step, at_ns, (_number(value),))
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
         self.records += 1
         number = told.step + self._before[_LIVE]
-        self._kept("", _LIVE).add(told.rank, number, told.end_at_ns, _means(told, self._memory[told.rank]))
+        self._numbers("", _LIVE).add(told.rank, number, told.end_at_ns, _means(told, self._memory[told.rank]))
         self._take_custom(told.rank, number, told.end_at_ns, told.metrics, _LIVE)
 
     def take_memory(self, rank: int, memory_bytes: int | None) -> None:
@@ -160,21 +160,23 @@ class HistoryByStep:
     @property
     def last_earlier(self) -> int:
         """The last step of before the dashboard, of any rank."""
-        return max((kept.furthest for (_, part), kept in self._parts.items() if part == _EARLIER), default=0)
+        return max((numbers.furthest for (_, part), numbers in self._parts.items() if part == _EARLIER), default=0)
 
     def forget(self, rank: int) -> None:
         """Forget a rank: a new process in its place counts from one again."""
         self.records += 1
-        for kept in self._parts.values():
-            kept.forget((rank,))
+        for numbers in self._parts.values():
+            numbers.forget((rank,))
 
-    def _kept(self, name: str, part: str) -> _Kept:
-        kept = self._parts.get((name, part))
-        if kept is None:
-            kept = self._parts[name, part] = _Kept(len(self._memory), 1 if name else len(RECORDED), self._capacity)
-        return kept
+    def _numbers(self, name: str, part: str) -> _Numbers:
+        numbers = self._parts.get((name, part))
+        if numbers is None:
+            numbers = self._parts[name, part] = _Numbers(
+                len(self._memory), 1 if name else len(RECORDED), self._capacity
+            )
+        return numbers
 
-    def _is_kept(self, name: str) -> bool:
+    def _has_room_for(self, name: str) -> bool:
         if name in self.names:
             return True
         if len(self.names) >= MOST_NAMES:
@@ -185,18 +187,24 @@ class HistoryByStep:
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step kept of a rank, None where there is none."""
-        parts = [kept for kept in (self._before_live(rank, ""), self._parts.get(("", _LIVE))) if kept is not None]
-        parts = [kept for kept in parts if rank in kept.last]
-        return (min(kept.first[rank] for kept in parts), max(kept.last[rank] for kept in parts)) if parts else None
+        parts = [
+            numbers for numbers in (self._before_live(rank, ""), self._parts.get(("", _LIVE))) if numbers is not None
+        ]
+        parts = [numbers for numbers in parts if rank in numbers.last]
+        return (
+            (min(numbers.first[rank] for numbers in parts), max(numbers.last[rank] for numbers in parts))
+            if parts
+            else None
+        )
 
-    def _before_live(self, rank: int, name: str) -> _Kept | None:
+    def _before_live(self, rank: int, name: str) -> _Numbers | None:
         sampled = self._parts.get((name, _SAMPLED))
         return sampled if sampled is not None and rank in sampled.last else self._parts.get((name, _EARLIER))
 
     @property
     def last(self) -> int:
         """The last step of any rank, 0 before there was one."""
-        return max((kept.furthest for (name, _), kept in self._parts.items() if not name), default=0)
+        return max((numbers.furthest for (name, _), numbers in self._parts.items() if not name), default=0)
 
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
@@ -244,7 +252,7 @@ class HistoryByStep:
     @property
     def nbytes(self) -> int:
         """Memory of all numbers kept."""
-        return sum(kept.course.nbytes for kept in self._parts.values())
+        return sum(numbers.course.nbytes for numbers in self._parts.values())
 
 
 def _column(metric: str) -> tuple[str, int]:

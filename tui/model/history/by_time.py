@@ -96,9 +96,9 @@ class _Level:
         """Take in rows of one rank that no others follow in their buckets; neither they nor newer ones are lost."""
         first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
         buckets, sums = buckets[first], np.add.reduceat(sums, first)
-        kept = buckets > max(int(buckets[-1]), int(self._open[rank])) - self.columns
-        ranks = np.full(np.count_nonzero(kept), rank)
-        self._write(ranks, buckets[kept], buckets[kept] + 1, sums[kept])
+        recent = buckets > max(int(buckets[-1]), int(self._open[rank])) - self.columns
+        ranks = np.full(np.count_nonzero(recent), rank)
+        self._write(ranks, buckets[recent], buckets[recent] + 1, sums[recent])
 
     def _close(self, ranks: Numbers, since: Numbers, until: Numbers, sums: Sums) -> None:
         """Write the same into the buckets from `since` up to `until`, and hand it on."""

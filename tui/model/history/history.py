@@ -21,7 +21,7 @@ MOST_STEPS: Final = 240
 LEAST_STEPS: Final = 16
 
 
-class KeptSteps:
+class NewestSteps:
     """The ranks' records of the newest steps, by step number."""
 
     def __init__(self, world: int) -> None:
@@ -60,7 +60,7 @@ class History:
 
     def __init__(self, world: int) -> None:
         self.by_time = HistoryByTime(world)
-        self.steps = KeptSteps(world)
+        self.steps = NewestSteps(world)
         self.by_step = HistoryByStep(world)
         self._generation = 0
         """Of the records of before that came last."""
@@ -104,4 +104,4 @@ class History:
 
     def restart(self) -> None:
         """Forget the steps: the ranks began anew and count from one again."""
-        self.steps = KeptSteps(self.steps.world)
+        self.steps = NewestSteps(self.steps.world)

@@ -75,9 +75,9 @@ class _Buckets:
         leaving = np.zeros_like(counts)
         leaving[over] = counts[over] - capacity
         # Both halves of a bucket go on together.
-        first_kept = begins[over] + leaving[over]
+        first_left = begins[over] + leaving[over]
         numbers = (sorted_.steps - 1) >> bits
-        leaving[over] -= numbers[first_kept] == numbers[first_kept - 1]
+        leaving[over] -= numbers[first_left] == numbers[first_left - 1]
         older = np.arange(len(sorted_.ranks)) - begins[sorted_.ranks] < leaving[sorted_.ranks]
         return (sorted_.part(older), sorted_.part(~older)) if older.any() else None
 

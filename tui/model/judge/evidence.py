@@ -96,7 +96,7 @@ class Evidence:
             if self._count % scale == 0 and len(blocks) >= scale:
                 self.windows[scale].append(_mean(list(blocks)[-scale:]))
 
-    def keep(self, blocks: int) -> None:
+    def retain(self, blocks: int) -> None:
         """Forget all but the newest blocks, and the windows that begin before them."""
         while len(self.windows[1]) > blocks:
             self.windows[1].popleft()

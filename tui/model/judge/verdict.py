@@ -84,7 +84,7 @@ class Judge:
         )
         if self._blame is not None and (suspicion is None or not suspicion.goes_on(self._blame.cost)):
             # What was before the recovery must not be found again on a longer scale.
-            self._evidence.keep(WINDOWS)
+            self._evidence.retain(WINDOWS)
             self._blame = suspicion = None
             views = self._views()
         before = self._blame

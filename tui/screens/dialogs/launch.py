@@ -273,7 +273,7 @@ class LaunchDialog(Dialog["str | None"]):
         if message.run is None:
             self._say(message.problem, wrong=True)
         else:
-            self._keep()
+            self._remember()
             self.dismiss(message.run)
 
     @on(Button.Pressed, "#close")
@@ -282,10 +282,10 @@ class LaunchDialog(Dialog["str | None"]):
 
     def action_close(self) -> None:
         """Close; what is filled in stays for the next time."""
-        self._keep()
+        self._remember()
         self.dismiss(None)
 
-    def _keep(self) -> None:
+    def _remember(self) -> None:
         problem = remembered.remember(self.draft)
         if problem is not None:
             self.notify(problem, severity="warning", markup=False)

@@ -17,7 +17,7 @@ from ddptop.tui.model.history.series import Floats, Series
 
 LABEL: Final = 8
 """Cells of a label beside the axis."""
-_KEPT: Final = {"off": 0.0, "light": 0.6, "strong": 0.9}
+_INERTIA: Final = {"off": 0.0, "light": 0.6, "strong": 0.9}
 """Weight of what came before against the next column."""
 
 
@@ -88,15 +88,15 @@ def smoothed(values: Floats, smoothing: str) -> Floats:
 
     The debiasing is that of Adam (https://arxiv.org/abs/1412.6980), as TensorBoard uses it for scalars.
     """
-    kept = _KEPT[smoothing]
-    if not kept:
+    inertia = _INERTIA[smoothing]
+    if not inertia:
         return values
     out = np.full_like(values, np.nan)
     total = weight = 0.0
     for index, value in enumerate(values):
         if math.isfinite(value):
-            total = kept * total + (1 - kept) * value
-            weight = kept * weight + (1 - kept)
+            total = inertia * total + (1 - inertia) * value
+            weight = inertia * weight + (1 - inertia)
             out[index] = total / weight
         elif math.isinf(value):
             out[index] = value

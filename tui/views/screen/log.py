@@ -24,9 +24,9 @@ _CHUNK: Final = 128 * 1024
 class LogFile:
     """The last lines of a growing file, cleaned of everything a terminal would act on."""
 
-    def __init__(self, path: str, keep: int = 5000, tail_bytes: int = 1024 * 1024) -> None:
+    def __init__(self, path: str, most_lines: int = 5000, tail_bytes: int = 1024 * 1024) -> None:
         self.path = path
-        self.lines: deque[str] = deque(maxlen=keep)
+        self.lines: deque[str] = deque(maxlen=most_lines)
         self.dropped = 0
         """Lines that were read and then let go at the front, in all."""
         self.widest = 0

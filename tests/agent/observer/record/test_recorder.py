@@ -245,7 +245,7 @@ def test_a_file_of_noise_is_read_as_far_as_it_goes(tmp_path: Path, noise: bytes,
     for read in (read_history, recording_file.read_steps, recording_file.read_events, recording_file.read_end):
         list(read(database))
     list(recording_file.read_newest_steps(database, 5))
-    recording_file.last_kept(database)
+    recording_file.last_recorded(database)
 
 
 def test_logs_are_in_the_budget(context: zmq.Context[Any], tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_fifty_times_its_budget_leaves_every_event_and_the_newest_steps(memory: 
         rows += [recording.row(each, wire.encode(each)) for each in events[count // 16 - 1 : count // 16]]
         written += sum(len(values[-1]) for _, values in rows)
         ring.write(rows, BUDGET)
-        assert ring.keep_within(BUDGET, 60.0)
+        assert ring.limit_to(BUDGET, 60.0)
         largest = max(largest, disk(database))
     late = events[count // 16 :]
     ring.write([recording.row(event, wire.encode(event)) for event in late], BUDGET)
@@ -178,7 +178,7 @@ def test_a_reader_gets_each_step_once_while_rows_move(tmp_path: Path) -> None:
         ring.write([row(0, step(number)) for number in range(first, first + 100)], 64 << 20)
     reading = recording.read_steps(database)
     got = [next(reading) for _ in range(700)]
-    assert ring.keep_within(0, 60.0)
+    assert ring.limit_to(0, 60.0)
     got += list(reading)
     ring.close()
     found = [each.seq for message in got if isinstance(message, wire.Steps) for each in message.steps]
@@ -213,8 +213,8 @@ def test_the_newest_of_each_rank_is_known_also_when_it_was_thinned(tmp_path: Pat
     ring.write([row(1, step(9), generation=1), row(1, step(3), generation=2)], BUDGET)
     for first in range(1, 8001, 100):
         ring.write([row(0, step(number)) for number in range(first, first + 100)], BUDGET)
-        ring.keep_within(BUDGET, 60.0)
-    assert recording.last_kept(database)[0] == (0, 8000)
+        ring.limit_to(BUDGET, 60.0)
+    assert recording.last_recorded(database)[0] == (0, 8000)
     ring.close()
 
 

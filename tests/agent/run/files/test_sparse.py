@@ -62,7 +62,7 @@ def test_both_views_say_where_it_was_cut(tmp_path: Path) -> None:
     assert printed[0] == "[0] line 000000 of the log"
     assert printed[mark - 2 : mark - 1][0].endswith("of the log")
     assert printed[-2:] == [f"[0] line {LINES - 1:06d} of the log", "[0] the last line"]
-    view = LogFile(str(log), keep=LINES, tail_bytes=100 << 10)
+    view = LogFile(str(log), most_lines=LINES, tail_bytes=100 << 10)
     while view.read():
         pass
     assert [line for line in view.lines if "cut out" in line] == [printed[mark].removeprefix("[0] ")]
@@ -96,7 +96,7 @@ def test_only_files_of_the_run_are_cut(tmp_path: Path) -> None:
     for name in ("link.log", "second.log"):
         with pytest.raises(OSError, match=r"."):
             sparse.cut(folder / name, 8192)
-    Logs(folder, lambda text, level: None).keep_within(128 << 10)
+    Logs(folder, lambda text, level: None).limit_to(128 << 10)
     assert allocated(foreign) >= size
     assert allocated(own) <= 128 << 10
 
@@ -108,7 +108,7 @@ def test_the_largest_logs_are_cut_first(tmp_path: Path) -> None:
     (tmp_path / "rank-3.log").write_text("quiet\n" * 2000)
     quiet = (tmp_path / "rank-3.log").read_bytes()
     kept = Logs(tmp_path, lambda text, level: None)
-    kept.keep_within(600 << 10)
+    kept.limit_to(600 << 10)
     assert sum(allocated(path) for path in tmp_path.iterdir()) <= 600 << 10
     assert (tmp_path / "rank-3.log").read_bytes() == quiet
     assert kept.bytes <= 600 << 10
@@ -124,8 +124,8 @@ def test_a_file_system_that_cannot_do_it_is_said_once(tmp_path: Path, monkeypatc
     said: list[str] = []
     size = written(tmp_path / "rank-0.log")
     kept = Logs(tmp_path, lambda text, level: said.append(text))
-    kept.keep_within(64 << 10)
-    kept.keep_within(64 << 10)
+    kept.limit_to(64 << 10)
+    kept.limit_to(64 << 10)
     assert len(said) == 1
     assert "grow on" in said[0]
     assert allocated(tmp_path / "rank-0.log") >= size
@@ -146,7 +146,7 @@ def test_a_log_that_cannot_be_cut_keeps_no_other_from_it(tmp_path: Path, monkeyp
     said: list[str] = []
     kept = Logs(tmp_path, lambda text, level: said.append(text))
     for _ in range(2):
-        kept.keep_within(128 << 10)
+        kept.limit_to(128 << 10)
         for rank in (1, 2):
             assert allocated(tmp_path / f"rank-{rank}.log") <= 64 << 10
             with (tmp_path / f"rank-{rank}.log").open("ab") as log:

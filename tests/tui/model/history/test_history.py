@@ -11,7 +11,7 @@ import pytest
 
 from ddptop.agent.wire import Beat, Step
 from ddptop.tui.model.history.by_time import MEMORY_BYTES, HistoryByTime, columns_for
-from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, History, KeptSteps
+from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, History, NewestSteps
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 
 SECOND = 1_000_000_000
@@ -144,7 +144,7 @@ def test_the_memory_has_a_bound(world: int) -> None:
 
 def test_the_newest_steps_are_kept_whole() -> None:
     """Steps that every rank has completed are offered; old ones and late records of them are let go."""
-    kept = KeptSteps(2)
+    kept = NewestSteps(2)
     for number in range(1, 1000):
         kept.take(0, step(number, number))
         if number < 990:
@@ -156,8 +156,8 @@ def test_the_newest_steps_are_kept_whole() -> None:
     assert len(kept._steps) <= 240
     assert [each.step for each in kept.by_rank(0)][-1] == 999
     assert not kept.of(1)
-    assert KeptSteps(10_000)._limit == LEAST_STEPS
-    assert KeptSteps(1024)._limit * 1024 <= RECORDS
+    assert NewestSteps(10_000)._limit == LEAST_STEPS
+    assert NewestSteps(1024)._limit * 1024 <= RECORDS
 
 
 def test_a_restart_forgets_the_steps_and_keeps_the_time() -> None:
