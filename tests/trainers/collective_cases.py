@@ -24,16 +24,16 @@ SHAPES = ((1,), (3, 1), (1001,))
 
 def main(_: list[str]) -> int:
     """Compare; print what differs."""
-    with group.joined("gloo") as place:
+    with group.joined("gloo") as position:
         wrong = []
         for dtype in DTYPES:
             for shape in SHAPES:
-                wrong += _differing(dtype, shape, place.rank)
+                wrong += _differing(dtype, shape, position.rank)
         # Segments: a chunk that travels in several pieces, the last of them shorter.
         ring.SEGMENT_BYTES = 256  # type: ignore[misc]
-        wrong += _differing(torch.float32, (1001,), place.rank)
+        wrong += _differing(torch.float32, (1001,), position.rank)
         print("\n".join(wrong))
-        print("sent", _bytes_sent(place.world * 1000), flush=True)
+        print("sent", _bytes_sent(position.world * 1000), flush=True)
     return 1 if wrong else 0
 
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 _imports = late.imports(globals())
 
 
-def place(rank: int = 0, world: int = 1) -> Place:
+def position(rank: int = 0, world: int = 1) -> Position:
     """Return a group of one that needs no torch.distributed."""
 
-    class Alone(Place):
+    class Alone(Position):
         def agree(self, work: Callable[[], Any]) -> Any:
             return work()
 
@@ -42,7 +42,7 @@ def place(rank: int = 0, world: int = 1) -> Place:
 
 def opened(kind: Kind, folder: Path | None, *, download: bool = False, samples: int | None = None) -> Data:
     asked = Options(data_dir=folder, download=download, samples=samples, batch_size=8, workers=0, seed=0)
-    return open_data(kind, asked, place(), Normalized(kind), Normalized(kind))
+    return open_data(kind, asked, position(), Normalized(kind), Normalized(kind))
 
 
 def size(pictures: Dataset[tuple[torch.Tensor, int]]) -> int:
@@ -208,7 +208,7 @@ def test_augmented_view_of_resnet() -> None:
     """The view of resnet brings a picture to the size that was asked for."""
     asked = Options(image_size=48, depth=18, weights=None, data_dir=None, download=False, samples=None)
     task = resnet.task(asked)
-    data = open_data(CIFAR10, asked, place(), task.train_view, task.test_view)
+    data = open_data(CIFAR10, asked, position(), task.train_view, task.test_view)
     assert data.train[0][0].shape == data.test[0][0].shape == (3, 48, 48)
 
 
@@ -217,5 +217,5 @@ def test_evaluation_shares(world: int) -> None:
     """Every picture of the evaluation is in exactly one rank's share, also when they do not divide evenly."""
     data = opened(MNIST, None, samples=50)
     asked = Options(batch_size=8, workers=0)
-    seen = [labels for rank in range(world) for _, labels in evaluation_loader(data, asked, place(rank, world))]
+    seen = [labels for rank in range(world) for _, labels in evaluation_loader(data, asked, position(rank, world))]
     assert sorted(torch.cat(seen).tolist()) == sorted(index % 10 for index in range(10))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddptop.trainers.programs.data_parallel.mymodel import OneProcess
     from ddptop.trainers.programs.data_parallel.rebalance import in_proportion
     from ddptop.trainers.programs.model_parallel.pipeline import bubble
-    from ddptop.trainers.rank.group import Place
+    from ddptop.trainers.rank.group import Position
 
 _imports = late.imports(globals())
 
@@ -226,7 +226,7 @@ def test_data_parallel_is_one_process(group: Group) -> None:
     first, last = losses(run(group, 1, "mymodel", *TINY["mymodel"], "--parallel", "data-parallel"))
     assert last < first
     with pytest.raises(Refusal, match="is one process, not 2: give --world 1"):
-        OneProcess(torch.nn.Linear(1, 1), None, Place(0, 0, 2, torch.device("cpu"), "gloo"))  # type: ignore[arg-type]
+        OneProcess(torch.nn.Linear(1, 1), None, Position(0, 0, 2, torch.device("cpu"), "gloo"))  # type: ignore[arg-type]
 
 
 def trained(group: Group, folder: Path, world: int, name: str, *arguments: object) -> tuple[Path, str]:

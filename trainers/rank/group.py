@@ -30,8 +30,8 @@ def say(line: str) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where this process stands in the group."""
+class Position:
+    """The position of this process in the group."""
 
     rank: int
     local_rank: int
@@ -75,7 +75,7 @@ class Place:
 
 
 @contextmanager
-def joined(backend: str | None = None) -> Iterator[Place]:
+def joined(backend: str | None = None) -> Iterator[Position]:
     """Join the group that the environment describes, and leave it in the end.
 
     Args:
@@ -84,16 +84,16 @@ def joined(backend: str | None = None) -> Iterator[Place]:
     Raises:
         Refusal: the backend that was asked for cannot work here.
     """
-    place = _place(backend)
-    if place.device.type == "cuda":
-        torch.cuda.set_device(place.device)
+    position = _position(backend)
+    if position.device.type == "cuda":
+        torch.cuda.set_device(position.device)
     if dist.is_torchelastic_launched() or "RANK" in os.environ:
-        dist.init_process_group(place.backend)
+        dist.init_process_group(position.backend)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not in the package's __all__
-        dist.init_process_group(place.backend, store=store, rank=0, world_size=1)
+        dist.init_process_group(position.backend, store=store, rank=0, world_size=1)
     try:
-        yield place
+        yield position
     except (Refusal, SystemExit):
         # Mostly all ranks refuse together, or are stopped at the same step.
         _leave()
@@ -111,7 +111,7 @@ def _leave() -> None:
     dist.destroy_process_group()
 
 
-def _place(backend: str | None) -> Place:
+def _position(backend: str | None) -> Position:
     rank = int(os.environ.get("RANK", "0"))
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", str(rank)))
@@ -119,7 +119,7 @@ def _place(backend: str | None) -> Place:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
     chosen = _backend(backend or os.environ.get(BACKEND_VARIABLE), gpus, local_world)
-    return Place(rank, local_rank, world, device, chosen)
+    return Position(rank, local_rank, world, device, chosen)
 
 
 def _backend(asked: str | None, gpus: int, local_world: int) -> str:

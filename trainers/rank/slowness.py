@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import positive_number, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 
@@ -32,10 +32,10 @@ class Slowness:
             raise argparse.ArgumentTypeError(f"must be a rank and an amount, like 1:50, not {text!r}")
         return cls(whole_number(0)(rank), positive_number(amount))
 
-    def check(self, place: Place, first: int = 0) -> None:
+    def check(self, position: Position, first: int = 0) -> None:
         """Refuse a rank that is not there, or that is below `first` and does not train."""
-        if not first <= self.rank < place.world:
-            raise Refusal(f"--slow {self.rank}:{self.amount:g}: training are the ranks {first} to {place.world - 1}")
+        if not first <= self.rank < position.world:
+            raise Refusal(f"--slow {self.rank}:{self.amount:g}: training are the ranks {first} to {position.world - 1}")
 
 
 def delay(model: nn.Module, delay_s: Callable[[float], float]) -> None:

@@ -20,7 +20,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank import group
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal, refuse
 
@@ -30,7 +30,7 @@ _USUAL_PORT: Final = 29500
 
 def run(
     parser: argparse.ArgumentParser,
-    work: Callable[[Options, Place], object],
+    work: Callable[[Options, Position], object],
     arguments: Sequence[str] | None = None,
     check: Callable[[Options], None] = lambda asked: None,
 ) -> int:
@@ -45,8 +45,8 @@ def run(
         check(asked)
         if _is_to_spawn(asked):
             return _spawn(parser.prog, asked, sys.argv[1:] if arguments is None else list(arguments))
-        with group.joined(asked.backend) as place:
-            work(asked, place)
+        with group.joined(asked.backend) as position:
+            work(asked, position)
     except Refusal as refusal:
         return refuse(parser.prog, refusal)
     return 0

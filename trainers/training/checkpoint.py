@@ -58,14 +58,14 @@ def begin(asked: Options, program: str, technique: Technique, batches: Batches) 
     Raises:
         Refusal: the options ask for what cannot be done with the folder.
     """
-    folder, place = asked.checkpoint_dir, technique.place
+    folder, position = asked.checkpoint_dir, technique.position
     if folder is None:
         return Progress()
     if not asked.resume:
-        place.agree(lambda: prepare(folder) if place.first else None)
+        position.agree(lambda: prepare(folder) if position.first else None)
         return Progress()
-    progress, path = place.agree(lambda: restore(folder, program, asked.seed, technique))
-    if place.first:
+    progress, path = position.agree(lambda: restore(folder, program, asked.seed, technique))
+    if position.first:
         make_current(path)
     if batches.batches_in(progress.images) == len(batches):
         # Saved right after the last step of an epoch, before that was counted.
@@ -169,7 +169,7 @@ def restore(folder: Path, program: str, seed: int, technique: Technique) -> tupl
     Raises:
         Refusal: as `load`, or it does not fit, or was made with another seed.
     """
-    found, path = load(folder, program, technique.place.say)
+    found, path = load(folder, program, technique.position.say)
     if found.seed != seed:
         raise Refusal(f"the checkpoint in {folder} was made with --seed {found.seed}, not {seed}; give that one")
     try:

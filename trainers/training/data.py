@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, Subset
 
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal, one_line
 from ddptop.trainers.training.randomness import seed
@@ -85,7 +85,7 @@ class Data:
     synthetic: bool
 
 
-def open_data(kind: Kind, options: Options, place: Place, train_view: View, test_view: View) -> Data:
+def open_data(kind: Kind, options: Options, position: Position, train_view: View, test_view: View) -> Data:
     """Open the data set that the options ask for, on all ranks or on none.
 
     Raises:
@@ -94,11 +94,11 @@ def open_data(kind: Kind, options: Options, place: Place, train_view: View, test
     folder = options.data_dir
     if folder is not None and options.download:
         # One rank of each machine fetches; to agree is also to wait for it.
-        place.agree(lambda: _download(kind, folder) if place.local_rank == 0 else None)
+        position.agree(lambda: _download(kind, folder) if position.local_rank == 0 else None)
     if folder is None:
         train, test, title = (*_synthetic(kind, train_view, test_view), f"synthetic {kind.name}")
     else:
-        train, test = place.agree(lambda: _real(kind, folder, train_view, test_view))
+        train, test = position.agree(lambda: _real(kind, folder, train_view, test_view))
         title = f"{kind.name} from {folder}"
     if options.samples is not None and options.samples < length(train):
         title += f" (first {options.samples:,} of {length(train):,} images)"
@@ -197,11 +197,11 @@ class TrainingLoader:
     overlap in nothing but the pictures that are repeated to make them equal; training can begin anywhere in it.
     """
 
-    def __init__(self, data: Data, options: Options, place: Place) -> None:
-        self._share = _Share(data.train, options, place)
-        self._loader = _loader(_Seeded(data.train, options.seed), options, place, self._share)
+    def __init__(self, data: Data, options: Options, position: Position) -> None:
+        self._share = _Share(data.train, options, position)
+        self._loader = _loader(_Seeded(data.train, options.seed), options, position, self._share)
         self._batch_size = options.batch_size
-        self._world = place.world
+        self._world = position.world
 
     def __len__(self) -> int:
         """Return the batches of an epoch, on the rank that has the most."""
@@ -223,12 +223,12 @@ class TrainingLoader:
 class _Share(Sampler[tuple[int, int]]):
     """Draws (epoch, number of the picture), from any position of an epoch on."""
 
-    def __init__(self, pictures: Pictures, options: Options, place: Place) -> None:
-        self._order: Any = DistributedSampler(pictures, place.world, place.rank, shuffle=True, seed=options.seed)
+    def __init__(self, pictures: Pictures, options: Options, position: Position) -> None:
+        self._order: Any = DistributedSampler(pictures, position.world, position.rank, shuffle=True, seed=options.seed)
         self.most = len(self._order)
         """Pictures of the largest share."""
         # DistributedSampler repeats pictures at the end so that all shares are as large.
-        own = len(range(place.rank, length(pictures), place.world))
+        own = len(range(position.rank, length(pictures), position.world))
         self._own = own if options.uneven else self.most
         self._first = 0
 
@@ -244,7 +244,7 @@ class _Share(Sampler[tuple[int, int]]):
 
 
 class _Seeded(Dataset[tuple[torch.Tensor, int]]):
-    """Lets the augmentation of a batch depend on its place in the training, not on what was loaded before."""
+    """Lets the augmentation of a batch depend on its position in the training, not on what was loaded before."""
 
     def __init__(self, pictures: Pictures, seed: int) -> None:
         self._pictures = pictures
@@ -255,19 +255,19 @@ class _Seeded(Dataset[tuple[torch.Tensor, int]]):
         return [self._pictures[number] for _, number in drawn]
 
 
-def evaluation_loader(data: Data, options: Options, place: Place) -> DataLoader[Any]:
+def evaluation_loader(data: Data, options: Options, position: Position) -> DataLoader[Any]:
     """Return the loader of this rank's share of the evaluation; no picture is in two shares."""
     # DistributedSampler would repeat pictures to make the shares equal, and so count them twice.
-    share = Subset(data.test, range(place.rank, length(data.test), place.world))
-    return _loader(share, options, place, None)
+    share = Subset(data.test, range(position.rank, length(data.test), position.world))
+    return _loader(share, options, position, None)
 
 
-def _loader(pictures: Pictures, options: Options, place: Place, sampler: Sampler[Any] | None) -> DataLoader[Any]:
+def _loader(pictures: Pictures, options: Options, position: Position, sampler: Sampler[Any] | None) -> DataLoader[Any]:
     return DataLoader(
         pictures,
         batch_size=options.batch_size,
         sampler=sampler,
         num_workers=options.workers,
         persistent_workers=options.workers > 0,
-        pin_memory=place.device.type == "cuda",
+        pin_memory=position.device.type == "cuda",
     )

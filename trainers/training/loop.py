@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 import ddptop.agent as agent
 from ddptop.trainers.rank import options, start
-from ddptop.trainers.rank.group import Place, say
+from ddptop.trainers.rank.group import Position, say
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.training import checkpoint
@@ -43,8 +43,8 @@ def run(
         closing: what a program does in the end, on every rank.
     """
 
-    def work(asked: Options, place: Place) -> None:
-        training = Training(parser.prog, task_of(asked), asked, place)
+    def work(asked: Options, position: Position) -> None:
+        training = Training(parser.prog, task_of(asked), asked, position)
         closing(training.run(), training)
 
     return start.run(parser, work, arguments, options.check)
@@ -53,33 +53,33 @@ def run(
 class Training:
     """One rank's part in training a task to its end, from the start or from a checkpoint."""
 
-    def __init__(self, name: str, task: Task, asked: Options, place: Place) -> None:
+    def __init__(self, name: str, task: Task, asked: Options, position: Position) -> None:
         self.name = name
         self.task = task
         self.asked = asked
-        self.place = place
+        self.position = position
         self._started = time.monotonic()
-        self.data = open_data(task.kind, asked, place, task.train_view, task.test_view)
+        self.data = open_data(task.kind, asked, position, task.train_view, task.test_view)
         torch.manual_seed(asked.seed)
-        self.model = place.agree(task.model).to(place.device)
+        self.model = position.agree(task.model).to(position.device)
         self._optimizer = task.optimizer(self.model.parameters(), asked.lr)
-        self.technique = task.technique(self.model, self._optimizer, place)
+        self.technique = task.technique(self.model, self._optimizer, position)
         self._loader = self.technique.loader(self.data, asked)
         if not len(self._loader):
             raise Refusal(f"{self.data.title}: fewer images than one step takes; lower --batch-size or raise --samples")
         self._test = evaluation_loader(self.data, asked, self.technique.share)
         self.progress = checkpoint.begin(asked, task.title, self.technique, self._loader)
-        self._metrics = place.agree(lambda: Metrics(asked.tensorboard, place))
+        self._metrics = position.agree(lambda: Metrics(asked.tensorboard, position))
         batch = self._loader.batches_in(self.progress.images)
         self.plan = Plan.of(asked, len(self._loader), self.progress.epoch, self.progress.step, batch)
 
     def run(self) -> Outcome:
         """Train."""
-        plan, progress, asked, place = self.plan, self.progress, self.asked, self.place
-        place.say(
+        plan, progress, asked, position = self.plan, self.progress, self.asked, self.position
+        position.say(
             f"{self.name}: {self.task.title}, {plan.steps} steps, {plan.steps_per_epoch} an epoch, "
-            f"world {place.world}, batch {asked.batch_size} a rank, lr {asked.lr:g}, seed {asked.seed}, "
-            f"{place.backend} on {place.device.type}, data {self.data.title}"
+            f"world {position.world}, batch {asked.batch_size} a rank, lr {asked.lr:g}, seed {asked.seed}, "
+            f"{position.backend} on {position.device.type}, data {self.data.title}"
             + (f", goes on from epoch {progress.epoch}, step {progress.step}" if asked.resume else "")
         )
         agent.start(
@@ -96,7 +96,7 @@ class Training:
             losses.append(self._train_epoch())
             evaluation = evaluate(self.technique, self._test)
             self._metrics.log(progress.step, accuracy=evaluation.accuracy)
-            place.say(
+            position.say(
                 f"epoch {epoch}: step {progress.step} of {plan.steps}, training loss {losses[-1]:.4f}, "
                 f"test loss {evaluation.loss:.4f}, accuracy {evaluation.accuracy:.1%}, data {self.data.title}"
                 + self.technique.note()
@@ -106,7 +106,7 @@ class Training:
         seconds = time.monotonic() - self._started
         evaluation = evaluation or evaluate(self.technique, self._test)
         outcome = Outcome(progress.step, tuple(losses), evaluation, self.data.title, seconds)
-        place.say(f"{self.name} finished: {outcome.summary()}")
+        position.say(f"{self.name} finished: {outcome.summary()}")
         return outcome
 
     def save(self, _: int = 0) -> Path | None:
@@ -114,14 +114,14 @@ class Training:
         if self.asked.checkpoint_dir is None:
             return None
         state = self.technique.state()
-        return checkpoint.store(self.asked, self.task.title, self.progress, state) if self.place.first else None
+        return checkpoint.store(self.asked, self.task.title, self.progress, state) if self.position.first else None
 
     def _train_epoch(self) -> float:
         """Train to the end of the epoch, or of the plan; return the mean loss over all ranks."""
-        plan, progress, asked, place = self.plan, self.progress, self.asked, self.place
+        plan, progress, asked, position = self.plan, self.progress, self.asked, self.position
         batch = self._loader.batches_in(progress.images)
         until = min(plan.steps_per_epoch, batch + plan.steps - progress.step)
-        loss_sum = torch.zeros((), device=place.device)
+        loss_sum = torch.zeros((), device=position.device)
         batches = 0
         self._loader.begin(progress.epoch, batch)
         self.model.train()
@@ -131,9 +131,9 @@ class Training:
                 batch += 1
                 # Counted ahead: the step ends in the midst of it, and that is where a checkpoint may be asked for.
                 self._count()
-                seed(asked.seed, progress.step, place.rank, device=place.device)
+                seed(asked.seed, progress.step, position.rank, device=position.device)
                 loss = self.technique.step(
-                    images.to(place.device, non_blocking=True), labels.to(place.device, non_blocking=True)
+                    images.to(position.device, non_blocking=True), labels.to(position.device, non_blocking=True)
                 )
                 loss_sum += loss
                 batches += 1
@@ -141,7 +141,7 @@ class Training:
                 if batch % self.task.log_every == 0:
                     value = loss.item()
                     self._metrics.log(progress.step, loss=value)
-                    say(f"rank {place.rank}, epoch {progress.epoch}, batch {batch}, loss {value:.4f}")
+                    say(f"rank {position.rank}, epoch {progress.epoch}, batch {batch}, loss {value:.4f}")
         for _ in range(batch, until):
             # This rank ran out before others. Steps without gradients change nothing, and keep count with them.
             self._count()
@@ -149,7 +149,7 @@ class Training:
             self._optimizer.step()
         if until == plan.steps_per_epoch:
             progress.epoch, progress.images = progress.epoch + 1, 0
-        loss_total, batches_total = place.total(loss_sum, batches)
+        loss_total, batches_total = position.total(loss_sum, batches)
         return loss_total / batches_total
 
     def _count(self) -> None:
@@ -165,13 +165,13 @@ class Training:
 
 def evaluate(technique: Technique, loader: DataLoader[Any]) -> Evaluation:
     """Return loss and accuracy over the shares of all ranks, from sums: exact, however uneven the shares."""
-    place, share = technique.place, technique.share
+    position, share = technique.position, technique.share
     # Statistics that no gradient moves (batch norm) differ between ranks after a step. DDP takes
     # rank 0's before the next one; so do we, and evaluate the one model that is also saved.
     for buffer in technique.model.buffers():
         dist.broadcast(buffer, src=0)
-    loss, right, pictures = place.total(*tally(technique, loader))
-    seen_by = place.world // share.world  # ranks that hold parts of one model see the same pictures
+    loss, right, pictures = position.total(*tally(technique, loader))
+    seen_by = position.world // share.world  # ranks that hold parts of one model see the same pictures
     return Evaluation(loss / pictures, right / pictures, int(pictures) // seen_by)
 
 
@@ -179,7 +179,7 @@ def evaluate(technique: Technique, loader: DataLoader[Any]) -> Evaluation:
 def tally(technique: Technique, loader: DataLoader[Any]) -> tuple[float, float, int]:
     """Return the sum of the losses, how many were named rightly, and how many there are, of this rank's share."""
     technique.model.eval()
-    device = technique.place.device
+    device = technique.position.device
     loss, right, pictures = torch.zeros((), device=device), torch.zeros((), device=device), 0
     for images, labels in loader:
         images, labels = images.to(device), labels.to(device)

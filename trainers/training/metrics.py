@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ddptop.agent as agent
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.refusal import Refusal, one_line
 
 
@@ -24,8 +24,8 @@ class Metrics:
         Refusal: TensorBoard is not installed, or the folder cannot be written.
     """
 
-    def __init__(self, folder: Path | None, place: Place) -> None:
-        self._writer = _writer(folder) if folder is not None and place.first else None
+    def __init__(self, folder: Path | None, position: Position) -> None:
+        self._writer = _writer(folder) if folder is not None and position.first else None
 
     def log(self, step: int, **values: float) -> None:
         """Report values of a step."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.optim import Optimizer
 
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.training.data import Kind
 from ddptop.trainers.training.synthetic import View
@@ -48,7 +48,7 @@ class Task:
     schedule: Callable[[float], float] = constant
     """Factor of the learning rate at a progress of 0 to 1: a function without state, so that a
     resumed run needs none."""
-    technique: Callable[[nn.Module, Optimizer, Place], Technique] = Replicas
+    technique: Callable[[nn.Module, Optimizer, Position], Technique] = Replicas
     """How the ranks train the model together."""
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.training.data import Batches, Data, TrainingLoader
@@ -27,17 +27,17 @@ from ddptop.trainers.training.data import Batches, Data, TrainingLoader
 class Technique:
     """Takes optimizer steps, each on one batch of this rank; as it stands, without any other rank."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
         self.model = model
         self.net: nn.Module = model
         """What the forward pass goes through: the model, or what wraps it."""
         self.optimizer = optimizer
-        self.place = place
+        self.position = position
 
     @property
-    def share(self) -> Place:
+    def share(self) -> Position:
         """Which of the images are this rank's; ranks that hold parts of one model have the same."""
-        return self.place
+        return self.position
 
     @property
     def coordinates(self) -> dict[str, int] | None:
@@ -89,8 +89,8 @@ class Replicas(Technique):
     Source: Li et al. 2020, PyTorch Distributed: Experiences on Accelerating Data Parallel Training.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place) -> None:
-        super().__init__(model, optimizer, place)
+    def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
+        super().__init__(model, optimizer, position)
         self.ddp = self.net = DistributedDataParallel(model)
 
     @contextmanager
@@ -104,5 +104,5 @@ class Replicas(Technique):
         # In the end Join gives every rank the parameters of one that saw all steps, but not what its
         # optimizer remembers of them. Rank 0 is such a one: no rank has more batches.
         state = [self.optimizer.state_dict()]
-        dist.broadcast_object_list(state, src=0, device=self.place.device)
+        dist.broadcast_object_list(state, src=0, device=self.position.device)
         self.optimizer.load_state_dict(state[0])

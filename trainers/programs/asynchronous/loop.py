@@ -17,7 +17,7 @@ from torch.nn.utils import vector_to_parameters
 
 import ddptop.agent as agent
 from ddptop.trainers.programs.asynchronous.servers import Remote, Server
-from ddptop.trainers.rank.group import Place, say
+from ddptop.trainers.rank.group import Position, say
 from ddptop.trainers.rank.options import Options
 from ddptop.trainers.training import checkpoint
 from ddptop.trainers.training.data import TrainingLoader, evaluation_loader, open_data
@@ -31,19 +31,19 @@ from ddptop.trainers.training.throughput import Throughput
 class Asynchronous:
     """One rank's part: serving, or working."""
 
-    def __init__(self, name: str, task: Task, asked: Options, place: Place) -> None:
-        self.name, self.task, self.asked, self.place = name, task, asked, place
-        self.data = open_data(task.kind, asked, place, task.train_view, task.test_view)
+    def __init__(self, name: str, task: Task, asked: Options, position: Position) -> None:
+        self.name, self.task, self.asked, self.position = name, task, asked, position
+        self.data = open_data(task.kind, asked, position, task.train_view, task.test_view)
         torch.manual_seed(asked.seed)
-        self.model = task.model().to(place.device)
+        self.model = task.model().to(position.device)
         self._remote = Remote(self.model.parameters(), asked.servers)
-        self.technique = Technique(self.model, self._remote, place)
-        self._workers = range(asked.servers, place.world)
+        self.technique = Technique(self.model, self._remote, position)
+        self._workers = range(asked.servers, position.world)
         # The images are shared among the workers, and the first of them speaks for all.
-        self._worker = replace(place, rank=max(place.rank - asked.servers, 0), world=len(self._workers))
+        self._worker = replace(position, rank=max(position.rank - asked.servers, 0), world=len(self._workers))
         self._loader = TrainingLoader(self.data, asked, self._worker)
         self.progress = checkpoint.begin(asked, task.title, self.technique, self._loader)
-        self._metrics = place.agree(lambda: Metrics(asked.tensorboard if self._works else None, self._worker))
+        self._metrics = position.agree(lambda: Metrics(asked.tensorboard if self._works else None, self._worker))
         batch = self._loader.batches_in(self.progress.images)
         self.plan = Plan.of(asked, len(self._loader), self.progress.epoch, self.progress.step, batch)
         self._losses: list[float] = []
@@ -54,22 +54,22 @@ class Asynchronous:
 
     @property
     def _works(self) -> bool:
-        return self.place.rank in self._workers
+        return self.position.rank in self._workers
 
     def run(self) -> None:
         """Train; in the end all ranks have the parameters, and evaluate them together."""
-        begun, asked, place = time.monotonic(), self.asked, self.place
+        begun, asked, position = time.monotonic(), self.asked, self.position
         before = self.progress.step
         steps = self.plan.steps - before
         bounded = math.isfinite(asked.staleness)
-        place.say(
+        position.say(
             f"{self.name}: {self.task.title}, {steps * len(self._workers)} updates, servers {asked.servers}, "
             f"workers {len(self._workers)}, ahead of the slowest by {asked.staleness if bounded else 'any number of'} "
             f"steps, batch {asked.batch_size}, lr {asked.lr:g}, seed {asked.seed}, data {self.data.title}"
         )
         # Without a bound the faster workers take more of the steps, and nobody knows how many.
         note = self.data.title if self.data.synthetic else None
-        role = {"worker": place.rank - asked.servers} if self._works else {"server": place.rank}
+        role = {"worker": position.rank - asked.servers} if self._works else {"server": position.rank}
         agent.start(total_steps=steps if bounded else None, note=note, coordinates=role)
         if asked.checkpoint_dir is not None:
             agent.on_checkpoint(self.save)
@@ -78,13 +78,13 @@ class Asynchronous:
             self._remote.over = steps == 0
             self._train()
         else:
-            server = Server(shards[place.rank], self._workers, asked.lr, asked.staleness, steps * len(self._workers))
+            server = Server(shards[position.rank], self._workers, asked.lr, asked.staleness, steps * len(self._workers))
             while server.clocks:
                 agent.log(lr=asked.lr)
                 server.step()
         for rank, shard in enumerate(shards):
             dist.broadcast(shard, rank)
-        vector_to_parameters(torch.cat(shards).to(place.device), self.model.parameters())
+        vector_to_parameters(torch.cat(shards).to(position.device), self.model.parameters())
         self.save()
         self._tell(self.progress.step - before, time.monotonic() - begun)
 
@@ -101,13 +101,13 @@ class Asynchronous:
                 progress.step += 1
                 progress.images = batch * asked.batch_size * len(self._workers)
                 self._metrics.log(progress.step, lr=asked.lr, staleness=self._remote.staleness)
-                loss = self.technique.step(images.to(self.place.device), labels.to(self.place.device)).item()
+                loss = self.technique.step(images.to(self.position.device), labels.to(self.position.device)).item()
                 losses.append(loss)
                 self._staleness += self._remote.staleness
                 self._throughput.add(len(images))
                 if batch % self.task.log_every == 0:
                     self._metrics.log(progress.step, loss=loss)
-                    say(f"rank {self.place.rank}, epoch {progress.epoch}, batch {batch}, loss {loss:.4f}")
+                    say(f"rank {self.position.rank}, epoch {progress.epoch}, batch {batch}, loss {loss:.4f}")
                 if self._remote.over:
                     break
             self._losses.append(sum(losses) / len(losses))
@@ -123,7 +123,7 @@ class Asynchronous:
         accuracy = right / max(pictures, 1)
         self._metrics.log(self.progress.step, accuracy=accuracy)
         say(
-            f"rank {self.place.rank}, epoch {self.progress.epoch}, training loss {self._losses[-1]:.4f}, "
+            f"rank {self.position.rank}, epoch {self.progress.epoch}, training loss {self._losses[-1]:.4f}, "
             f"accuracy {accuracy:.1%} of {pictures} images, data {self.data.title}"
         )
         self.progress.epoch, self.progress.images = self.progress.epoch + 1, 0
@@ -137,15 +137,15 @@ class Asynchronous:
 
     def _tell(self, steps: int, seconds: float) -> None:
         """Say once what all ranks together came to."""
-        place = self.place
-        evaluation = evaluate(self.technique, evaluation_loader(self.data, self.asked, place))
+        position = self.position
+        evaluation = evaluate(self.technique, evaluation_loader(self.data, self.asked, position))
         ends = (self._losses[0], self._losses[-1], 1) if self._losses else (0, 0, 0)
-        first, last, workers, rate, staleness = place.total(*ends, self._throughput.since_last(), self._staleness)
-        each: list[int] = [0] * place.world
+        first, last, workers, rate, staleness = position.total(*ends, self._throughput.since_last(), self._staleness)
+        each: list[int] = [0] * position.world
         dist.all_gather_object(each, steps)
         losses = (first / workers, last / workers) if workers else ()
         outcome = Outcome(sum(each), losses, evaluation, self.data.title, seconds)
-        place.say(
+        position.say(
             f"{self.name} finished: {outcome.summary()}, {rate:,.0f} images/s, steps by worker "
             f"{' '.join(map(str, each[self.asked.servers :]))}, mean staleness {staleness / max(sum(each), 1):.1f}"
         )

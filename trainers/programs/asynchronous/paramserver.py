@@ -24,7 +24,7 @@ from torch.optim import SGD, Optimizer
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.programs.asynchronous.loop import Asynchronous
 from ddptop.trainers.rank import start
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Defaults, Options, check, parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.rank.slowness import Slowness, delay
@@ -41,8 +41,8 @@ CPU: Final = Defaults(device="CPU", epochs=3, batch_size=64, lr=0.05, samples=24
 class Synchronous(Replicas):
     """The same job by DDP, where all wait for the slowest; for comparison."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place) -> None:
-        super().__init__(model, optimizer, place)
+    def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
+        super().__init__(model, optimizer, position)
         self._throughput = Throughput()
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ class Synchronous(Replicas):
 
     def note(self) -> str:
         """Return the images a second of all ranks together."""
-        return f", {self.place.total(self._throughput.since_last())[0]:,.0f} images/s"
+        return f", {self.position.total(self._throughput.since_last())[0]:,.0f} images/s"
 
 
 def model(asked: Options) -> nn.Module:
@@ -80,7 +80,7 @@ def task(asked: Options) -> Task:
     )
 
 
-def work(name: str, asked: Options, place: Place) -> None:
+def work(name: str, asked: Options, position: Position) -> None:
     """Do what the options ask for, on one rank.
 
     Raises:
@@ -88,15 +88,17 @@ def work(name: str, asked: Options, place: Place) -> None:
     """
     slow: Slowness | None = asked.slow
     if slow is not None:
-        slow.check(place, first=0 if asked.sync else asked.servers)
+        slow.check(position, first=0 if asked.sync else asked.servers)
     if asked.sync:
-        Training(name, task(asked), asked, place).run()
+        Training(name, task(asked), asked, position).run()
         return
-    if place.world <= asked.servers:
-        raise Refusal(f"{asked.servers} servers and a worker are {asked.servers + 1} ranks at least, not {place.world}")
-    if place.backend == "nccl":
+    if position.world <= asked.servers:
+        raise Refusal(
+            f"{asked.servers} servers and a worker are {asked.servers + 1} ranks at least, not {position.world}"
+        )
+    if position.backend == "nccl":
         raise Refusal("a server takes the push of whoever comes first, which nccl cannot; choose gloo")
-    Asynchronous(name, task(asked), asked, place).run()
+    Asynchronous(name, task(asked), asked, position).run()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Defaults, Options, parser, positive_number, whole_number
 from ddptop.trainers.training.data import MNIST, Normalized
 from ddptop.trainers.training.loop import run
@@ -38,9 +38,9 @@ class Accumulated(Replicas):
     """DDP that synchronizes once for several backward passes."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, place: Place, *, pieces: int, clip: float, amp: bool
+        self, model: nn.Module, optimizer: Optimizer, position: Position, *, pieces: int, clip: float, amp: bool
     ) -> None:
-        super().__init__(model, optimizer, place)
+        super().__init__(model, optimizer, position)
         self._pieces = pieces
         self._clip = clip
         self._amp = amp

@@ -62,7 +62,7 @@ def task(_: Options) -> Task:
 
 def closing(outcome: Outcome, training: Training) -> None:
     """Say how long it took, as the source does."""
-    training.place.say(f"Training complete in: {timedelta(seconds=round(outcome.seconds))}")
+    training.position.say(f"Training complete in: {timedelta(seconds=round(outcome.seconds))}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

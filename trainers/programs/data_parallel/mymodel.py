@@ -20,7 +20,7 @@ from torch.nn.functional import max_pool2d, relu
 from torch.optim import Adam, Optimizer
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Defaults, Options, parser
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.training.data import CIFAR10, Normalized
@@ -53,11 +53,11 @@ class MyModel(nn.Module):
 class OneProcess(Technique):
     """nn.DataParallel: one process drives all GPUs it sees; without a GPU it is the plain model."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place) -> None:
-        super().__init__(model, optimizer, place)
-        if place.world > 1:
+    def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
+        super().__init__(model, optimizer, position)
+        if position.world > 1:
             raise Refusal(
-                f"--parallel data-parallel is one process, not {place.world}: give --world 1 to ddptop launch"
+                f"--parallel data-parallel is one process, not {position.world}: give --world 1 to ddptop launch"
             )
         # Scatters the images, and gathers the scores on the first GPU.
         self.net = nn.DataParallel(model)

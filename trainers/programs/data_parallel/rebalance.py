@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Sampler
 
 import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.rank.slowness import Slowness, delay
@@ -122,10 +122,10 @@ class Rebalanced(Technique):
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, place: Place, *, batch_size: int, every: int | None
+        self, model: nn.Module, optimizer: Optimizer, position: Position, *, batch_size: int, every: int | None
     ) -> None:
-        super().__init__(model, optimizer, place)
-        self._shares = [batch_size] * place.world
+        super().__init__(model, optimizer, position)
+        self._shares = [batch_size] * position.world
         self._every = every
         self._weight = 0.0
         self._steps = self._images = 0
@@ -136,7 +136,7 @@ class Rebalanced(Technique):
 
     def loader(self, data: Data, options: Options) -> DealtLoader:
         """Return what draws this rank's share of each global batch."""
-        self._deal = Deal(length(data.train), self._shares, self.place.rank, options.seed)
+        self._deal = Deal(length(data.train), self._shares, self.position.rank, options.seed)
         return DealtLoader(data, self._deal)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ class Rebalanced(Technique):
 
     def _share_anew(self) -> None:
         """Give each rank images in proportion to its speed since the last time."""
-        speed = torch.tensor([self._images / self._worked_s], device=self.place.device)
+        speed = torch.tensor([self._images / self._worked_s], device=self.position.device)
         speeds = [torch.empty_like(speed) for _ in self._shares]
         dist.all_gather(speeds, speed)
         self._shares[:] = in_proportion([each.item() for each in speeds], sum(self._shares))
@@ -173,7 +173,7 @@ class Rebalanced(Technique):
 
     def note(self) -> str:
         """Return the shares by rank, and what they make of all ranks together."""
-        rate = self.place.total(self._throughput.since_last())[0]
+        rate = self.position.total(self._throughput.since_last())[0]
         return f", {rate:,.0f} images/s, shares {' '.join(map(str, self._shares))} of {sum(self._shares)} images"
 
 

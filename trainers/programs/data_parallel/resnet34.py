@@ -29,7 +29,7 @@ import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.handmade import naive, ring
 from ddptop.trainers.programs.data_parallel.resnet import views
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Defaults, Options, parser, whole_number
 from ddptop.trainers.training import checkpoint
 from ddptop.trainers.training.data import CIFAR10
@@ -98,8 +98,8 @@ class ResNet34(nn.Module):
 class Timed(Technique):
     """A step whose three parts are timed; as it stands, without any other rank."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place) -> None:
-        super().__init__(model, optimizer, place)
+    def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
+        super().__init__(model, optimizer, position)
         self._times: list[tuple[float, float, float]] = []
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -131,25 +131,25 @@ class Timed(Technique):
 
     def _now(self) -> float:
         # A GPU works behind the program's back: without waiting for it, only launches would be timed.
-        if self.place.device.type == "cuda":
-            torch.cuda.synchronize(self.place.device)
+        if self.position.device.type == "cuda":
+            torch.cuda.synchronize(self.position.device)
         return time.perf_counter()
 
 
 class HandSynced(Timed):
     """Averages the gradients after backward, in one all-reduce."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place, *, sync: str) -> None:
-        super().__init__(model, optimizer, place)
+    def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position, *, sync: str) -> None:
+        super().__init__(model, optimizer, position)
         self._all_reduce = ALL_REDUCES[sync]
         # Point to point, gloo knows only the CPU's memory.
-        self._by_way_of_cpu = place.backend == "gloo" and sync != "native"
+        self._by_way_of_cpu = position.backend == "gloo" and sync != "native"
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
         # The gradients are views of one tensor, so that one all-reduce takes all of them as they are.
         parameters = list(model.parameters())
         sizes = [parameter.numel() for parameter in parameters]
-        self._gradients = torch.zeros(sum(sizes), device=place.device)
+        self._gradients = torch.zeros(sum(sizes), device=position.device)
         for parameter, view in zip(parameters, torch.split(self._gradients, sizes), strict=True):
             parameter.grad = view.view_as(parameter)
 
@@ -157,14 +157,14 @@ class HandSynced(Timed):
         """Sum and divide."""
         total = self._gradients.cpu() if self._by_way_of_cpu else self._gradients
         self._all_reduce(total)
-        self._gradients.copy_(total / self.place.world)
+        self._gradients.copy_(total / self.position.world)
 
 
 class DdpSynced(Timed):
     """Leaves it to DDP, which sums the gradients in buckets as backward makes them."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place) -> None:
-        super().__init__(model, optimizer, place)
+    def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
+        super().__init__(model, optimizer, position)
         self.net = DistributedDataParallel(model)
 
 
@@ -186,8 +186,8 @@ def task(asked: Options) -> Task:
 def closing(outcome: Outcome, training: Training) -> None:
     """Save the weights where that was asked for."""
     path = training.asked.save
-    if path is not None and training.place.first:
-        training.place.say(f"state dict saved to {checkpoint.write(path, training.model.state_dict())}")
+    if path is not None and training.position.first:
+        training.position.say(f"state dict saved to {checkpoint.write(path, training.model.state_dict())}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

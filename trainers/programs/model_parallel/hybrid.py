@@ -1,4 +1,4 @@
-"""Data parallel times tensor parallel: the ranks form a grid, and a rank's place in it is its task.
+"""Data parallel times tensor parallel: the ranks form a grid, and a rank's position in it is its task.
 
 Technique: the ranks of a row hold one model together (`tensor`), and see the same images; the rows
 are replicas, and see different ones. After backward each rank averages its gradients with those
@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.programs.model_parallel.tensor import CPU, GPU, Split, device_type, transformer_task
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Options, parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.training.loop import run
@@ -35,14 +35,14 @@ from ddptop.trainers.training.task import Task
 class Grid(Split):
     """Replicas of a model in parts."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, place: Place, *, mesh: DeviceMesh) -> None:
-        super().__init__(model, optimizer, place)
+    def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position, *, mesh: DeviceMesh) -> None:
+        super().__init__(model, optimizer, position)
         self._mesh = mesh
 
     @property
-    def share(self) -> Place:
+    def share(self) -> Position:
         """The images of this rank's row."""
-        return replace(self.place, rank=self.coordinates["data"], world=self._mesh["data"].size())
+        return replace(self.position, rank=self.coordinates["data"], world=self._mesh["data"].size())
 
     @property
     def coordinates(self) -> dict[str, int]:

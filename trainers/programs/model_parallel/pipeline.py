@@ -29,7 +29,7 @@ from torch.optim import SGD, Optimizer
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.programs.model_parallel.residual import LAYERS, WIDTH, pieces
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Defaults, Options, parser, positive_number, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.training.data import MNIST, Data, Normalized, TrainingLoader
@@ -106,16 +106,16 @@ class Pipeline(Technique):
     """One model cut into stages, and the schedule by which they work."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, place: Place, *, schedule: str, microbatches: int
+        self, model: nn.Module, optimizer: Optimizer, position: Position, *, schedule: str, microbatches: int
     ) -> None:
-        super().__init__(model, optimizer, place)
+        super().__init__(model, optimizer, position)
         self._pieces: dict[int, nn.Module] = {int(number): piece for number, piece in model.named_children()}
-        self._count = place.world * len(self._pieces)
+        self._count = position.world * len(self._pieces)
         """Stages of all ranks; they are dealt out in turn, so that a rank's two pieces are far apart."""
-        self._theory = bubble(place.world, microbatches, len(self._pieces))
+        self._theory = bubble(position.world, microbatches, len(self._pieces))
         self._watch = Watch()
         self._warm = False
-        stages = [Stage(piece, number, self._count, place.device) for number, piece in self._pieces.items()]
+        stages = [Stage(piece, number, self._count, position.device) for number, piece in self._pieces.items()]
         for stage in stages:
             stage.watch = self._watch
         self._schedule = SCHEDULES[schedule](
@@ -123,14 +123,14 @@ class Pipeline(Technique):
         )
 
     @property
-    def share(self) -> Place:
+    def share(self) -> Position:
         """All images: the ranks are one replica."""
-        return replace(self.place, rank=0, world=1)
+        return replace(self.position, rank=0, world=1)
 
     @property
     def coordinates(self) -> dict[str, int]:
         """The position in the pipeline."""
-        return {"stage": self.place.rank}
+        return {"stage": self.position.rank}
 
     def loader(self, data: Data, options: Options) -> TrainingLoader:
         """Return what draws batches that can all be cut alike."""
@@ -148,8 +148,8 @@ class Pipeline(Technique):
         if not self._warm:  # the first step is also that in which the stages tell each other what they send
             self._watch.reset()
             self._warm = True
-        loss = torch.stack(losses).mean().detach() if losses else torch.zeros((), device=self.place.device)
-        dist.broadcast(loss, src=self.place.world - 1)
+        loss = torch.stack(losses).mean().detach() if losses else torch.zeros((), device=self.position.device)
+        dist.broadcast(loss, src=self.position.world - 1)
         self.optimizer.step()
         return loss
 
@@ -160,12 +160,12 @@ class Pipeline(Technique):
             piece = self._pieces.get(number)
             width = MNIST.classes if number == self._count - 1 else WIDTH
             values = values.new_empty(len(images), width) if piece is None else piece(values)
-            dist.broadcast(values, src=number % self.place.world)
+            dist.broadcast(values, src=number % self.position.world)
         return values
 
     def note(self) -> str:
         """Return the bubble of the epoch beside what it is in theory."""
-        seen: list[Any] = [None] * self.place.world
+        seen: list[Any] = [None] * self.position.world
         dist.all_gather_object(seen, (self._watch.busy_s, self._watch.passed_s, self._watch.most_held))
         self._watch.reset()
         busy_s, passed_s, held = zip(*seen, strict=True)
@@ -176,7 +176,7 @@ class Pipeline(Technique):
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the layers of all stages, and what the optimizer remembers of each."""
         own = {name: (value.detach(), dict(self.optimizer.state[value])) for name, value in self._parameters()}
-        gathered: list[Any] | None = [None] * self.place.world if self.place.first else None
+        gathered: list[Any] | None = [None] * self.position.world if self.position.first else None
         dist.gather_object(own, gathered)
         whole = {name: state for part in gathered or () for name, state in part.items()}
         return {name: value for name, (value, _) in whole.items()}, {

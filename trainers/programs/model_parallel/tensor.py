@@ -26,7 +26,7 @@ from torch.optim import AdamW, Optimizer
 
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.programs.model_parallel.transformer import HEADS, Transformer
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Defaults, Options, parser
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.training.data import MNIST, Normalized
@@ -65,14 +65,14 @@ class Split(Technique):
     """One model in parts, one on each rank; its all-reduces are inside of forward and backward."""
 
     @property
-    def share(self) -> Place:
+    def share(self) -> Position:
         """All images: the ranks are one replica."""
-        return replace(self.place, rank=0, world=1)
+        return replace(self.position, rank=0, world=1)
 
     @property
     def coordinates(self) -> dict[str, int]:
         """The part of the model that is this rank's."""
-        return {"tensor": self.place.rank}
+        return {"tensor": self.position.rank}
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the whole model and optimizer, put together again."""
@@ -91,7 +91,7 @@ def task(asked: Options) -> Task:
     return transformer_task(mesh, Split)
 
 
-def transformer_task(mesh: DeviceMesh, technique: Callable[[nn.Module, Optimizer, Place], Technique]) -> Task:
+def transformer_task(mesh: DeviceMesh, technique: Callable[[nn.Module, Optimizer, Position], Technique]) -> Task:
     """Return the training of a transformer that is split over a mesh."""
     return Task(
         title="vision transformer, 2 blocks of 12 heads",

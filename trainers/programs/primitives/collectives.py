@@ -23,7 +23,7 @@ import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.handmade import naive, ring, tree
 from ddptop.trainers.handmade.table import COLLECTIVES
-from ddptop.trainers.rank.group import Place
+from ddptop.trainers.rank.group import Position
 from ddptop.trainers.rank.options import Options, group_parser, whole_number
 from ddptop.trainers.rank.refusal import Refusal
 from ddptop.trainers.rank.start import run
@@ -37,65 +37,65 @@ ALL_REDUCES: Final[dict[str, Callable[[torch.Tensor], object]]] = {
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
-def compare(place: Place) -> None:
+def compare(position: Position) -> None:
     """Do every collective in every way, and say whether it gives what the backend gives.
 
     Raises:
         Refusal: it does not.
     """
-    tensor = torch.arange(1001.0, device=place.device) + 1000 * place.rank
+    tensor = torch.arange(1001.0, device=position.device) + 1000 * position.rank
     for name, ways in COLLECTIVES.items():
         wanted = ways["backend"](tensor)
         same = {way: torch.equal(collective(tensor), wanted) for way, collective in ways.items()}
-        if wrong := place.agree(lambda same=same: [way for way, is_same in same.items() if not is_same]):  # type: ignore[misc]
-            raise Refusal(f"{name} gives something else than {place.backend} when done by {', '.join(wrong)}")
-        place.say(f"{name:<16} {' = '.join(ways)}")
+        if wrong := position.agree(lambda same=same: [way for way, is_same in same.items() if not is_same]):  # type: ignore[misc]
+            raise Refusal(f"{name} gives something else than {position.backend} when done by {', '.join(wrong)}")
+        position.say(f"{name:<16} {' = '.join(ways)}")
 
 
-def seconds(all_reduce: Callable[[torch.Tensor], object], size: int, repeat: int, place: Place) -> float:
+def seconds(all_reduce: Callable[[torch.Tensor], object], size: int, repeat: int, position: Position) -> float:
     """Return how long an all-reduce of `size` bytes takes, on the slowest rank; the median of several."""
-    tensor = torch.ones(size // 4, device=place.device)
+    tensor = torch.ones(size // 4, device=position.device)
     taken = []
     for _ in range(repeat + 1):
         tensor.fill_(1)
         dist.barrier()
         started = time.perf_counter()
         all_reduce(tensor)
-        _settle(place)
-        slowest = torch.tensor(time.perf_counter() - started, device=place.device)
+        _settle(position)
+        slowest = torch.tensor(time.perf_counter() - started, device=position.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         taken.append(slowest.item())
     return median(taken[1:])  # the first also makes connections and buffers
 
 
-def measure(asked: Options, place: Place) -> None:
+def measure(asked: Options, position: Position) -> None:
     """Print time and bandwidth of each way over the sizes.
 
     Bandwidth is 2(N - 1)/N of the bytes, which a rank has to send at the least, over the time:
     comparable across ways and numbers of ranks.
     """
-    place.say(f"\n{'bytes':>10}" + "".join(f"{way:>23}" for way in ALL_REDUCES))
+    position.say(f"\n{'bytes':>10}" + "".join(f"{way:>23}" for way in ALL_REDUCES))
     for size in asked.sizes:
         line = f"{size:>10,}"
         for all_reduce in ALL_REDUCES.values():
-            taken = seconds(all_reduce, size, asked.repeat, place)
-            least = 2 * (place.world - 1) / place.world * size
+            taken = seconds(all_reduce, size, asked.repeat, position)
+            least = 2 * (position.world - 1) / position.world * size
             line += f"{taken * 1e3:>9.2f} ms {least / taken / 1e9:>6.3f} GB/s"
-        place.say(line)
+        position.say(line)
 
 
-def work(asked: Options, place: Place) -> None:
+def work(asked: Options, position: Position) -> None:
     """Compare and measure."""
     agent.start(note="no training: collectives by hand beside the backend's own")
-    place.say(f"collectives: world {place.world}, {place.backend} on {place.device.type}")
-    compare(place)
-    if place.world > 1:
-        measure(asked, place)
+    position.say(f"collectives: world {position.world}, {position.backend} on {position.device.type}")
+    compare(position)
+    if position.world > 1:
+        measure(asked, position)
 
 
-def _settle(place: Place) -> None:
-    if place.device.type == "cuda":
-        torch.cuda.synchronize(place.device)
+def _settle(position: Position) -> None:
+    if position.device.type == "cuda":
+        torch.cuda.synchronize(position.device)
 
 
 def _size(text: str) -> int:

@@ -15,45 +15,45 @@ import torch
 import torch.distributed as dist
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.rank.group import Place, say
+from ddptop.trainers.rank.group import Position, say
 from ddptop.trainers.rank.options import Options, group_parser
 from ddptop.trainers.rank.start import run
 
 
-def blocking(place: Place) -> torch.Tensor:
+def blocking(position: Position) -> torch.Tensor:
     """Pass a tensor along the chain of ranks, each of which adds one; return it as it left this rank."""
-    tensor = torch.zeros(1, device=place.device)
-    if place.rank > 0:
-        dist.recv(tensor, src=place.rank - 1)
-        say(f"rank {place.rank} received {tensor.item():g} from rank {place.rank - 1}, blocking")
+    tensor = torch.zeros(1, device=position.device)
+    if position.rank > 0:
+        dist.recv(tensor, src=position.rank - 1)
+        say(f"rank {position.rank} received {tensor.item():g} from rank {position.rank - 1}, blocking")
     tensor += 1
-    if place.rank < place.world - 1:
-        dist.send(tensor, dst=place.rank + 1)
+    if position.rank < position.world - 1:
+        dist.send(tensor, dst=position.rank + 1)
     return tensor
 
 
-def nonblocking(place: Place) -> torch.Tensor:
+def nonblocking(position: Position) -> torch.Tensor:
     """Send this rank's number around the ring while the neighbour's arrives; return that."""
-    after, before = (place.rank + 1) % place.world, (place.rank - 1) % place.world
-    own = torch.full((1,), float(place.rank), device=place.device)
-    arriving = torch.empty(1, device=place.device)
+    after, before = (position.rank + 1) % position.world, (position.rank - 1) % position.world
+    own = torch.full((1,), float(position.rank), device=position.device)
+    arriving = torch.empty(1, device=position.device)
     # A GPU's backend has to know of both at once, or each rank would wait for the other to receive.
     both = [dist.P2POp(dist.isend, own, after), dist.P2POp(dist.irecv, arriving, before)]
     for request in dist.batch_isend_irecv(both):
         request.wait()
-    say(f"rank {place.rank} received {arriving.item():g} from rank {before}, not blocking")
+    say(f"rank {position.rank} received {arriving.item():g} from rank {before}, not blocking")
     return arriving
 
 
-def talk(_: Options, place: Place) -> None:
+def talk(_: Options, position: Position) -> None:
     """Do both."""
-    if place.world == 1:
+    if position.world == 1:
         say("rank 0 is alone and has nobody to send to; start two ranks or more")
         return
-    blocking(place)
+    blocking(position)
     # Lets the two parts be read apart; point to point itself needs no barrier.
     dist.barrier()
-    nonblocking(place)
+    nonblocking(position)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

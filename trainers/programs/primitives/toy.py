@@ -18,32 +18,32 @@ from torch.optim import SGD
 
 import ddptop.agent as agent
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.rank.group import Place, say
+from ddptop.trainers.rank.group import Position, say
 from ddptop.trainers.rank.options import Options, group_parser, positive_number, whole_number
 from ddptop.trainers.rank.start import run
 
 
-def train(asked: Options, place: Place) -> None:
+def train(asked: Options, position: Position) -> None:
     """Train the one parameter."""
-    parameter = nn.Parameter(torch.tensor(2.0, device=place.device))
+    parameter = nn.Parameter(torch.tensor(2.0, device=position.device))
     optimizer = SGD([parameter], lr=asked.lr)
     agent.start(total_steps=asked.steps)
     for step in range(1, (asked.steps or 0) + 1):
         optimizer.zero_grad()
-        loss = (parameter - place.rank) ** 2
+        loss = (parameter - position.rank) ** 2
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
         assert parameter.grad is not None
         own = parameter.grad.item()
 
         dist.all_reduce(parameter.grad)
         if asked.reduce == "mean":
-            parameter.grad /= place.world
+            parameter.grad /= position.world
 
         reduced = parameter.grad.item()
         agent.log(loss=loss.item(), lr=asked.lr, parameter=parameter.item(), gradient=own)
         optimizer.step()
         say(
-            f"rank {place.rank}, step {step}: loss {loss.item():.4g}, gradient {own:.4g}, "
+            f"rank {position.rank}, step {step}: loss {loss.item():.4g}, gradient {own:.4g}, "
             f"{asked.reduce} over all ranks {reduced:.4g}, parameter {parameter.item():.4g}"
         )
 
