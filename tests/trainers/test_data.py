@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchvision import datasets
 
     from ddptop.trainers.programs.data_parallel import resnet
-    from ddptop.trainers.rank.group import Place
+    from ddptop.trainers.rank.group import Position
     from ddptop.trainers.training import data
     from ddptop.trainers.training.data import CIFAR10, MNIST, Data, Kind, Normalized, evaluation_loader, open_data
 
@@ -87,7 +87,7 @@ def test_one_rank_of_a_machine_downloads(tmp_path: Path, monkeypatch: pytest.Mon
     fetched: list[int] = []
     agreements: list[int] = []
 
-    class Noted(Place):
+    class Noted(Position):
         def agree(self, work: Callable[[], Any]) -> Any:
             agreements.append(self.rank)
             return work()

@@ -1,7 +1,7 @@
 """Which keys do what, where: from the bindings themselves and the user's changes to them.
 
 The help screen, the manual's page `keys`, `ddptop config` and the check of the user's keys all read
-this one list of places, so that none of them can be wrong.
+this one list of sections, so that none of them can be wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.settings import SettingsError, path
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
-from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.table.table import RankTable
@@ -46,7 +46,7 @@ from ddptop.tui.views.timeline.timeline import TimelineView
 _OURS: Final = "ddptop.tui."
 """How the names of our own modules begin: the keys of Textual's widgets are not remapped here."""
 
-PLACES: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
+SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("everywhere", LiveScreen),
     ("all ranks", RunScreen),
     ("all ranks", RankView),
@@ -57,7 +57,7 @@ PLACES: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("timeline", TimelineView),
     ("plots", PlottedScreen),
     ("the plot alone", PlotScreen),
-    ("crosshair", PlotPlace),
+    ("crosshair", PlotPlaceholder),
     ("choice of a metric", MetricPicker),
     ("one rank", RankScreen),
     ("logs", LogScreen),
@@ -101,24 +101,24 @@ class Action:
 
 
 def actions(app: type[App[Any]], remapped: Remapped | None = None) -> Iterator[tuple[str, Action]]:
-    """Yield the place and the action of every binding."""
-    for place, owner in PLACES:
+    """Yield the section and the action of every binding."""
+    for section, owner in SECTIONS:
         owners = (owner, app) if owner is LiveScreen else (owner,)
         for each in owners:
             for action in _of(each, remapped or {}):
-                yield place, action
+                yield section, action
 
 
 def key_table(
     app: type[App[Any]], remapped: Remapped | None = None, *, ascii_only: bool = False
 ) -> list[tuple[str, str, str]]:
-    """Return place, keys and meaning of every binding, for the help screen and the manual."""
+    """Return section, keys and meaning of every binding, for the help screen and the manual."""
     rows: dict[tuple[str, str], list[str]] = {}
-    for place, action in actions(app, remapped):
-        rows.setdefault((place, action.meaning), []).extend(shown(key, ascii_only=ascii_only) for key in action.keys)
-    table = [(place, " ".join(keys), meaning) for (place, meaning), keys in rows.items()]
-    last = sum(place == PLACES[0][0] for place, _, _ in table)
-    table.insert(last, (PLACES[0][0], "mouse", "Click chooses a rank, double click opens it"))
+    for section, action in actions(app, remapped):
+        rows.setdefault((section, action.meaning), []).extend(shown(key, ascii_only=ascii_only) for key in action.keys)
+    table = [(section, " ".join(keys), meaning) for (section, meaning), keys in rows.items()]
+    last = sum(section == SECTIONS[0][0] for section, _, _ in table)
+    table.insert(last, (SECTIONS[0][0], "mouse", "Click chooses a rank, double click opens it"))
     return table
 
 
@@ -164,11 +164,11 @@ def check(app: type[App[Any]], remapped: Remapped) -> None:
         for key in singles:
             if not _is_key(key):
                 raise _refused(f"keys.{name}: no key is called {key!r}; it is a character, or as f5 or ctrl+x")
-    for _, owner in PLACES:
-        _check_place(list(_together(owner, app, remapped)))
+    for _, owner in SECTIONS:
+        _check_section(list(_together(owner, app, remapped)))
 
 
-def _check_place(together: list[Action]) -> None:
+def _check_section(together: list[Action]) -> None:
     """Refuse two actions on one key that were not on one key before."""
     for one, other in combinations(together, 2):
         shared = set(one.keys) & set(other.keys)

@@ -57,7 +57,7 @@ class HelpScreen(Dialog[None]):
     def __init__(self, keys: Sequence[tuple[str, str, str]]) -> None:
         super().__init__()
         self._keys = keys
-        """Place, keys and meaning of every binding."""
+        """Section, keys and meaning of every binding."""
 
     def compose(self) -> ComposeResult:
         """One page."""

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from ddptop.tui.drawing.lines import Page, Row
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.screen.header import Header
 from ddptop.tui.views.screen.keybar import KeyBar
 
@@ -43,7 +43,7 @@ class PlotScreen(PlottedScreen):
     def compose(self) -> ComposeResult:
         """Lay out the parts."""
         yield Header(self.frame)
-        yield PlotPlace()
+        yield PlotPlaceholder()
         yield Page(id="hints")
         yield KeyBar()
 

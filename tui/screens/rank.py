@@ -13,7 +13,7 @@ from ddptop.tui.drawing.lines import Page
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.rank.facts import fact_rows
 from ddptop.tui.views.rank.histories import history_rows
 from ddptop.tui.views.screen.header import Header
@@ -59,7 +59,7 @@ class RankScreen(PlottedScreen):
             with Vertical(id="beside"):
                 with Horizontal(id="history"):
                     yield Page(id="histories", can_focus=False)
-                    yield PlotPlace()
+                    yield PlotPlaceholder()
                 yield LogView()
         yield KeyBar()
 

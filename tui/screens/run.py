@@ -18,7 +18,7 @@ from ddptop.tui.screens.live import Asked
 from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
-from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.screen.events import EventList
 from ddptop.tui.views.screen.header import Header
@@ -83,7 +83,7 @@ class RunScreen(PlottedScreen):
         with ContentSwitcher(initial=self._first.id, id="views"):
             yield self._made(self._first)
         with Horizontal(id="below"):
-            yield PlotPlace()
+            yield PlotPlaceholder()
             with Vertical(id="side"):
                 yield EventList()
                 yield LogView()

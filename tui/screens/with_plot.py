@@ -16,7 +16,7 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import offered
 from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
 from ddptop.tui.screens.live import Asked, LiveScreen
-from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 
 if TYPE_CHECKING:
     from ddptop.tui.views.plot.contents import Look
@@ -37,7 +37,7 @@ class PlotAsked(Asked):
 
 
 class PlottedScreen(LiveScreen):
-    """A frame of the run with a plot in the place `#plots`."""
+    """A frame of the run with a plot in `#plots`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "full", "Plot", id="plot.full", tooltip="Show the plot, all of the screen for it"),
@@ -80,33 +80,33 @@ class PlottedScreen(LiveScreen):
         if not self.is_attached:
             # Left meanwhile.
             return
-        places = self.query(PlotPlace)
-        if not places or not places.first().is_mounted:
+        placeholders = self.query(PlotPlaceholder)
+        if not placeholders or not placeholders.first().is_mounted:
             # Under load the first refresh can come before all of the screen is there.
             self.call_after_refresh(self._add_plot)
             return
-        self.look = self._place.make(self.look).look
+        self.look = self._placeholder.make(self.look).look
         self.show(self.frame)
         self.refresh_bindings()
 
     @property
-    def _place(self) -> PlotPlace:
-        return self.query_one(PlotPlace)
+    def _placeholder(self) -> PlotPlaceholder:
+        return self.query_one(PlotPlaceholder)
 
     @property
     def _plot(self) -> Plot | None:
-        return self._place.plot
+        return self._placeholder.plot
 
     def show(self, frame: Frame) -> None:
         """Pass the frame to the header, and to the plot; a key that has come meanwhile is done before."""
         super().show(frame)
-        self.call_later(self._place.show, frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
+        self.call_later(self._placeholder.show, frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the plot's keys where there is a plot."""
         if action in _ON_THE_PLOT:
-            places = self.query(PlotPlace)
-            return bool(places) and places.first().plot is not None and places.first().display
+            placeholders = self.query(PlotPlaceholder)
+            return bool(placeholders) and placeholders.first().plot is not None and placeholders.first().display
         return super().check_action(action, parameters)
 
     @property
@@ -141,7 +141,7 @@ class PlottedScreen(LiveScreen):
     def action_cross(self) -> None:
         """Read values off."""
         self._before = self.focused
-        self._place.cross()
+        self._placeholder.cross()
 
     def action_metric(self) -> None:
         """Choose what is plotted."""
@@ -149,7 +149,7 @@ class PlottedScreen(LiveScreen):
             names = [] if self.frame.history is None else self.frame.history.by_step.names
             self.app.push_screen(MetricPicker(offered(names), self.look.metric), self._plot.choose)
 
-    @on(PlotPlace.Left)
+    @on(PlotPlaceholder.Left)
     def _uncross(self) -> None:
         """Give the keys back to who had them."""
         self.set_focus(self._before)

@@ -28,7 +28,7 @@ from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.plot.contents import PlotContents
-from ddptop.tui.views.plot.placeholder import PlotPlace
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.plot.plot import Plot
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.screen.header import header_rows
@@ -36,14 +36,14 @@ from ddptop.tui.views.screen.header import header_rows
 pytestmark = pytest.mark.usefixtures("utc")
 
 
-async def plotted(pilot: Pilot[None]) -> PlotPlace:
+async def plotted(pilot: Pilot[None]) -> PlotPlaceholder:
     """Wait until the plot of the screen is drawn."""
     app = pilot.app
-    place = app.screen.query_one(PlotPlace)
-    await until(pilot, lambda: place.plot is not None and place.plot.contents is not None, "a curve")
-    await until(pilot, lambda: not plot_of(place).has_class("-empty") and dots(app), "the curve")
+    placeholder = app.screen.query_one(PlotPlaceholder)
+    await until(pilot, lambda: placeholder.plot is not None and placeholder.plot.contents is not None, "a curve")
+    await until(pilot, lambda: not plot_of(placeholder).has_class("-empty") and dots(app), "the curve")
     await pilot.pause()
-    return place
+    return placeholder
 
 
 def plot_of(place: PlotPlace) -> Plot:
@@ -64,13 +64,13 @@ def dots(app: App[None]) -> int:
     return sum("⠀" < char <= "⣿" for char in seen(app))
 
 
-def title(place: PlotPlace) -> str:
+def title(placeholder: PlotPlaceholder) -> str:
     """Return what stands above the plot."""
-    return Content.from_markup(str(plot_of(place).border_title)).plain
+    return Content.from_markup(str(plot_of(placeholder).border_title)).plain
 
 
-def is_titled(place: PlotPlace, said: str) -> bool:
-    return said in title(place)
+def is_titled(placeholder: PlotPlaceholder, said: str) -> bool:
+    return said in title(placeholder)
 
 
 def differs(app: App[None], before: str) -> bool:
@@ -80,8 +80,8 @@ def differs(app: App[None], before: str) -> bool:
 async def test_keys_zoom_scroll_scale_and_smooth() -> None:
     """Each key changes the part of the run or the way it is drawn, the title says how, and all can be undone."""
     async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
-        place = await plotted(pilot)
-        assert title(place) == "loss over steps [0] 1  2  3 "
+        placeholder = await plotted(pilot)
+        assert title(placeholder) == "loss over steps [0] 1  2  3 "
         for key, said in (
             ("plus", "last 600 steps"), ("plus", "last 300 steps"), ("left_square_bracket", "steps 750–1,049"),
             ("right_square_bracket", "last 300 steps"), ("minus", "last 600 steps"), ("y", "· log"),
@@ -89,33 +89,33 @@ async def test_keys_zoom_scroll_scale_and_smooth() -> None:
         ):  # fmt: skip
             before = seen(pilot.app)
             await pilot.press(key)
-            await until(pilot, partial(is_titled, place, said), said)
+            await until(pilot, partial(is_titled, placeholder, said), said)
             await until(pilot, partial(differs, pilot.app, before), f"{key} is drawn")
         await pilot.press("w", "y", "minus")
-        await until(pilot, lambda: title(place) == "loss over steps [0] 1  2  3 ", "as before")
+        await until(pilot, lambda: title(placeholder) == "loss over steps [0] 1  2  3 ", "as before")
 
 
 async def test_the_crosshair_reads_what_is_there() -> None:
     """It shows step, time and each rank's value; arrows move it and choose no rank; escape gives them back."""
     async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
-        place = await plotted(pilot)
+        placeholder = await plotted(pilot)
         view = pilot.app.screen.query_one(RankView)
         await pilot.press("i")
-        await until(pilot, lambda: "step 1,199 07:59:59" in title(place), "the last column")
-        drawn = contents_of(place)
+        await until(pilot, lambda: "step 1,199 07:59:59" in title(placeholder), "the last column")
+        drawn = contents_of(placeholder)
         for line in drawn.lines:
-            assert f" {line.name} {line.values[-1]:.4g}" in title(place)
+            assert f" {line.name} {line.values[-1]:.4g}" in title(placeholder)
         await pilot.press("left", "left", "shift+left")
         column = len(drawn.steps) - 13
-        await until(pilot, lambda: f"step {int(drawn.steps[column]):,}" in title(place), "twelve columns back")
+        await until(pilot, lambda: f"step {int(drawn.steps[column]):,}" in title(placeholder), "twelve columns back")
         await pilot.press("home")
-        await until(pilot, lambda: f"step {int(drawn.steps[0]):,} " in title(place), "the first column")
+        await until(pilot, lambda: f"step {int(drawn.steps[0]):,} " in title(placeholder), "the first column")
         await pilot.press("plus")
-        await until(pilot, lambda: plot_of(place).look.window.span == 600, "zoomed")
-        assert plot_of(place).look.window.steps(1, 1199)[0] <= drawn.steps[0]
+        await until(pilot, lambda: plot_of(placeholder).look.window.span == 600, "zoomed")
+        assert plot_of(placeholder).look.window.steps(1, 1199)[0] <= drawn.steps[0]
         assert view.chosen == 0
         await pilot.press("escape")
-        await until(pilot, lambda: "[0]" in title(place), "put away")
+        await until(pilot, lambda: "[0]" in title(placeholder), "put away")
         await pilot.press("right")
         assert view.chosen == 1
 
@@ -129,7 +129,7 @@ async def test_a_metric_is_found_by_typing() -> None:
             history.take(rank, replace_metrics(step, {"val/accuracy [bold]": number / 1300, clean_name(EVIL): 1.0}))
     source = StillSource(frame(history=history))
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
-        place = await plotted(pilot)
+        placeholder = await plotted(pilot)
         await pilot.press("m")
         await until(pilot, lambda: isinstance(pilot.app.screen, MetricPicker), "the picker")
         for offered in ("loss", "step time", "wait in collectives", "memory", "learning rate", "samples per second"):
@@ -139,9 +139,9 @@ async def test_a_metric_is_found_by_typing() -> None:
         await until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count == 1, "the one")
         await pilot.press("enter")
         await until(pilot, lambda: "val/accuracy [bold] over steps" in seen(pilot.app), "its plot")
-        assert plot_of(place).look.metric == CUSTOM + "val/accuracy [bold]"
+        assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "up", "escape")
-        assert plot_of(place).look.metric == CUSTOM + "val/accuracy [bold]"
+        assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "home", *"step time", "down", "enter")
         await until(pilot, lambda: "step time, ms over steps" in seen(pilot.app), "another")
 
@@ -160,22 +160,22 @@ async def test_the_full_plot_shares_its_look() -> None:
         assert isinstance(pilot.app.screen, RunScreen)
         await pilot.press("f")
         assert isinstance(pilot.app.screen, PlotScreen)
-        place = await plotted(pilot)
+        placeholder = await plotted(pilot)
         assert "smooth" in seen(pilot.app).lower()
         await pilot.press("w", "plus", "tab", "tab")
-        await until(pilot, lambda: "[2] 3" in title(place), "rank 2 is chosen")
+        await until(pilot, lambda: "[2] 3" in title(placeholder), "rank 2 is chosen")
         await pilot.press("escape")
         assert isinstance(pilot.app.screen, RunScreen)
         assert pilot.app.screen.query_one(RankView).chosen == 2
         await pilot.resize_terminal(120, 40)
-        place = await plotted(pilot)
-        assert "last 600 steps · lightly smoothed" in title(place)
+        placeholder = await plotted(pilot)
+        assert "last 600 steps · lightly smoothed" in title(placeholder)
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, RankScreen)
         await pilot.resize_terminal(200, 50)
-        place = await plotted(pilot)
+        placeholder = await plotted(pilot)
         await pilot.press("i", "left")
-        await until(pilot, lambda: plot_of(place).crosshair is not None, "the crosshair")
+        await until(pilot, lambda: plot_of(placeholder).crosshair is not None, "the crosshair")
         assert pilot.app.screen.rank == 2
         await pilot.press("i", "right")
         assert pilot.app.screen.rank == 3
@@ -191,7 +191,7 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
     now = NOW
     app = DdptopApp(source, clock=lambda: now)
     async with app.run_test(size=(140, 40)) as pilot:
-        place = await plotted(pilot)
+        placeholder = await plotted(pilot)
         await pilot.press("v")
         await until(pilot, lambda: "VIEW FROZEN 00:00" in seen(app), "it says so")
         assert "v: goes on" in seen(app)
@@ -206,8 +206,8 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
         now += 75
         await until(pilot, lambda: "VIEW FROZEN 01:15" in seen(app), "for how long")
         await pilot.press("plus", "i", "escape")
-        await until(pilot, lambda: "last 600 steps" in title(place), "the plot is looked at")
-        assert contents_of(place).steps[-1] == 1199
+        await until(pilot, lambda: "last 600 steps" in title(placeholder), "the plot is looked at")
+        assert contents_of(placeholder).steps[-1] == 1199
         for gone in ("1,400", "appended", "something new"):
             assert gone not in seen(app)
         await pilot.press("g")
@@ -237,8 +237,8 @@ async def test_a_plot_may_be_left_before_it_is_there() -> None:
     """Who goes on to another screen, or leaves, at the moment when the plot is made, finds no error."""
     app = dashboard(StillSource(frame()))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.frame is not None and app.screen.query(PlotPlace), "the screen")
-        await app.screen.query_one(PlotPlace).make(None).remove()
+        await until(pilot, lambda: app.frame is not None and app.screen.query(PlotPlaceholder), "the screen")
+        await app.screen.query_one(PlotPlaceholder).make(None).remove()
         screen = RankScreen(app.newest_frame(), 0)
         await app.push_screen(screen)
         leaving = app.pop_screen()
@@ -263,8 +263,8 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
         return render(self, *arguments)  # type: ignore[arg-type]
 
     async with app.run_test(size=(120, 40)) as pilot:
-        place = await plotted(pilot)
-        drawn = contents_of(place)
+        placeholder = await plotted(pilot)
+        drawn = contents_of(placeholder)
         await rests(pilot)
         monkeypatch.setattr(Drawn, "grounded", counted)
         frames = 0
@@ -281,7 +281,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
         assert frames >= 8
         assert set(painted) <= {"Header"}
         assert len(painted) <= 2 * 2 * 3
-        assert contents_of(place) is drawn
+        assert contents_of(placeholder) is drawn
         painted.clear()
         source.frame = still  # type: ignore[method-assign]
         app.repaint()
@@ -357,10 +357,10 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, size: str) -> No
     }[name]
 
     async def before(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: pilot.app.screen.query(PlotPlace), "the screen")
+        await until(pilot, lambda: pilot.app.screen.query(PlotPlaceholder), "the screen")
         await pilot.press(*keys)
-        place = pilot.app.screen.query_one(PlotPlace)
-        if place.display:
+        placeholder = pilot.app.screen.query_one(PlotPlaceholder)
+        if placeholder.display:
             await plotted(pilot)
             await rests(pilot)
         if name == "frozen":

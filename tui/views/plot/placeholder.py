@@ -1,4 +1,4 @@
-"""The place of a plot: makes it once it is wanted, and has the keys while values are read off.
+"""The placeholder of a plot: makes it once it is wanted, and has the keys while values are read off.
 
 Light to import, unlike the plot, so that a screen paints before any array is there.
 """
@@ -22,7 +22,7 @@ _FAR: Final = 10
 """Columns that the crosshair jumps."""
 
 
-class PlotPlace(Container):
+class PlotPlaceholder(Container):
     """Where a plot is, or will be. It takes the keys for as long as there is a crosshair."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -23,17 +23,17 @@ _ROOMY: Final = 100
 """Cells from which on there is room for whole sentences."""
 
 
-class Place(NamedTuple):
-    """Which step of those that are kept is shown."""
+class Standing(NamedTuple):
+    """The step that is shown, among those that are held."""
 
     back: int
     """Steps after it."""
-    kept: int
+    steps: int
     follows: bool
 
 
-def title(line: Timeline, place: Place, world: int, width: int, ink: Ink, turning: str) -> Row:
-    """Return the step, its length and where it stands among those kept; `turning` are the keys that show others."""
+def title(line: Timeline, standing: Standing, world: int, width: int, ink: Ink, turning: str) -> Row:
+    """Return the step, its length and its standing among those held; `turning` are the keys that show others."""
     missing = world - len(line.lanes)
     left: Row = [
         Segment(f" step {line.number:,}", ink["bold value"]),
@@ -41,7 +41,7 @@ def title(line: Timeline, place: Place, world: int, width: int, ink: Ink, turnin
         Segment(" from the first to the last" if line.aligned and len(line.lanes) > 1 else "", ink["label"]),
         Segment(f"  {missing:,} of {world:,} ranks have no record of it" if missing else "", ink["level-warning"]),
     ]
-    where = "newest, follows" if place.follows else f"{place.back:,} back of {place.kept:,} kept"
+    where = "newest, follows" if standing.follows else f"{standing.back:,} back of {standing.steps:,} kept"
     return spread(left, [Segment(f"{where}  {turning} step ", ink["label"])], width)
 
 

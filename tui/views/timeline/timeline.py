@@ -62,7 +62,7 @@ class TimelineView(RankView):
         self.follows = True
         self._due = 0.0
         self._line: Timeline | None = None
-        self._place = lines.Place(0, 0, True)
+        self._standing = lines.Standing(0, 0, True)
         self._top = 0
         """The first rank in sight, as an index."""
         self._drawn: list[Strip] = []
@@ -111,14 +111,14 @@ class TimelineView(RankView):
         if history is None or number is None:
             return
         back = sum(1 for each in numbers if each > number)
-        place = lines.Place(0 if self.follows else back, len(numbers), self.follows)
+        standing = lines.Standing(0 if self.follows else back, len(numbers), self.follows)
         records = history.steps.of(number)
         if self._line is None or self._line.number != number or len(self._line.lanes) != len(records):
             hosts = {found.host for rank in records if (found := self.frame.rank(rank)) is not None and found.host}
             self._line = timeline(number, records, self.frame.world, one_clock=len(hosts) <= 1)
-        elif place == self._place:
+        elif standing == self._standing:
             return
-        self._place = place
+        self._standing = standing
         self._paint()
 
     def action_step(self, by: int) -> None:
@@ -214,7 +214,7 @@ class TimelineView(RankView):
         keys = keys_of(self)
         turning = f"{keys['timeline.back']} {keys['timeline.on']}"
         rows = [
-            lines.title(line, self._place, len(ranks), width, ink, turning),
+            lines.title(line, self._standing, len(ranks), width, ink, turning),
             lines.axis(line.length, room, before, ink),
         ]
         for rank in ranks[self._top : self._top + fitting]:
