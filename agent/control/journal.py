@@ -1,4 +1,4 @@
-"""Who did what with a run and what came of it: events that are kept with the run and shown at once.
+"""Who did what with a run and what came of it: events that are recorded with the run and shown at once.
 
 The supervisor records; where none lives, whoever acts writes into the run's file himself, and
 a rank that is left makes it known to those who watch.

@@ -49,7 +49,7 @@ RANK_VARIABLE: Final = "DDPTOP_RANK_PID"
 
 ENDED_STATES: Final = states.ENDED
 KEEP_ENDED: Final = 20
-"""Ended runs kept for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
+"""Ended runs retained for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
 
 LEAST_ROOM: Final = 1 << 20
 """Bytes that must be free for a run to begin: its records, its sockets, the first of its logs."""

@@ -307,7 +307,7 @@ class Resume(_Message, frozen=True, tag="resume"):
 
 
 class Fill(_Message, frozen=True, tag="fill"):
-    """Send the step records from `first_seq` on that the rank still keeps; `Steps` messages, then a `Reply`."""
+    """Send the step records from `first_seq` on that the rank still holds; `Steps` messages, then a `Reply`."""
 
     id: Whole
     first_seq: Count = 0

@@ -455,7 +455,7 @@ class Link:
         return self._noted(action, act)
 
     def _noted(self, action: str, work: Callable[[RunDir], str]) -> str:
-        """Act, and keep with the run who did it and what came of it."""
+        """Act, and record with the run who did it and what came of it."""
         # Another run may be shown before this is over.
         directory = self.directory
         with _refusing():

@@ -87,7 +87,7 @@ def _split_one(calls: Mapping[int, Collective], starts: Mapping[int, int]) -> di
 
 
 class Alignment:
-    """Brings the ranks' records of each step together, and keeps what they say of the all-reduces."""
+    """Brings the ranks' records of each step together, and holds what they say of the all-reduces."""
 
     def __init__(self, world: int) -> None:
         self._world = world

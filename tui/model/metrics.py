@@ -12,7 +12,7 @@ from typing import Final
 from ddptop.tui.drawing import units
 
 WIDTHS_S: Final = (1, 4, 16, 64)
-"""Widths of the buckets in which numbers over time are kept, in seconds."""
+"""Widths of the buckets in which numbers over time are held, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ RECORDED: Final = (
     "loss", "step", "data", "forward", "backward", "optimizer", "wait", "other",
     "all_reduce", "samples", "learning_rate", "memory",
 )  # fmt: skip
-"""What is kept of every step over the whole run, in the order of the plot's choice."""
+"""The numbers held of every step over the whole run, in the order of the plot's choice."""
 CUSTOM: Final = "log."
 """Before the name of a value that the script itself gives."""
 

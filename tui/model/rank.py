@@ -21,7 +21,7 @@ DEFAULT = Thresholds()
 WINDOW_NS = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
 LOSSES = 240
-"""Losses kept for the small history in a panel."""
+"""Losses held for the small history in a panel."""
 FRESH_S = 1.0
 """A frame is no older than this; its ages are what grows meanwhile."""
 METRICS = 64
@@ -31,7 +31,7 @@ DENIED_NS = 2_000_000_000
 AXES = 8
 """Names of coordinates that are shown."""
 PENDING = 5000
-"""Live records kept while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
+"""Live records held while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
 _NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
 
 

@@ -122,7 +122,7 @@ class Recorder:
         """By rank, the number of the last record taken in, and when that was: the next cannot be any far ahead."""
         self._fills: dict[int, _Fill] = {}
         self._newest: dict[int, tuple[int, int]] | None = None
-        """Generation and number of the last record kept, by rank."""
+        """Generation and number of the last record written, by rank."""
         self._ring = Ring(database, world)
         self._flood = Flood()
         self._owed: list[recording.Row] = []
@@ -238,7 +238,7 @@ class Recorder:
         return self._newest
 
     def _ask(self, member: Member) -> None:
-        """Ask a rank for what it has published and is not kept yet."""
+        """Ask a rank for what it has published and is not recorded yet."""
         if not member.cmd:
             return
         generation, seq = self._recorded.get(member.rank, recording.NOTHING)
@@ -278,10 +278,10 @@ class Recorder:
         return rows
 
     def _fresh(self, steps: wire.Steps, payload: bytes) -> list[recording.Row]:
-        """Return the row of a batch, nothing where all of it is kept already, or where the file takes no more now."""
+        """Return the row of a batch, nothing where all of it is recorded already, or where the file takes no more now."""
         newest = max(step.seq for step in steps.steps)
         if steps.generation > self._generation:
-            # Of a rank that has just begun anew: what it keeps is asked for as soon as its record is read.
+            # Of a rank that has just begun anew: the records it holds are asked for as soon as its record is read.
             return []
         if (steps.generation, newest) <= self._recorded.get(steps.rank, recording.NOTHING):
             return []

@@ -169,7 +169,7 @@ def _rows(database: Path, query: str, *values: int) -> list[tuple[Any, ...]]:
 
 
 def row(message: wire.Telemetry, payload: bytes) -> Row:
-    """Return the statement that keeps a message; raises `ValueError` for one that is not recorded."""
+    """Return the statement that stores a message; raises `ValueError` for one that is not recorded."""
     match message:
         case wire.Steps():
             seqs = [step.seq for step in message.steps]

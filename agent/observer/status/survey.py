@@ -257,7 +257,7 @@ def _dismiss(directory: RunDir, supervisor: Process | None, progress: escalation
     if supervisor is None:
         return
     if is_stopped(supervisor):
-        # Nothing is left that it could end, and what it has recorded but not written yet is kept.
+        # Nothing is left that it could end, and what it has recorded but not written yet is still written.
         processes.send(supervisor, signal.SIGCONT)
     deadline = time.monotonic() + _CONCLUDES_S
     while is_alive(supervisor) and time.monotonic() < deadline:

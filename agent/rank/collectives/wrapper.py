@@ -173,7 +173,7 @@ class _StandIns:
         return bool(heard)
 
     def around(self, function: Any, collectives: Collectives) -> Any:
-        """Return `function`, given stand-ins in the place of process groups."""
+        """Return `function`, given stand-ins for process groups."""
 
         @functools.wraps(function, updated=())
         def called(*args: Any, **kwargs: Any) -> Any:

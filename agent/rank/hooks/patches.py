@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
 
 _FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_state", "torch.distributed._composable.fsdp._fsdp_state")
-"""Where torch keeps it, newest first."""
+"""Where torch has it, newest first."""
 
 
 _GROUP_HOOKS = (timing._OWN_HOOK, injection._OWN_HOOK)

@@ -1,4 +1,4 @@
-"""The step records that a rank keeps for those who join late; bounded by bytes.
+"""The step records that a rank holds for those who join late; bounded by bytes.
 
 An answer is made piece by piece, each when the one before it has been taken: what nobody reads
 is not made, and the process that trains does not hold it.
@@ -18,7 +18,7 @@ from ddptop.agent.wire import MAX_RECORD_BYTES, Step, encode
 PIECE: Final = 64 << 10
 """Bytes of records in one message of an answer; one record at least."""
 _SLACK: Final = 4096
-"""Records that are gone and still have a place in the list, at least; a deque would be slow in its middle."""
+"""Records that are gone and still have an entry in the list, at least; a deque would be slow in its middle."""
 
 
 class _Joined(msgspec.Struct, frozen=True, array_like=True, tag="steps"):

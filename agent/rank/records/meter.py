@@ -16,7 +16,7 @@ from ddptop.agent.wire import Collective, Step
 Interval = tuple[int, int]
 
 MAX_COLLECTIVES = 256
-"""Collectives kept in one record; a step with more keeps the first ones."""
+"""Collectives held in one record; a step with more has the first ones."""
 
 
 def record(stamped: StepStamps) -> Step:

@@ -1,4 +1,4 @@
-"""Secrets of a run: which values they are, and where they are kept.
+"""Secrets of a run: which values they are, and where they are stored.
 
 What is shown, or stored to be read, has a mask in their place.  What a repetition of the run needs
 is in a file of its own in the run directory, for the owner alone.

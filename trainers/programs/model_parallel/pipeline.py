@@ -56,7 +56,7 @@ def bubble(ranks: int, microbatches: int, each: int) -> float:
 
 
 class Watch:
-    """What the bubble is computed from: how long this rank computed, and how much it had to keep."""
+    """What the bubble is computed from: how long this rank computed, and how much it had to hold."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -70,7 +70,7 @@ class Watch:
 
     @contextmanager
     def computing(self, held: int) -> Iterator[None]:
-        """Time a piece of work that changes by `held` how many microbatches are kept."""
+        """Time a piece of work that changes by `held` how many microbatches are held."""
         begun = time.perf_counter()
         yield
         self.busy_s += time.perf_counter() - begun

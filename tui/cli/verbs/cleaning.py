@@ -87,7 +87,7 @@ def _agrees(question: str) -> bool:
 
 
 def _all(keep: int, older_days: float, now: float) -> list[Candidate]:
-    """Return the ended runs but those that are kept, the newest end first."""
+    """Return the ended runs but those that are retained, the newest end first."""
     from ddptop.agent.run import rundir
 
     found = [each for directory in rundir.runs() if (each := _candidate(directory)) is not None]

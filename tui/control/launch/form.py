@@ -64,7 +64,7 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def without_secrets(draft: Draft) -> Draft:
-    """Return a draft that may be kept: `problems` asks for what its masks stand for."""
+    """Return a draft that may be stored: `problems` asks for what its masks stand for."""
     return msgspec.structs.replace(
         draft,
         environment=_masked(draft.environment),

@@ -1,4 +1,4 @@
-"""What was last filled in for a launch, kept for this user from one dashboard to the next."""
+"""The values last filled in for a launch, remembered for this user from one dashboard to the next."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ddptop.tui.model.history.series import Course, Series, joined
 from ddptop.tui.model.metrics import CUSTOM, RECORDED
 
 MOST_NAMES: Final = 64
-"""Names of values given by the script that are kept; further ones are counted."""
+"""Names of values given by the script that are held; further ones are counted."""
 _WAITING: Final = 1024
 """Rows that wait before they are taken into arrays together: one by one costs a hundred times as much."""
 _ROUNDS: Final = 8
@@ -186,7 +186,7 @@ class HistoryByStep:
         return True
 
     def span(self, rank: int) -> tuple[int, int] | None:
-        """Return the first and the last step kept of a rank, None where there is none."""
+        """Return the first and the last step held of a rank, None where there is none."""
         parts = [
             numbers for numbers in (self._before_live(rank, ""), self._parts.get(("", _LIVE))) if numbers is not None
         ]
@@ -251,12 +251,12 @@ class HistoryByStep:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all numbers kept."""
+        """Memory of all numbers held."""
         return sum(numbers.course.nbytes for numbers in self._parts.values())
 
 
 def _column(metric: str) -> tuple[str, int]:
-    """Return the name that a metric is kept under, and its column there."""
+    """Return the name that a metric is held under, and its column there."""
     return (metric.removeprefix(CUSTOM), 0) if metric.startswith(CUSTOM) else ("", RECORDED.index(metric))
 
 

@@ -34,7 +34,7 @@ _LAST_NS: Final = 4_000_000_000 * 10**9
 _BUCKET_BITS: Final = 32
 _BUCKETS: Final = (1 << _BUCKET_BITS) - 1
 _NONE: Final = -1
-"""In the place of a bucket, where there is none yet."""
+"""Stands for a bucket where there is none yet."""
 _MS: Final = np.float32(1e-6)
 
 MEMORY_BYTES: Final = 64 << 20
@@ -44,13 +44,13 @@ LEAST_COLUMNS: Final = 64
 """Also where many ranks then take more than `MEMORY_BYTES`: 4 bytes x 11 numbers x 4 widths x 64 = 11 KiB a rank."""
 
 STEP_FIELDS: Final = ("number", "step", "data", "forward", "backward", "optimizer", "wait", "loss")
-"""What is kept of steps; each is a mean of its own sum and of the count that `_DIVISORS` names."""
+"""The numbers held of steps; each is a mean of its own sum and of the count that `_DIVISORS` names."""
 _DIVISORS: Final = (0, 0, 0, 0, 0, 0, 0, 9)
 """Sums are a list: the steps, the sums of `STEP_FIELDS` in order, and last the steps whose loss is known."""
 
 
 def columns_for(world: int) -> int:
-    """Return how many buckets of each width are kept of so many ranks."""
+    """Return how many buckets of each width are held of so many ranks."""
     each = 4 * (len(STEP_FIELDS) + 3) * len(WIDTHS_S) * max(1, world)
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, MEMORY_BYTES // each))
 
@@ -155,7 +155,7 @@ class _Rows(NamedTuple):
     """The bucket that it ended in."""
     sums: Sums
     first: Sums
-    """What the buckets between those two get: the sums of the first record, where several were added up."""
+    """The value given to the buckets between those two: the sums of the first record, where several were added up."""
 
     def part(self, where: npt.NDArray[Any]) -> _Rows:
         return _Rows(*(each[where] for each in self))

@@ -47,7 +47,7 @@ class NewestSteps:
         return whole or sorted(self._steps)
 
     def of(self, number: int) -> Mapping[int, Step]:
-        """Return the records of one step, by rank; none of a step that is not kept."""
+        """Return the records of one step, by rank; none of a step that is not held."""
         return self._steps.get(number, {})
 
     def by_rank(self, rank: int) -> list[Step]:

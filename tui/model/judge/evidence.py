@@ -29,7 +29,7 @@ SCALES: Final = (1, 4, 16)
 UNEVEN: Final = 0.1
 """Batches differ where the largest exceeds the usual one by this share."""
 PENDING: Final = 1024
-"""Steps kept while records of other ranks are still to come."""
+"""Steps held while records of other ranks are still to come."""
 
 _WAIT: Final = len(OWN_PHASES)
 _SAMPLES: Final = _WAIT + 1
@@ -58,7 +58,7 @@ class Block:
 
 
 class Evidence:
-    """Takes records as they come and keeps the last `BLOCKS` blocks, and windows of them."""
+    """Takes records as they come and holds the last `BLOCKS` blocks, and windows of them."""
 
     def __init__(self, world: int) -> None:
         self._world = world

@@ -21,7 +21,7 @@ MIN_HEIGHT = 7
 MAX_HEIGHT = 10
 
 _STEP = 12
-"""Cells of a title that are kept for the step."""
+"""Cells of a title that are reserved for the step."""
 _ROUND = tuple("╭─╮│╰─╯")
 _HEAVY = tuple("┏━┓┃┗━┛")
 

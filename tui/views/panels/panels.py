@@ -80,7 +80,7 @@ class PanelGrid(RankView):
 
     @property
     def _plan(self) -> Plan:
-        # One cell is kept for the scrollbar whether it is there or not: a layout that
+        # One cell is reserved for the scrollbar whether it is there or not: a layout that
         # depended on it could make it come and go for ever.
         arranged = arrange(len(self.frame.ranks), self.container_size.width - 1, self._budget)
         return Plan(*arranged, self.scrollable_content_region.width)

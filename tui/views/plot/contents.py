@@ -31,7 +31,7 @@ _DIVISORS: Final = {"GiB": 2.0**30, "MiB": 2.0**20, "s": 1e3}
 
 @dataclass
 class Look:
-    """What is looked at, and how: kept by a screen, changed by the keys of its plot."""
+    """What is looked at, and how: held by a screen, changed by the keys of its plot."""
 
     metric: str = "loss"
     """A name of `HistoryByStep.read`."""

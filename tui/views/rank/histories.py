@@ -30,7 +30,7 @@ _LEAST_SPAN: Final = 0.4
 
 
 def history_rows(frame: Frame, rank: int, width: int, ink: Ink, *, height: int = 1) -> list[Row]:
-    """Return the course of each number of a rank, `height` lines each; none where nothing is kept."""
+    """Return the course of each number of a rank, `height` lines each; none where nothing is held."""
     if frame.history is None or width < LABEL + 8:
         return []
     by_time = frame.history.by_time

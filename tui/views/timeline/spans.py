@@ -28,7 +28,7 @@ class Bar:
     """One collective on one rank, in ns from the beginning of the axis."""
 
     index: int
-    """Its place among the collectives of this rank's step."""
+    """Its number among the collectives of this rank's step."""
     call: Collective
     entered: int
     begun: int | None

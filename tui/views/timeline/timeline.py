@@ -1,7 +1,7 @@
 """One step of all ranks on one time axis: who computes, who waits, and who came last.
 
 Two lines a rank: its phases, and below them its collectives. Arrows go through the ranks and
-back through the steps that are kept; the newest is followed, calmly, until one goes back.
+back through the steps that are held; the newest is followed, calmly, until one goes back.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TimelineView(RankView):
         self._paint()
 
     def action_step(self, by: int) -> None:
-        """Show another of the steps that are kept."""
+        """Show another of the steps that are held."""
         numbers = [] if self.frame.history is None else self.frame.history.steps.numbers(self.in_sight)
         if not numbers:
             return
