@@ -278,7 +278,7 @@ class Recorder:
         return rows
 
     def _fresh(self, steps: wire.Steps, payload: bytes) -> list[recording.Row]:
-        """Return the row of a batch, nothing where all of it is recorded already, or where the file takes no more now."""
+        """Return the row of a batch; none where all of it is recorded already, or where the file takes no more now."""
         newest = max(step.seq for step in steps.steps)
         if steps.generation > self._generation:
             # Of a rank that has just begun anew: the records it holds are asked for as soon as its record is read.

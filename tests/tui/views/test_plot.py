@@ -46,15 +46,15 @@ async def plotted(pilot: Pilot[None]) -> PlotPlaceholder:
     return placeholder
 
 
-def plot_of(place: PlotPlace) -> Plot:
+def plot_of(placeholder: PlotPlaceholder) -> Plot:
     """Return the plot, which is there."""
-    assert place.plot is not None
-    return place.plot
+    assert placeholder.plot is not None
+    return placeholder.plot
 
 
-def contents_of(place: PlotPlace) -> PlotContents:
+def contents_of(placeholder: PlotPlaceholder) -> PlotContents:
     """Return what is drawn."""
-    drawn = plot_of(place).contents
+    drawn = plot_of(placeholder).contents
     assert drawn is not None
     return drawn
 
