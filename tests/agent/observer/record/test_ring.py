@@ -147,7 +147,7 @@ while True:
         rows.append(recording.row(message, wire.encode(message)))
     ring.write(rows, 1 << 19)
     print(number, flush=True)
-    ring.keep_within(1 << 19, 60.0)
+    ring.limit_to(1 << 19, 60.0)
 """
 
 
