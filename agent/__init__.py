@@ -10,6 +10,7 @@ rank      inside a rank: hooks, records, sockets
 control   what a controller asks of ranks
 run       what a run leaves on disk
 wire      the messages
+text      text of unknown origin, made fit for a terminal
 startup   how our processes start
 
 Each imports only what stands below it here; `observer` and `rank` do not know each other.

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ddptop.agent.run.records import ALL_BYTES, RUN_BYTES
-from ddptop.agent.wire.text import Complaint
+from ddptop.agent.text import Complaint
 
 VARIABLE: Final = "DDPTOP_CONFIG"
 """Environment variable that names another file."""

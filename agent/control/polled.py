@@ -7,8 +7,8 @@ from itertools import count
 from typing import Final, Protocol
 
 from ddptop.agent import wire
+from ddptop.agent.text import Complaint
 from ddptop.agent.wire import Command, Reply
-from ddptop.agent.wire.text import Complaint
 
 ANSWER_S: Final = 2.0
 """A rank's agent answers within milliseconds, also while its training thread is busy."""

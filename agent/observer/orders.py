@@ -24,7 +24,7 @@ from ddptop.agent.observer.end import escalation, processes
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.identity import boot
 from ddptop.agent.run.rundir import Process, Run, RunDir, RunDirError
-from ddptop.agent.wire.text import clean_line
+from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.supervisor")
 

@@ -34,7 +34,7 @@ from ddptop.agent.run import states
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
-from ddptop.agent.wire.text import clean, clean_line
+from ddptop.agent.text import clean, clean_line
 
 _log = logging.getLogger("ddptop.supervisor")
 

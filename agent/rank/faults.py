@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ddptop.agent.wire.text import clean_line
+from ddptop.agent.text import clean_line
 
 LONGEST: Final = 200
 """Characters of what is told of an error."""

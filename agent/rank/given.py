@@ -14,7 +14,7 @@ import os
 from decimal import Decimal
 from typing import Final
 
-from ddptop.agent.wire import text
+from ddptop.agent import text
 
 LARGEST: Final = 2**63 - 1
 """The largest whole number that every reader of the wire takes."""

@@ -29,10 +29,10 @@ from ddptop.agent.rank.records.stamps import Stamps
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
+from ddptop.agent.text import shorten
+from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Hello
 from ddptop.agent.wire.incoming import LONGEST_NAME, clean_name
-from ddptop.agent.wire.text import shorten
-from ddptop.agent.wire.version import VERSION
 
 MOST_METRICS: Final = 512
 """Names that a script may log; further ones are left out."""

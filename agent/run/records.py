@@ -11,10 +11,10 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from ddptop.agent.run.identity import Process
+from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS as MOST_RANKS
 from ddptop.agent.wire import Rank
 from ddptop.agent.wire.incoming import Label, Line, Lines, Name, Verbatim, cleaned
-from ddptop.agent.wire.text import clean_line
 
 RUN_BYTES: Final = 512 << 20
 """Room of a run on the disk, its logs included, where nobody says otherwise."""

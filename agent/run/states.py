@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.records import Ended
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 
 STATES: Final = (
     "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta, inspect
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 
 LONGEST: Final = 2000
 

@@ -32,7 +32,7 @@ from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
-from ddptop.agent.wire.text import clean_line
+from ddptop.agent.text import clean_line
 from ddptop.tui.app import keymap
 from ddptop.tui.app.palette import Palette, RunCommands
 from ddptop.tui.app.several import FleetApp

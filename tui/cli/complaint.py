@@ -7,7 +7,7 @@ import sys
 
 def complain(problem: object, code: int) -> int:
     """Print a problem in one line and return the exit code."""
-    from ddptop.agent.wire.text import clean
+    from ddptop.agent.text import clean
 
     print(f"ddptop: {clean(str(problem))}", file=sys.stderr)
     return code

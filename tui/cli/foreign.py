@@ -27,7 +27,7 @@ import msgspec
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.states import LONGEST
-from ddptop.agent.wire.text import clean_line
+from ddptop.agent.text import clean_line
 from ddptop.tui.link import look
 from ddptop.tui.model.frame import Frame, Restart
 from ddptop.tui.settings import Thresholds

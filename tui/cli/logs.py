@@ -11,7 +11,7 @@ from ddptop.agent.observer.status import survey
 from ddptop.agent.run.files import sparse
 from ddptop.agent.run.files.private import open_plain
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 
 POLL_S = 0.1
 LINE_BYTES = 64 << 10

@@ -60,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         # Here, because the package of the wire loads msgspec, which `--help` does without.
-        from ddptop.agent.wire.text import clean
+        from ddptop.agent.text import clean
 
         if "unrecognized arguments" in message and "launch" in sys.argv[1:2]:
             message += " (options of the program itself go after --, as in `ddptop launch train.py -- --lr 0.1`)"
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     if options.version:
-        from ddptop.agent.wire.version import VERSION
+        from ddptop.agent.version import VERSION
 
         print(f"ddptop {VERSION}")
         return 0

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from ddptop.agent.run.files import private
+from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
-from ddptop.agent.wire.text import clean
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.link.source import Source
 from ddptop.tui.model.frame import ENDED, EventLine, Frame

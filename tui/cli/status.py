@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddptop.agent import wire
+from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
-from ddptop.agent.wire.text import clean
 from ddptop.tui.cli.plain import phases, progress
 from ddptop.tui.drawing.units import DASH, duration, loss, size
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import cast
 
 from ddptop.agent.run.rundir import RunDir
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.cli import plain, status
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.control.actor import who

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 
-from ddptop.agent.wire.text import clean_line
+from ddptop.agent.text import clean_line
 
 
 def who(place: str) -> str:

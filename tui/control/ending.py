@@ -25,7 +25,7 @@ from ddptop.agent.observer.status import membership, survey, takeover
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 
 _TAKEOVER_S: Final = 5.0

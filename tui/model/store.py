@@ -19,7 +19,7 @@ from ddptop.agent import wire
 from ddptop.agent.run import generations, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Run
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.model.collectives import Alignment
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, Ranks, Restart, Verdict
 from ddptop.tui.model.group import Totals, add_up

@@ -16,8 +16,8 @@ from typing import Final
 
 from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import Member, own_word
+from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS
-from ddptop.agent.wire.text import clean_line
 
 _LOST_PEER = re.compile(
     r"connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"

@@ -18,7 +18,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.record.recording import Row
-from ddptop.agent.wire.text import clean, clean_line, shorten
+from ddptop.agent.text import clean, clean_line, shorten
 
 REPEAT_S: Final = 60.0
 """An event that comes again within this, and was not done by somebody, is counted and not written again."""

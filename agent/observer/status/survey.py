@@ -23,7 +23,7 @@ from ddptop.agent.run import identity, states
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
-from ddptop.agent.wire.text import clean_line
+from ddptop.agent.text import clean_line
 
 _START_PATIENCE_S: Final = 30.0
 """How long a run may have nobody at all before it counts as lost."""

@@ -17,7 +17,7 @@ import msgspec
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.run.files.private import LARGEST_RECORD
 from ddptop.agent.run.rundir import Ended, Member, RunDir
-from ddptop.agent.wire.text import clean_line, shorten
+from ddptop.agent.text import clean_line, shorten
 
 LONGEST_ERROR: Final = 2048
 """Bytes of type and message of the exception that ended the script."""

@@ -6,7 +6,7 @@ import traceback
 from types import TracebackType
 
 from ddptop.agent.rank.faults import describe
-from ddptop.agent.wire.text import shorten
+from ddptop.agent.text import shorten
 
 _LONGEST = 64 << 10
 """Bytes of what a script gives to `sys.exit`; the record is cut to less."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, ClassVar, Final
 
-from ddptop.agent.wire.text import Complaint
+from ddptop.agent.text import Complaint
 
 _PROBE_S: Final = 0.02
 """How long a folder may be locked by somebody who only looks whether it is held."""

@@ -13,8 +13,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Member, Process, RunDir
+from ddptop.agent.text import Complaint
 from ddptop.agent.wire.incoming import cleaned
-from ddptop.agent.wire.text import Complaint
 
 TELEMETRY = (wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState)
 COMMANDS = (

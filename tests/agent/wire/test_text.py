@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.wire.text import clean, shorten
+from ddptop.agent.text import clean, shorten
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.frames import EVIL, StillSource, frame
 from support.harness import ddptop
 from support.harness import until as wait
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 
 
 def text_of(svg: Path) -> str:

@@ -7,7 +7,7 @@ import random
 import pytest
 from rich.cells import cell_len
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.drawing import units
 
 HOSTILE = [

@@ -25,8 +25,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.supervisor import CleanFormatter
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
+from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
-from ddptop.agent.wire.text import clean
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import complaint, main, plain, status
 from ddptop.tui.cli.verbs import options

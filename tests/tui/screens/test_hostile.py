@@ -15,7 +15,7 @@ from support.frames import EVIL, NOW, StillSource, frame
 from textual import events
 from textual.screen import Screen
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.palette import Palette

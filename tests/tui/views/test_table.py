@@ -11,7 +11,7 @@ from support.frames import EVIL, NOW, StillSource, frame, rank_frame
 from textual.events import Key
 from textual.pilot import Pilot
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.model.frame import STATES, Frame, Verdict
 from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from textual_serve.app_service import AppService
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.app.web.unfinished import Unfinished
 
 WIDTHS: Final = (20, 500)

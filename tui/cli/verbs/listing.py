@@ -83,7 +83,7 @@ def _ps(options: argparse.Namespace) -> int:
 
     from ddptop.agent.observer.status import takeover
     from ddptop.agent.run import rundir
-    from ddptop.agent.wire.text import clean_line
+    from ddptop.agent.text import clean_line
     from ddptop.tui.cli import status
 
     others: list[Frame] = []

@@ -36,7 +36,7 @@ def _help(options: argparse.Namespace) -> int:
 
 
 def _config(_: argparse.Namespace) -> int:
-    from ddptop.agent.wire.text import clean
+    from ddptop.agent.text import clean
     from ddptop.tui import settings
     from ddptop.tui.app import keymap
     from ddptop.tui.app.app import DdptopApp

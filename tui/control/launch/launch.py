@@ -30,7 +30,7 @@ from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.agent.wire.text import Complaint
+from ddptop.agent.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.refusal import NO_MPI
 from ddptop.tui import settings

@@ -14,8 +14,8 @@ import msgspec
 
 from ddptop.agent.control.controller import Refused
 from ddptop.agent.observer import launcher
+from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
-from ddptop.agent.wire.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.options import DESCRIBE, positive_number, whole_number
 

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Label, Select
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 
 
 class Choice(Select[str], inherit_bindings=False):

@@ -18,7 +18,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Input, Static
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch import form, remembered
 from ddptop.tui.control.launch.launch import Request

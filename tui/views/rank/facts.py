@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rich.segment import Segment
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Row

@@ -12,7 +12,7 @@ from rich.segment import Segment
 
 from ddptop.agent.run.files import sparse
 from ddptop.agent.run.files.private import open_plain
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.model.frame import RankFrame

@@ -16,7 +16,7 @@ from textual.geometry import Region, Size, Spacing
 from textual.message import Message
 from textual.strip import Strip
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of

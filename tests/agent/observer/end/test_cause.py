@@ -7,7 +7,7 @@ import pytest
 
 from ddptop.agent.observer.end import cause
 from ddptop.agent.run.rundir import Ended, Member, Process
-from ddptop.agent.wire.text import clean_line
+from ddptop.agent.text import clean_line
 
 SUMMARY = """
 ddptop.agent FAILED

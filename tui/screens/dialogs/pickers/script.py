@@ -15,7 +15,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import DirectoryTree, Static
 
-from ddptop.agent.wire.text import clean
+from ddptop.agent.text import clean
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialogs.dialog import Dialog
 
