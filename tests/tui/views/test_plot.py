@@ -27,7 +27,7 @@ from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
-from ddptop.tui.views.plot.contents import PlotContents
+from ddptop.tui.views.plot.contents import Contents
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.plot.plot import Plot
 from ddptop.tui.views.ranks import RankView
@@ -52,7 +52,7 @@ def plot_of(placeholder: PlotPlaceholder) -> Plot:
     return placeholder.plot
 
 
-def contents_of(placeholder: PlotPlaceholder) -> PlotContents:
+def contents_of(placeholder: PlotPlaceholder) -> Contents:
     """Return what is drawn."""
     drawn = plot_of(placeholder).contents
     assert drawn is not None

@@ -79,7 +79,7 @@ def test_a_supervisor_that_comes_between_two_looks_is_seen(
     records = [before]
     read = RunDir.read
     monkeypatch.setattr(RunDir, "read", lambda self: records.pop() if records else read(self))
-    now = survey.survey(directory)
+    now = survey.look(directory)
     assert (now.state, now.supervised, now.cause) == ("starting", True, None)
 
 
