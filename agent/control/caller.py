@@ -63,7 +63,7 @@ class Caller:
 
 
 class LiveGroup:
-    """The live ranks of a run, for one action; a `control.Group`."""
+    """The live ranks of a run, for one action; a `controller.Group`."""
 
     def __init__(self, directory: RunDir) -> None:
         """Connect to the ranks.

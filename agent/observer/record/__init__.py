@@ -6,5 +6,5 @@ ring        keeps the file within its bytes
 thinning    which steps stay when there is no room for all
 floods      which events stay
 logs        keeps the log files within their share
-retention   which ended runs go when all together take too much
+retention   which ended runs go when all together take too much; how much that is, is said in `tui.settings`
 """

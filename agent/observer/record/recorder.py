@@ -3,7 +3,7 @@
 What ranks send is stored as it came but for events (`floods`), one transaction a second and one for what the supervisor
 adds, in a thread of its own: neither a slow nor a failing disk reaches supervision.  What a
 rank published before anybody listened is asked for.  The thread also keeps the run within its
-room on the disk: steps are thinned (`ring`), logs are cut (`logs`), ended runs go (`room`).
+room on the disk: steps are thinned (`ring`), logs are cut (`logs`), ended runs go (`retention`).
 """
 
 from __future__ import annotations

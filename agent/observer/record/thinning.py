@@ -117,7 +117,7 @@ def _chosen(by_rank: dict[int, list[_Record]], level: int) -> set[int]:
     """Return the step numbers that stay, of all ranks the same."""
     numbers = sorted({told.step for records in by_rank.values() for told, _ in records})
     # Counted from the first step, which always stays. Where only some steps have their collectives timed, it is
-    # these (see `rank.comms`).
+    # these (see `rank.collectives.timing`).
     wanted = {number for number in numbers if (number - 1) % (1 << level) == 0}
     if len(numbers) >= _FEW_STEPS and not len(numbers) / 4 <= len(wanted) <= len(numbers) * 3 / 4:
         # Not every step was recorded, so that the numbers are spaced in another way.

@@ -1,7 +1,7 @@
 """Timing of every collective of every process group, DDP's own C++ calls included.
 
 Uses the pre and post hooks of `torch.distributed.ProcessGroup`, which see calls from C++ as
-well as from Python; where torch has none, `fallback`; where that fails too, nothing is
+well as from Python; where torch has none, `wrapper`; where that fails too, nothing is
 observed and the screen says so.  Arguments and works hold the tensors: nothing here keeps them.
 """
 

@@ -1,9 +1,9 @@
 """What of torch is watched, and patched for it.
 
-patches     data, forward, backward, optimizer
+patches     data, forward, backward and its loss, optimizer: when each begins and ends
 boundary    where a step ends
 batches     which batches were trained on
-losses      reads a loss without stalling its device
+losses      brings a loss to the host without stalling its device
 gradients   whether they are finite
 compilers   keeps torch's compiler off our code
 imports     runs a function after the script's own import of a module

@@ -2,8 +2,8 @@
 
 Every patch calls the original exactly as it was called and lets its exceptions through;
 what ours fails at is counted and dropped.  Phases are those of the main thread, and a
-compiler that traces a patch sees the original alone.  Process groups are hooked by `comms` and
-`fallback`, functions that compilers trace by `compilers`, and faults are put in by `injection`.
+compiler that traces a patch sees the original alone.  Process groups are hooked by `collectives`,
+functions that compilers trace by `compilers`, and faults are put in by `injection`.
 """
 
 from __future__ import annotations
