@@ -298,8 +298,12 @@ async def test_who_tells_the_server_twice_to_end_does_not_wait(
     begun = tmp_path / "begun"
     code = f"import signal; os.write(int(sys.argv[-1]), b'+'); open({str(begun)!r}, 'w')\nwhile True: signal.pause()"
     before = children()
-    async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
-        await client.ws_connect(f"{home}ws")
+    # Held: a connection that nobody holds is closed with the next collection of garbage, and its tab with it.
+    async with (
+        site("nobody", command=stub(code)) as made,
+        browser(made) as (client, home),
+        client.ws_connect(f"{home}ws"),
+    ):
         await asyncio.to_thread(until, begun.exists, "it has begun")
         processes = children() - before
         made.patience.end()
