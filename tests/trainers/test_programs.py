@@ -354,7 +354,9 @@ def test_what_does_not_fit_is_one_line(group: Group, name: str, arguments: tuple
 
 def test_servers_and_workers_are_held_together() -> None:
     """A server and its workers stop at the same step, whoever is ahead, go on, and end well; each says what it is."""
-    launched = ddptop("launch", "--world", "3", "--detach", "--name", "served", "paramserver", "--", "--epochs", "1000")
+    # Bounded: of workers that are far from each other's step none is common, and a stop is refused.
+    options = ("--epochs", "1000", "--staleness", "3")
+    launched = ddptop("launch", "--world", "3", "--detach", "--name", "served", "paramserver", "--", *options)
     assert launched.returncode == 0, launched.stderr
     until(lambda: (status("served")["step"] or 0) > 10, "the first steps")
     paused = ddptop("pause", "served")
