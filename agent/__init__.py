@@ -4,10 +4,20 @@ The agent itself is started by the runner (`python -m ddptop.agent script.py`), 
 needs none of this.  Importing it loads neither torch nor textual.  No call raises, whatever it
 is given: it takes what it can, and the rest is counted as a fault of the rank, which the screens
 show.
+
+observer  beside the ranks: supervisor, recording, ending
+rank      inside a rank: hooks, records, sockets
+control   what a controller asks of ranks
+run       what a run leaves on disk
+wire      the messages
+text      text of unknown origin, made fit for a terminal
+startup   how our processes start
+
+Each imports only what stands below it here; `observer` and `rank` do not know each other.
 """
 
 # Before any other import, `__future__` included: with `python -m ddptop.agent` the user's folder is still first.
-from ddptop.agent import importpath
+from ddptop.agent.startup import importpath
 
 importpath.leave_current_directory(__name__)
 

@@ -26,12 +26,15 @@ import threading
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
-from ddptop.agent import importpath, injection
-from ddptop.agent.rank import ancestry, endings, enrolment, hooks, preemption
+from ddptop.agent.rank.commands import preemption
 from ddptop.agent.rank.faults import describe
-from ddptop.agent.rank.output import Output, flush, say
+from ddptop.agent.rank.hooks import patches
+from ddptop.agent.rank.process import ancestry, ending, enrolment
+from ddptop.agent.rank.process.output import Output, flush, say
 from ddptop.agent.rank.session import Session, open_session
-from ddptop.agent.rundir import MARKER, RunDirError
+from ddptop.agent.run import injection
+from ddptop.agent.run.rundir import MARKER, RunDirError
+from ddptop.agent.startup import importpath
 
 USAGE = "usage: python -m ddptop.agent [-m] script [args…]   (see `ddptop launch --help` for the easy way)"
 _OURS = "ddptop."
@@ -56,7 +59,7 @@ def main() -> None:
         _refuse(f"ddptop: {injection.VARIABLE}: {problem}")
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
     if session is not None and session.heard:
-        hooks.install_with_torch(session)
+        patches.install_with_torch(session)
         preemption.install(session, session.directory)
     _run(program, arguments, as_module, session)
 
@@ -98,14 +101,14 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
         sys.argv = arguments
         _execute(program, as_module)
     except SystemExit as request:
-        code = endings.status(request.code)
-        error = None if code == 0 else endings.request(request.code)
+        code = ending.status(request.code)
+        error = None if code == 0 else ending.request(request.code)
         raise
     except BaseException as failure:
         # A signal's default way to die is kept, so that the launcher sees what it would have seen.
         code = 130 if isinstance(failure, KeyboardInterrupt) else 1
         own = _without_runner(failure.__traceback__)
-        error, trace = endings.told(failure, own)
+        error, trace = ending.told(failure, own)
         sys.excepthook(type(failure), failure.with_traceback(own), own)
     finally:
         flush()

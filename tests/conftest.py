@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from ddptop.agent import rundir
-from ddptop.agent.group import ladder
+from ddptop.agent.observer.end import escalation
+from ddptop.agent.run import rundir
 
 # Before any test imports torch: its threads would wait for each other by spinning, on cores that the ranks need.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -49,7 +49,7 @@ def _end_everything_in(base: Path) -> None:
         if rundir.is_alive(run.supervisor):
             assert run.supervisor is not None
             os.kill(run.supervisor.pid, 9)
-        ladder.end(directory, run, 0.0, lambda line: None)
+        escalation.end(directory, run, 0.0, lambda line: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

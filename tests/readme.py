@@ -1,44 +1,92 @@
-"""Makes what README shows from the real program: the pictures, the plain output, the key table.
+"""Makes from the real program what README and the manual show of it: pictures, plain output, keys, options, settings.
 
-    python tests/readme.py
+    python tests/readme.py --text    keys, options and settings, at once; a test fails when they are behind
+    python tests/readme.py           these, the plain output and the pictures
 
-launches `resnet` on four ranks, one of them made slow, waits until it has something to show, and
-rewrites the pictures and the marked parts of README.md.  Needs the extra `test`.
+The latter launches `resnet` on four ranks, one of them made slow, waits until there is something to show, and
+takes its pictures.  Only the marked parts of the files are written.  Needs the extra `test`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from ddptop.tui.app import DdptopApp
-from ddptop.tui.keymap import key_table
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.keymap import key_table
+from ddptop.tui.cli.main import _parser
+from ddptop.tui.settings import Settings, as_toml
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+MANUAL = ROOT / "tui" / "cli" / "manual"
 PICTURES = ROOT / ".github"
 VIEWS = {"panels": "120x40", "heatmap": "120x40", "timeline": "120x40"}
 """Views that README shows, each with the size of its picture."""
-DDPTOP = (sys.executable, "-m", "ddptop.tui.cli")
+DDPTOP = (sys.executable, "-m", "ddptop.tui.cli.main")
 SLOW = "rank=2,phase=backward,ms=250,from=50"
 """What the pictures are to show; every screen says that it was put in."""
 PICTURE_STEP = 120
 """A step late enough for curves and early enough for the run to be still going."""
 
 
-def fill(text: str, mark: str, content: str) -> str:
-    """Replace what stands between the comments `mark: begin` and `mark: end`."""
-    pattern = rf"(<!-- {mark}: begin -->\n).*?(<!-- {mark}: end -->)"
-    return re.sub(pattern, lambda found: f"{found[1]}{content}\n{found[2]}", text, flags=re.DOTALL)
+@dataclass(frozen=True)
+class Part:
+    """What stands in a file between the comments `mark: begin` and `mark: end`."""
+
+    file: Path
+    mark: str
+    content: Callable[[], str]
+
+    def filled(self) -> str:
+        """Return the text of the whole file with this part made anew."""
+        text = self.file.read_text(encoding="utf-8")
+        pattern = rf"(<!-- {self.mark}: begin -->\n).*?(\n<!-- {self.mark}: end -->)"
+        content = self.content()
+        filled, count = re.subn(pattern, lambda found: f"{found[1]}{content}{found[2]}", text, flags=re.DOTALL)
+        if count != 1:
+            raise ValueError(f"{self.file}: the marks of {self.mark!r} stand there {count} times, and must once")
+        return filled
+
+    def write(self) -> None:
+        """Write it into its file."""
+        self.file.write_text(self.filled(), encoding="utf-8")
 
 
 def keys() -> str:
-    """Return the key table, from the bindings."""
-    rows = (f"| {place} | `{key}` | {what} |" for place, key, what in key_table(DdptopApp))
-    return "\n".join(["| where | key | |", "|---|---|---|", *rows])
+    """Return a table of the keys for each place, from the bindings."""
+    tables = []
+    for place, rows in groupby(key_table(DdptopApp), key=lambda row: row[0]):
+        lines = [f"### {place[0].upper()}{place[1:]}", "", "| key | |", "|---|---|"]
+        tables.append("\n".join(lines + [f"| `{key}` | {what} |" for _, key, what in rows]))
+    return "\n\n".join(tables)
+
+
+def options() -> str:
+    """Return a table of the options of `ddptop launch`, from its parser."""
+    verbs = next(each for each in _parser()._actions if isinstance(each, argparse._SubParsersAction))
+    launch: argparse.ArgumentParser = verbs.choices["launch"]
+    formatter = launch._get_formatter()
+
+    def row(action: argparse.Action) -> str:
+        metavar = action.metavar or (action.option_strings and formatter._format_args(action, action.dest.upper()))
+        name = " ".join([*action.option_strings, str(metavar)] if action.nargs != 0 else action.option_strings)
+        return f"| `{name}` | {formatter._expand_help(action)} |"
+
+    told: list[Any] = [each for each in launch._actions if not isinstance(each, argparse._HelpAction)]
+    return "\n".join(["| option | |", "|---|---|", *map(row, told)])
+
+
+def settings() -> str:
+    """Return a settings file with all settings but the keys, each at its default."""
+    return "\n".join(["```toml", *as_toml(Settings(), ()), "```"])
 
 
 def plain() -> str:
@@ -46,6 +94,15 @@ def plain() -> str:
     command = [*DDPTOP, "launch", "--world", "2", "--name", "simplenet", "simplenet", "--", "--steps", "600"]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True)
     return f"```\n$ ddptop launch --world 2 simplenet -- --steps 600 | cat\n{done.stdout.strip()}\n```"
+
+
+TEXT = (
+    Part(MANUAL / "keys.md", "keys", keys),
+    Part(MANUAL / "programs.md", "options", options),
+    Part(MANUAL / "settings.md", "settings", settings),
+)
+"""Parts that are the same wherever they are made, so that a test can compare them."""
+PLAIN = Part(MANUAL / "programs.md", "plain", plain)
 
 
 def reach(run: str, step: int) -> None:
@@ -59,16 +116,15 @@ def reach(run: str, step: int) -> None:
         watch.terminate()
 
 
-def pictures(run: str) -> None:
+def take_pictures(run: str) -> None:
     """Write a picture of each view, of the same run one after the other."""
-    PICTURES.mkdir(exist_ok=True)
     for view, size in VIEWS.items():
         file = str(PICTURES / f"{view}.svg")
         subprocess.run([*DDPTOP, "attach", run, "--view", view, "--screenshot", file, "--size", size], check=True)
 
 
-def main() -> None:
-    """Rewrite the pictures and README."""
+def show_a_run() -> None:
+    """Launch what the pictures show, take them, and end it."""
     name = subprocess.run(
         [*DDPTOP, "launch", "--world", "4", "--inject", SLOW, "--detach", "resnet"],
         capture_output=True,
@@ -77,11 +133,21 @@ def main() -> None:
     ).stdout.strip()
     try:
         reach(name, PICTURE_STEP)
-        pictures(name)
+        take_pictures(name)
     finally:
         subprocess.run([*DDPTOP, "kill", name], check=False)
-    text = fill(README.read_text(), "keys", keys())
-    README.write_text(fill(text, "plain", plain()))
+
+
+def main() -> None:
+    """Rewrite the marked parts, and the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", action="store_true", help="only keys, options and settings")
+    only_text = parser.parse_args().text
+    for part in TEXT:
+        part.write()
+    if not only_text:
+        PLAIN.write()
+        show_a_run()
 
 
 if __name__ == "__main__":

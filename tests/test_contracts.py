@@ -22,11 +22,11 @@ def loaded_by(statement: str) -> set[str]:
         ("import ddptop.agent", {"torch", "textual", "zmq", "msgspec", "psutil"}),
         ("import ddptop.agent.wire", {"torch", "textual", "zmq"}),
         ("import ddptop.agent.__main__", {"torch", "textual"}),
-        ("import ddptop.agent.group.supervisor", {"torch", "textual"}),
+        ("import ddptop.agent.observer.supervisor", {"torch", "textual"}),
         ("import ddptop.trainers", {"torch", "textual"}),
-        ("import ddptop.tui.cli", {"torch", "textual", "zmq", "msgspec", "psutil"}),
-        ("import ddptop.tui.link, ddptop.tui.launch, ddptop.tui.status", {"torch", "textual"}),
-        ("import ddptop.tui.app, ddptop.tui.view", {"torch"}),
+        ("import ddptop.tui.cli.main", {"torch", "textual", "zmq", "msgspec", "psutil"}),
+        ("import ddptop.tui.link.live, ddptop.tui.control.launch.launch, ddptop.tui.cli.status", {"torch", "textual"}),
+        ("import ddptop.tui.app.app, ddptop.tui.cli.view", {"torch"}),
     ],
 )
 def test_a_room_loads_only_what_it_may(statement, forbidden):

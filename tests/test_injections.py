@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import ddptop, status
-from scripts import TRAIN
+from support.harness import ddptop, status
+from support.scripts import TRAIN
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the script."""
     path = tmp_path_factory.mktemp("scripts")
     (path / "train.py").write_text(TRAIN)
@@ -30,8 +30,8 @@ def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(folder):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "faults are put into this run on purpose: rank 1: 30 ms more in backward" in done.stdout
-    picture = status("slow")
-    verdict = picture["verdict"]
+    told = status("slow")
+    verdict = told["verdict"]
     assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", 1, "backward")
     # What it costs the group is less than what was put in where the other rank waits for a core meanwhile.
     assert verdict["cost_ms"] > 0
@@ -40,7 +40,7 @@ def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(folder):
     said = r"verdict: rank 1 holds the group back by \d+ ms a step \(\d+%\): backward pass, since step \d+"
     assert re.search(said, done.stdout)
     assert re.fullmatch(said, f"verdict: {verdict['text']}")
-    assert picture["injected"] == "rank 1: 30 ms more in backward in each step from step 40; rank 0: nan from step 178"
+    assert told["injected"] == "rank 1: 30 ms more in backward in each step from step 40; rank 0: nan from step 178"
     assert done.stdout.count("verdict: rank 1 holds the group back") == 1
     printed = [line.split() for line in rundir.find("slow").rank_log(0).read_text().splitlines() if "loss " in line]
     assert [step for _, step, loss in printed if loss == "nan"] == ["178", "179", "180"]

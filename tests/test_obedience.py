@@ -12,18 +12,18 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import DEADLINE_S, carriers, ddptop, status, until
-from scripts import OBEDIENT
+from support.harness import DEADLINE_S, carriers, ddptop, status, until
+from support.scripts import OBEDIENT
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir
 
 HALF_A_PAUSE = """
 import os, sys
 from pathlib import Path
 from ddptop.agent import wire
-from ddptop.agent.caller import LiveGroup
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.control.caller import LiveGroup
+from ddptop.agent.run.rundir import RunDir
 
 group = LiveGroup(RunDir(Path(sys.argv[1])))
 promises = group.ask({rank: wire.Hold(rank, "half", 4000) for rank in group.ranks}, 60)
@@ -170,6 +170,7 @@ def test_a_term_from_outside_saves_and_stops(tmp_path):
     """With `--on-term checkpoint` the TERM of a scheduler to torchrun ends the run in order, at one step."""
     job = Job(tmp_path, "preempted", "--on-term", "checkpoint")
     run = job.directory.read()
+    assert run.torchrun is not None
     os.kill(run.torchrun.pid, signal.SIGTERM)
     until(lambda: job.directory.read().state in rundir.ENDED_STATES, "the end")
     run = job.directory.read()

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import ddptop, until
+from support.harness import ddptop, until
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
+from ddptop.tui.cli.status import as_json, run_json
+from ddptop.tui.link.look import frames
 from ddptop.tui.settings import Thresholds
-from ddptop.tui.status import as_json, frames, run_json
 
 SCRIPT = '''
 """The first process is rank 0 and starts the others; each draws from data workers that come and go with an epoch."""

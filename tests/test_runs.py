@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 import zmq
-from harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until
-from scripts import FAIL, FLAKY, TRAIN, UNTIDY
+from support.harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until
+from support.scripts import FAIL, FLAKY, TRAIN, UNTIDY
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir
-from ddptop.tui.link import Link
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir
+from ddptop.tui.link.live import Link
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the scripts."""
     path = tmp_path_factory.mktemp("scripts")
     (path / "train.py").write_text(TRAIN)
@@ -66,12 +66,20 @@ def test_status_tells_what_proc_tells(live):
     until(lambda: status("live")["step"] > first["step"], "more steps")
 
 
+def polled(link: Link) -> Link:
+    """Return the link after it has heard what there is."""
+    link.poll()
+    return link
+
+
 def test_a_late_joiner_gets_the_history_since_the_start(live):
     """The losses that a dashboard shows from step 1 on are those that the script itself printed."""
     link = Link(live, "test", looks_back=True)
     try:
-        until(lambda: link.poll() or link.settled, "the history")
-        found = link.frame(time.time()).past.history.read(1, "loss")
+        until(lambda: polled(link).settled, "the history")
+        history = link.frame(time.time()).history
+        assert history is not None
+        found = history.by_step.read(1, "loss")
     finally:
         link.close()
     printed = {}
@@ -230,17 +238,17 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     until(lambda: (status("flaky")["step"] or 0) > 3, "its steps")
     link = Link(directory, "test", looks_back=True)
     try:
-        until(lambda: link.poll() or (link.settled and link.frame(time.time()).step), "the picture")
-        picture = link.frame(time.time())
+        until(lambda: polled(link).settled and link.frame(time.time()).step, "the picture")
+        shown_frame = link.frame(time.time())
     finally:
         link.close()
-    (restart,) = picture.restarts
+    (restart,) = shown_frame.restarts
     assert restart.generation == 1
     assert 5 <= restart.step <= 7
-    assert picture.past is not None
-    losses = picture.past.history.read(0, "loss")
+    assert shown_frame.history is not None
+    losses = shown_frame.history.by_step.read(0, "loss")
     assert losses.count.sum() == losses.steps[-1] > restart.step
-    assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in picture.events]
+    assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in shown_frame.events]
     assert ddptop("pause", "flaky").returncode == 0
     assert "2 ranks" in ddptop("kill", "flaky").stdout
     assert ddptop("restart", "flaky", "--resume").returncode == 1

@@ -1,1 +1,19 @@
-"""What the person sees. Knows the wire and the run directory; never imports torch."""
+"""What a person sees and acts with. Knows the wire and the run directory; never imports torch.
+
+cli       the command line: verbs, `ps` and `status`, plain output
+app       the app: one run or several, keys, palette, snapshots, the browser
+screens   what fills the terminal; `dialogs` are over it
+views     what screens consist of: panels, table, heatmap, timeline, plot, rank, runs
+link      where frames come from: a run, the fleet, the machine
+control   what acts on runs: kill, signal, launch
+model     what is known of a run: frames, store, history, judgement
+drawing   lines, bars, colors, units
+settings  the user's settings
+
+Each imports only what stands below it here; `control` and `model` do not know each other.
+
+A new view is a folder in `views`, shown by `screens.run`.  A new number of a rank goes from `model.rank` by
+`model.frame` into `views.table.columns` and `model.metrics`.  A new action is a method of `link.source.Source`, done by
+`control` or by `agent.control`, bound to a key in `screens` and to a verb in `cli.verbs`.  A new launch option
+is read in `cli.verbs.launch` and acted on in `control.launch`.  A new setting goes into `settings`.
+"""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
-from ddptop.agent.records import ALL_BYTES, RUN_BYTES
+from ddptop.agent.run.records import ALL_BYTES, RUN_BYTES
 from ddptop.agent.text import Complaint
 
 VARIABLE: Final = "DDPTOP_CONFIG"

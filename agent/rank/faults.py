@@ -28,7 +28,7 @@ class Faults:
         self.last: str | None = None
 
     def note(self, where: str, error: BaseException) -> None:
-        """Count an error and keep it as the last one. Never raises an `Exception`."""
+        """Count an error and remember it as the last one. Never raises an `Exception`."""
         self.tell(where, error)
 
     def tell(self, text: str, error: BaseException | None = None) -> None:

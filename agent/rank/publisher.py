@@ -14,24 +14,24 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.deadline import lateness
-from ddptop.agent.private import seal
-from ddptop.agent.rank import answers, device_time, history, meter
-from ddptop.agent.rank.batches import Batches
-from ddptop.agent.rank.digest import Digest
-from ddptop.agent.rank.faults import describe
-from ddptop.agent.rank.gate import GateError
-from ddptop.agent.rank.starvation import Starvation
-
-if TYPE_CHECKING:
-    from ddptop.agent.rank.session import Session
-    from ddptop.agent.rank.tape import Take
+from ddptop.agent.control.deadline import lateness
+from ddptop.agent.rank.commands import answers
+from ddptop.agent.rank.commands.follower import Follower
+from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.hooks.batches import Batches
+from ddptop.agent.rank.records import device_time, history, meter
+from ddptop.agent.rank.records.digest import Digest
+from ddptop.agent.rank.records.health import Health
+from ddptop.agent.rank.records.stamps import Stamps, StepStamps
+from ddptop.agent.rank.records.starvation import Starvation
+from ddptop.agent.run.files.private import seal
 
 PERIOD_S = 0.1
 BEAT_S = 1.0
@@ -70,10 +70,48 @@ def check_room() -> None:
             thread.join()
 
 
+class Rank(Protocol):
+    """What is told of, and what commands are for."""
+
+    rank: int
+    hello: wire.Hello
+    faults: Faults
+    stamps: Stamps
+    gate: Gate
+    follower: Follower
+    health: Health
+    timeout_s: float | None
+    """Timeout of collectives in the default process group."""
+
+    @property
+    def state(self) -> str:
+        """Of `starting`, `running`, `paused`, `ended`."""
+        ...
+
+    @property
+    def checkpoints(self) -> bool:
+        """True where the script has said how to save a checkpoint."""
+        ...
+
+    def beat(self, seq: int, refused: int) -> wire.Beat:
+        """Return a sign of life; may raise anything where something that it would tell cannot be had."""
+        ...
+
+    def bare_beat(self, seq: int, refused: int) -> wire.Beat:
+        """Return a sign of life that tells nothing else."""
+        ...
+
+    def look_after(self) -> None:
+        """Do what has to be done now and then."""
+
+    def save(self, token: str) -> Saved | None:
+        """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
+
+
 class Publisher:
     """Publishes a rank's records and obeys its commands, on a thread of its own."""
 
-    def __init__(self, session: Session, pub: str, cmd: str) -> None:
+    def __init__(self, session: Rank, pub: str, cmd: str) -> None:
         """Bind the sockets.
 
         Raises:
@@ -195,12 +233,12 @@ class Publisher:
             self._send_beat()
 
     def _send_steps(self) -> None:
-        stamped = self._starvation.stamp(self._collect())
-        records = [record for step in stamped if (record := self._keep(step)) is not None]
+        collected = self._starvation.stamp(self._collect())
+        records = [record for step in collected if (record := self._store(step)) is not None]
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
             self._send(wire.TOPIC_STEPS, payload)
 
-    def _keep(self, step: wire.Step) -> bytes | None:
+    def _store(self, step: wire.Step) -> bytes | None:
         """Keep a record and return it encoded, without what has no encoding or is too much; None where it has none."""
         try:
             record = self._history.add(step)
@@ -216,7 +254,7 @@ class Publisher:
         return record
 
     def _collect(self) -> list[wire.Step]:
-        finished = self._session.tape.finished
+        finished = self._session.stamps.finished
         steps = []
         while finished:
             if not self._is_ready(finished[0]) and self._waited < PATIENCE_TICKS:
@@ -229,31 +267,31 @@ class Publisher:
                 self._session.faults.note("measuring a step", error)
         return steps
 
-    def _is_ready(self, take: Take) -> bool:
+    def _is_ready(self, stamped: StepStamps) -> bool:
         try:
-            return meter.is_ready(take) and device_time.is_ready(take)
+            return meter.is_ready(stamped) and device_time.is_ready(stamped)
         except Exception as error:
             # A device that has failed says so to whoever asks: the record goes out without what it would know.
             self._session.faults.note("waiting for the device", error)
             return True
 
-    def _record(self, take: Take) -> wire.Step:
-        self._batches.sort(take)
+    def _record(self, stamped: StepStamps) -> wire.Step:
+        self._batches.sort(stamped)
         try:
-            step, device_ns = meter.record(take), device_time.by_phase(take)
+            step, device_ns = meter.record(stamped), device_time.by_phase(stamped)
         except Exception as error:
             self._session.faults.note("measuring a step", error)
             # Whatever a device that has failed would have to be asked for is left out; the last steps matter most.
-            for asked in (take.losses, take.gradients, take.calls):
+            for asked in (stamped.losses, stamped.gradients, stamped.calls):
                 asked.clear()
-            step, device_ns = meter.record(take), None
+            step, device_ns = meter.record(stamped), None
         if device_ns is not None:
             step = msgspec.structs.replace(step, device_ns=device_ns)
-        self._try("looking at the numbers", functools.partial(self._tell_of_health, take, step))
+        self._try("looking at the numbers", functools.partial(self._tell_of_health, stamped, step))
         return step
 
-    def _tell_of_health(self, take: Take, step: wire.Step) -> None:
-        change = self._session.health.look(take, step)
+    def _tell_of_health(self, stamped: StepStamps, step: wire.Step) -> None:
+        change = self._session.health.look(stamped, step)
         if change is not None:
             event = wire.Event(time.time_ns(), change.text, self._session.rank, change.level)
             self._send(wire.TOPIC_EVENT, wire.encode(event))

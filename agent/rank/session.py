@@ -12,25 +12,27 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ddptop import agent
-from ddptop.agent.decisions import Decisions
-from ddptop.agent.incoming import LONGEST_NAME, clean_name
-from ddptop.agent.presence import Presence
-from ddptop.agent.rank import ancestry, device_time, given
-from ddptop.agent.rank.account import Account
-from ddptop.agent.rank.comms import Collectives
-from ddptop.agent.rank.device import Gauges, Reading
-from ddptop.agent.rank.enrolment import Standing
+from ddptop.agent.rank import given
+from ddptop.agent.rank.collectives.timing import Collectives
+from ddptop.agent.rank.commands.follower import Follower
+from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.follower import Follower
-from ddptop.agent.rank.gate import Gate, GateError, Saved
-from ddptop.agent.rank.health import Health
-from ddptop.agent.rank.output import Output, say
+from ddptop.agent.rank.process import ancestry
+from ddptop.agent.rank.process.account import Account
+from ddptop.agent.rank.process.enrolment import Standing
+from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.rank.publisher import Publisher
-from ddptop.agent.rank.tape import Tape
-from ddptop.agent.rundir import Member, Process, RunDir, identify
+from ddptop.agent.rank.records import device_time
+from ddptop.agent.rank.records.device import Gauges, Reading
+from ddptop.agent.rank.records.health import Health
+from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.run.decisions import Decisions
+from ddptop.agent.run.files.presence import Presence
+from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Hello
+from ddptop.agent.wire.incoming import LONGEST_NAME, clean_name
 
 MOST_METRICS: Final = 512
 """Names that a script may log; further ones are left out."""
@@ -45,7 +47,7 @@ _Value = TypeVar("_Value")
 class Session:
     """Everything the agent knows inside one rank's process.
 
-    The training thread writes through `tape`, `cut` and `hold`; the publisher's thread reads.
+    The training thread writes through `stamps`, `cut` and `hold`; the publisher's thread reads.
     Plain attributes carry the rest: each has one writer, and a reader may be a beat behind.
     """
 
@@ -64,11 +66,11 @@ class Session:
         """The process that this is the agent of; a child that it forks has a copy, and is another process."""
         self.rank = standing.rank
         self.faults = Faults()
-        self.tape = Tape()
+        self.stamps = Stamps()
         self.gate = Gate()
         self.follower = Follower(self.gate, Decisions(directory.path), self.faults)
         self.health = Health()
-        self.collectives = Collectives(self.tape, self.faults)
+        self.collectives = Collectives(self.stamps, self.faults)
         self.sees_forward = False
         """True once DDP's forward was seen; until then the gap between data and backward is forward."""
         self.backward_on: Any = None
@@ -174,7 +176,7 @@ class Session:
         """In a forked child: leave the training alone; what the thread of the agent held is held for good there."""
         agent._listener = None
         self.gate = Gate()
-        self.tape.abandon()
+        self.stamps.abandon()
         device_time.CAPTURES.renew()
 
     def look_after(self) -> None:
@@ -196,7 +198,7 @@ class Session:
 
     def cut(self) -> None:
         """End a step's record."""
-        self.tape.cut(self.gate.completed + 1)
+        self.stamps.cut(self.gate.completed + 1)
 
     def hold(self) -> None:
         """Count the step, and stay at its boundary while the group is paused.
@@ -206,7 +208,7 @@ class Session:
         """
         if self.gate.boundary():
             try:
-                self.tape.resume()
+                self.stamps.resume()
             except Exception as error:
                 # A device that has failed meanwhile says so to whoever asks next: that must be the script.
                 self.faults.note("going on after a pause", error)
@@ -252,7 +254,7 @@ class Session:
         for name, value in metrics.items():
             try:
                 known = self._names.get(name) or self._name(name)
-                self.tape.metric(known, given.number(value))
+                self.stamps.metric(known, given.number(value))
             except Exception as error:
                 self.faults.note(f"log({self._names.get(name, '')})", error)
 
@@ -313,7 +315,7 @@ class Session:
             return "ended"
         if self.gate.held:
             return "paused"
-        return "running" if self.tape.begun else "starting"
+        return "running" if self.stamps.begun else "starting"
 
     def beat(self, seq: int, refused: int) -> Beat:
         """Return a sign of life; called by the publisher's thread.
@@ -332,9 +334,9 @@ class Session:
             rank=self.rank,
             at_ns=time.time_ns(),
             state=state,
-            activity=activity.get(state, self.tape.activity),
+            activity=activity.get(state, self.stamps.activity),
             step=self.gate.completed,
-            step_at_ns=self.tape.completed_at,
+            step_at_ns=self.stamps.completed_at,
             seq=seq,
             memory_bytes=reading.memory,
             memory_total_bytes=reading.memory_total,
@@ -348,7 +350,7 @@ class Session:
             mechanism=self.collectives.mechanism,
             outstanding=self.collectives.outstanding,
             timed_every=self.collectives.timed_every,
-            dropped=self.tape.dropped,
+            dropped=self.stamps.dropped,
             refused=refused,
             faults=self.faults.count,
             fault=self.faults.last,
@@ -367,11 +369,11 @@ class Session:
             rank=self.rank,
             at_ns=time.time_ns(),
             state=state,
-            activity=self.tape.activity if state == "running" else "",
+            activity=self.stamps.activity if state == "running" else "",
             step=self.gate.completed,
-            step_at_ns=self.tape.completed_at,
+            step_at_ns=self.stamps.completed_at,
             seq=seq,
-            dropped=self.tape.dropped,
+            dropped=self.stamps.dropped,
             refused=refused,
             faults=self.faults.count,
             fault=self.faults.last,

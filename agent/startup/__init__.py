@@ -1,4 +1,6 @@
-"""A folder for PYTHONPATH: what Python runs in it at the start of every process of a run.
+"""How our processes start, before anything else is imported.
 
-For runs whose program spawns its own ranks, which no runner can wrap.
+starter     runs a module as a program of its own
+importpath  keeps the current directory off the import path
+pythonpath  the folder whose `sitecustomize` starts the agent in ranks that a program spawns itself
 """

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 import zmq
-from harness import DEADLINE_S, until
-from hostile import announce, foreign, marks, texts_in, value_of
 from msgspec import inspect
+from support.harness import DEADLINE_S, until
+from support.hostile import announce, foreign, marks, texts_in, value_of
+from support.messages import read_reply
 
 from ddptop.agent import wire
-from ddptop.agent.group import ladder
-from ddptop.agent.group.broadcast import Broadcast
-from ddptop.agent.group.orders import Orders
+from ddptop.agent.observer.broadcast import Broadcast
+from ddptop.agent.observer.end import escalation
+from ddptop.agent.observer.orders import Orders
 from ddptop.agent.rank.session import Session
-from ddptop.agent.rundir import Run, RunDir
+from ddptop.agent.run.rundir import Run, RunDir
 
 RUN = Run("r", "of-the-router-tests", "p", (), 1, None, None, 1, True)
 KINDS = (
@@ -62,7 +63,7 @@ def asked(context: zmq.Context[Any], address: str, command: wire.Command) -> wir
     """Return the answer to a good command of a newcomer."""
     with stranger(context, address) as socket:
         socket.send(wire.encode(command))
-        assert socket.poll(1000 * DEADLINE_S), "no answer to a good command"
+        assert socket.poll(int(1000 * DEADLINE_S)), "no answer to a good command"
         answer = wire.read_answer(socket.recv())
     assert isinstance(answer, wire.Reply)
     return answer
@@ -91,7 +92,7 @@ def test_the_supervisor_answers_after_anything(
     directory: RunDir, context: zmq.Context[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Noise and commands of extremes: what is told on is clean, and a note is taken afterwards."""
-    monkeypatch.setattr(ladder, "find", lambda *_: [])
+    monkeypatch.setattr(escalation, "find", lambda *_: [])
     told: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
     orders = Orders(context, directory, lambda *_: None, told.put)
     address = directory.address("supervisor", "cmd")
@@ -153,7 +154,7 @@ def test_a_supervisor_that_has_let_go_of_the_run_refuses(directory: RunDir, cont
         wire.Note(4, wire.Event(1, "x")),
     )  # fmt: skip
     orders.socket.close()
-    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])  # type: ignore[assignment]
+    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])
     orders.close()
     replies = [wire.read_answer(payload) for _, payload in socket.sent]
     assert [(reply.id, reply.done) for reply in replies if isinstance(reply, wire.Reply)] == [
@@ -168,12 +169,12 @@ def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
 ) -> None:
     """A second kill of the whole, come while the run is put away, is answered with the outcome of the first."""
     orders = Orders(context, directory, lambda *_: None, lambda event: None)
-    orders.outcome = ladder.Outcome(2, 0, survivors)
+    orders.outcome = escalation.Outcome(2, 0, survivors)
     orders.socket.close()
     commands = (wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
-    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])  # type: ignore[assignment]
+    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])
     orders.close()
-    replies = {reply.id: reply for reply in (wire.read_answer(payload) for _, payload in socket.sent)}
+    replies = {reply.id: reply for reply in (read_reply(payload) for _, payload in socket.sent)}
     whole, part = replies[1], replies[2]
     assert isinstance(whole, wire.Reply)
     assert isinstance(part, wire.Reply)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 
 PROBE = """
 import json, sys
@@ -67,8 +67,10 @@ def test_the_end_is_written_down(tmp_path):
     run("-m", "ddptop.agent", "fail.py", cwd=tmp_path)
     (directory,) = (found for found in rundir.runs() if found.read().cwd == str(tmp_path))
     ended = directory.members()[0].ended
+    assert ended is not None
     assert ended.exit_code == 1
     assert ended.error == "ValueError: bad lr"
+    assert ended.traceback is not None
     assert "in f" in ended.traceback
     assert "ddptop" not in ended.traceback
 

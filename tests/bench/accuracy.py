@@ -98,7 +98,7 @@ def _train(steps: int, megabytes: float) -> None:
     deadline = time.monotonic() + 20
     while session._publisher._seq < expected and time.monotonic() < deadline:
         time.sleep(0.05)
-    records = []
+    records: list[wire.Step] = []
     for payload in session._publisher._history.since(0, expected):
         message = wire.read_answer(payload)
         assert isinstance(message, wire.Steps)

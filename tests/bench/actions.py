@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from harness import carriers
 from onlookers import DDPTOP, Onlooker, ways
+from support.harness import carriers
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import Process, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Process, RunDir, RunDirError, identify, is_alive
 
 VERB_S: Final = 120.0
 """A verb that has not ended by then hangs: two cores may be busy with several launches."""
@@ -181,7 +181,7 @@ class Actions:
             self.lose_torchrun: 2, self.lose_rank: 2, self.go: 5, self.two_at_once: 2, self.fill_disk: 2, self.press: 4,
         }  # fmt: skip
         if len([run for run in live if run.name not in self.spared]) < self.most:
-            action = self.restart if self.random.random() < 0.2 else self.launch
+            action: Callable[[RunDir], None] = self.restart if self.random.random() < 0.2 else self.launch
             target = self.random.choice(self.runs() or [RunDir(self.folder)])
         else:
             target = self.random.choice(live)
@@ -372,7 +372,7 @@ class Actions:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.communicate()
-                self.say_wrong(f"{child.args}: no answer within {VERB_S:g} s")
+                self.say_wrong(f"{child.args!r}: no answer within {VERB_S:g} s")
         self.children.clear()
         deadline = time.monotonic() + KILLS_S
         while (live := self.live()) and time.monotonic() < deadline:

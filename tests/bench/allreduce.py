@@ -14,6 +14,8 @@ import subprocess
 import sys
 from statistics import median
 
+from ddptop.trainers import CATALOGUE
+
 WANTED_RATIO = 1.5
 LARGE = 16 << 20
 PART = re.compile(r"forward ([\d.]+) ms, backward ([\d.]+) ms, sync ([\d.]+) ms")
@@ -21,7 +23,7 @@ PART = re.compile(r"forward ([\d.]+) ms, backward ([\d.]+) ms, sync ([\d.]+) ms"
 
 def run(program: str, world: int, *arguments: str) -> str:
     """Return what a program prints, its ranks spawned by itself."""
-    command = [sys.executable, "-m", f"ddptop.trainers.{program}", "--start", "spawn", "--world", str(world)]
+    command = [sys.executable, "-m", CATALOGUE[program].module, "--start", "spawn", "--world", str(world)]
     return subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout
 
 

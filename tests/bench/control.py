@@ -127,10 +127,10 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
     Raises:
         AssertionError: ranks were not at the same step, or not at the right one, or did not go on.
     """
-    from ddptop.agent.caller import LiveGroup
-    from ddptop.agent.control import Controller
-    from ddptop.tui.launch import Request, launch
-    from ddptop.tui.link import Link
+    from ddptop.agent.control.caller import LiveGroup
+    from ddptop.agent.control.controller import Controller
+    from ddptop.tui.control.launch.launch import Request, launch
+    from ddptop.tui.link.live import Link
 
     world, seed = CASES[case], random.Random(case)
     arguments = ("--train", case, "--folder", str(folder))

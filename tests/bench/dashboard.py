@@ -44,7 +44,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
         self._master = master
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ddptop.tui.cli", "attach", run],
+            [sys.executable, "-m", "ddptop.tui.cli.main", "attach", run],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         )  # fmt: skip
@@ -249,16 +249,16 @@ def _panels(text: str) -> str:
 def hour(minutes: int) -> None:
     """Print the memory of a store after an hour of 1,024 ranks, time sped up."""
     from ddptop.agent import wire
-    from ddptop.agent.rundir import Run
-    from ddptop.tui.past import Past
-    from ddptop.tui.store import Store
+    from ddptop.agent.run.rundir import Run
+    from ddptop.tui.model.history.history import History
+    from ddptop.tui.model.store import Store
 
     world = 1024
     began = time.time()
     run = Run("hour", "id", "load", (), world, "gloo", "cpu", int(began * 1e9), False)
     process = psutil.Process()
     start = process.memory_info().rss
-    store = Store(run, {}, past=Past(world), brief=True)
+    store = Store(run, {}, history=History(world), brief=True)
     store.watch(frozenset(range(40)))
     spent = -time.process_time()
     for second in range(60 * minutes):

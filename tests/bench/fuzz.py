@@ -37,12 +37,13 @@ import zmq
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from actions import SCRIPT
-from harness import carriers
 from onlookers import DDPTOP, Onlooker
 from samples import Bound, Sampler
+from support.harness import carriers
 
-from ddptop.agent import rundir, wire
-from ddptop.agent.rundir import RunDir, RunDirError
+from ddptop.agent import wire
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
 
 WORLD: Final = 2
 FAKES: Final = 8

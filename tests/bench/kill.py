@@ -17,11 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness import carriers, ddptop, until
+from support.harness import carriers, ddptop, until
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDir
-from ddptop.tui.link import Link
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir
+from ddptop.tui.link.live import Link
 
 SCRIPT = """
 import signal, sys

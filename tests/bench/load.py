@@ -18,14 +18,16 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import zmq
 
-from ddptop.agent import rundir, wire
-from ddptop.agent.private import seal
-from ddptop.agent.rank.digest import Digest
-from ddptop.agent.rank.history import History
-from ddptop.agent.rundir import Member, Run, RunDir
+from ddptop.agent import wire
+from ddptop.agent.rank.records.digest import Digest
+from ddptop.agent.rank.records.history import History
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.rundir import Member, Run, RunDir
 
 SLOW = 17
 """The rank whose data loading takes longer, in groups that are large enough to have it."""
@@ -36,7 +38,7 @@ BUCKETS = 4
 class FakeRank:
     """One rank's sockets and records."""
 
-    def __init__(self, context: zmq.Context, directory: RunDir, run: Run, rank: int, step_ns: int) -> None:
+    def __init__(self, context: zmq.Context[Any], directory: RunDir, run: Run, rank: int, step_ns: int) -> None:
         self.rank = rank
         self.sent = 0
         self._run = run
@@ -57,12 +59,14 @@ class FakeRank:
             socket.bind(directory.address(rank, kind))
             seal(directory.address(rank, kind))
         self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        me = rundir.identify(os.getpid())
+        assert me is not None
         directory.write_member(
             Member(
                 rank=rank,
                 local_rank=rank % 8,
                 world=run.world,
-                process=rundir.identify(os.getpid()),
+                process=me,
                 host=self._hello.host,
                 generation=0,
                 pub=directory.address(rank, "pub"),

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli")
+DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
 KEPT: Final = 1 << 16
 """Bytes of its output that are kept of an onlooker: the newest."""
 LEAVE_S: Final = 60.0

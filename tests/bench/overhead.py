@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 TARGETS = {"linear": 1.05, "conv": 1.01, "resnet18": 1.01}
 """Largest ratio wanted, by network; 1-2 ms a step for the first, 15 ms and more for the others."""
@@ -60,13 +60,13 @@ class Agent:
 
         from ddptop import agent
 
-        self._session: Any = agent._listener
+        self._session = cast("Any", agent._listener)
         distributed = torch.distributed
         owners = [torch.autograd, torch.nn.parallel.DistributedDataParallel, dataloader.DataLoader]
         owners += [dataloader._BaseDataLoaderIter, optimizer.Optimizer, distributed, distributed.distributed_c10d]
         self._owners = [*owners, distributed.Work, distributed.ProcessGroup]
         self._patches: list[tuple[Any, str, Any]] = []
-        self._hooks = [optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks]
+        self._hooks: list[Any] = [optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks]
         self._kept = [dict(hooks) for hooks in self._hooks]
         publisher = self._session._publisher
         self._publish = publisher._publish
@@ -82,7 +82,7 @@ class Agent:
     @property
     def records(self) -> int:
         """Steps recorded since the start."""
-        return int(self._session.tape._seq)
+        return int(self._session.stamps._seq)
 
     def follow_groups(self) -> None:
         """Note the hooks that process groups are given from now on, so that they can be taken away."""
@@ -118,7 +118,7 @@ class Agent:
         for group, kind, number, hook in self.groups:
             self._register[kind](group, number, hook)
         self._may_publish = True
-        self._session.tape.resume()
+        self._session.stamps.resume()
 
     def off(self) -> None:
         """Take every hook away, and let the agent's thread do nothing."""
@@ -209,7 +209,7 @@ def work(name: str, rounds: int, tool: str, out: str) -> None:
     model, inputs = network(name)
     labels = torch.randint(0, 10, (len(inputs),))
 
-    class Endless(IterableDataset):  # type: ignore[misc]
+    class Endless(IterableDataset[tuple[Any, Any]]):
         def __iter__(self) -> Iterator[tuple[Any, Any]]:
             while True:
                 yield inputs, labels
@@ -265,7 +265,7 @@ def measure(name: str, world: int, rounds: int, tool: str) -> dict[str, Any]:
         out = os.path.join(folder, "blocks.json")
         own = [os.path.abspath(__file__), "--", "--work", name, "--rounds", str(rounds), "--tool", tool, "--out", out]
         if tool == "ddptop":
-            command = ["-m", "ddptop.tui.cli", "launch", "--world", str(world), "--backend", "gloo"]
+            command = ["-m", "ddptop.tui.cli.main", "launch", "--world", str(world), "--backend", "gloo"]
             command += own
         elif tool == "traceml":
             command = ["-m", "traceml_ai.launcher.cli", "run", "--logs-dir", folder, f"--nproc-per-node={world}"]

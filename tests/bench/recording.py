@@ -22,13 +22,14 @@ import zmq
 sys.path.insert(0, str(Path(__file__).parent))
 import load
 
-from ddptop.agent.group import recording
-from ddptop.agent.group.recorder import Recorder
+from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.record.recorder import Recorder
 
 
 def newest(database: Path) -> int:
     """Return the records that the ranks have sent and the file has known, by their numbers."""
-    return sum(seq for _, seq in recording.last_kept(database).values())
+    return sum(seq for _, seq in recording.last_recorded(database).values())
 
 
 def kept(database: Path) -> int:
@@ -78,7 +79,12 @@ def main() -> None:
         recorder.close(30)
         load.end(ranks)
         context.destroy(linger=0)
-    steps = [step.step for message in recording.read_steps(database) if message.rank == 0 for step in message.steps]
+    steps = [
+        step.step
+        for message in recording.read_steps(database)
+        if isinstance(message, wire.Steps) and message.rank == 0
+        for step in message.steps
+    ]
     print(f"rank 0: {len(steps)} of {steps[-1] if steps else 0} steps left, from step {steps[0] if steps else 0} on")
 
 

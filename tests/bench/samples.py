@@ -182,7 +182,11 @@ def main() -> None:
     """Sample one process."""
     pid, seconds = int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
     anything = (Bound(), Bound(), Bound())
-    sampler = Sampler(lambda self: self.add_process(f"process {pid}", pid, anything) and None, 1.0)
+
+    def add(sampler: Sampler) -> None:
+        sampler.add_process(f"process {pid}", pid, anything)
+
+    sampler = Sampler(add, 1.0)
     time.sleep(seconds)
     sampler.close()
     print(sampler.table())

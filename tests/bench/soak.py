@@ -31,8 +31,8 @@ from actions import Actions
 from onlookers import Onlooker
 from samples import Bound, Sampler
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import RunDirError
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDirError
 
 PERIOD_S: Final = 5.0
 STEADY: Final = "steady"

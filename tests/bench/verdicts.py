@@ -18,7 +18,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ddptop.agent.wire import Step
 
 MODELS = ("linear", "conv", "resnet18")
 WORLDS = (2, 4)
@@ -37,6 +42,13 @@ MATTERS = 0.10
 FELT = 0.5
 """Where cores are shared, a rank that is delayed lends its core to the others: the step grows by less than the
 delay, or not at all. The group felt the delay where it grew by this part of it."""
+Segment: TypeAlias = dict[str, Any]
+"""What is injected in some of the steps, as `_segment` writes it."""
+Record: TypeAlias = "tuple[int, Step]"
+Row: TypeAlias = tuple[str, int, int, bool, bool]
+"""Model, world, delay, whether it matters, and whether it was felt."""
+Said: TypeAlias = tuple[str, int | None, str | None]
+"""Kind, rank and phase of a verdict."""
 
 
 # --- the training, inside the job
@@ -48,7 +60,8 @@ def train(options: argparse.Namespace) -> None:
     import torch.distributed as dist
     from torch import nn
 
-    from ddptop.agent.rank import injection
+    from ddptop.agent.rank.hooks import injection
+    from ddptop.agent.run.injection import Injection
 
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -77,7 +90,7 @@ def train(options: argparse.Namespace) -> None:
     assert injector is not None
     plan, first = [], WARM_UP + 1
     for segment in _plan(json.loads(options.cases)):
-        orders = [injection.Injection(segment["rank"], segment["phase"], segment["ms"])] if segment["ms"] else []
+        orders = [Injection(segment["rank"], segment["phase"], segment["ms"])] if segment["ms"] else []
         injector.order(each for each in orders if each.rank == rank)
         begun = time.perf_counter()
         for _ in range(PACED_STEPS):
@@ -99,7 +112,7 @@ def train(options: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def _model(name: str):  # type: ignore[no-untyped-def]
+def _model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     from torch import nn
 
     if name == "linear":
@@ -152,12 +165,14 @@ class Tally:
     misses: list[str] = field(default_factory=list)
 
 
-def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | None) -> tuple[list[dict], list]:
+def job(
+    model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | None
+) -> tuple[list[Segment], list[Record]]:
     """Run one job; return its plan and its records as (rank, Step) in the order of their end."""
     from ddptop.agent import wire
-    from ddptop.agent.group import recording
-    from ddptop.agent.rundir import ENDED_STATES
-    from ddptop.tui.launch import Request, launch
+    from ddptop.agent.observer.record import recording
+    from ddptop.agent.run.rundir import ENDED_STATES
+    from ddptop.tui.control.launch.launch import Request, launch
 
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"
@@ -189,11 +204,13 @@ def job(model: str, world: int, cases: list[tuple[int, str, int]], keep: Path | 
     return segments, records
 
 
-def judge(world: int, records: list) -> list[tuple[int, int, tuple | None]]:
+def judge(world: int, records: list[Record]) -> list[tuple[int, int, Said | None]]:
     """Return each change of the verdict as (step, ns, (kind, rank, phase) or None)."""
-    from ddptop.tui.verdict import Judge
+    from ddptop.tui.model.judge.verdict import Judge
 
-    arbiter, told, changes = Judge(world), None, []
+    arbiter = Judge(world)
+    told: Said | None = None
+    changes: list[tuple[int, int, Said | None]] = []
     for rank, step in records:
         arbiter.take(rank, step)
         verdict = arbiter.verdict
@@ -204,7 +221,9 @@ def judge(world: int, records: list) -> list[tuple[int, int, tuple | None]]:
     return changes
 
 
-def assess(model: str, world: int, segments: list[dict], records: list, rows: dict, alarms: list[str]) -> int:
+def assess(
+    model: str, world: int, segments: list[Segment], records: list[Record], rows: dict[Row, Tally], alarms: list[str]
+) -> int:
     """Add what the verdict said of one job to the table; return the number of healthy stretches."""
     walls: dict[int, list[int]] = {}
     ends: dict[int, int] = {}
@@ -244,7 +263,7 @@ def assess(model: str, world: int, segments: list[dict], records: list, rows: di
             row.misses.append(f"{what}: not named; {[c[2] for c in inside]}")
             continue
         row.rank_right += 1
-        row.both_right += named[2][2] == segment["phase"] and not wrong
+        row.both_right += named[2] == ("slow_rank", guilty, segment["phase"]) and not wrong
         if wrong:
             row.misses.append(f"{what}: {[c[2] for c in inside]}")
         steps, seconds = named[0] - first, (named[1] - ends[first]) / 1e9
@@ -254,7 +273,7 @@ def assess(model: str, world: int, segments: list[dict], records: list, rows: di
     return stretches
 
 
-def report(rows: dict, alarms: list[str], stretches: int) -> None:
+def report(rows: dict[Row, Tally], alarms: list[str], stretches: int) -> None:
     """Print the table."""
     print("model     ranks  delay  of step  felt  cases  rank  rank+phase  in time  steps p50/max  s p50/max")
     for (model, world, ms, matters, felt), row in sorted(rows.items(), key=str):
@@ -301,7 +320,7 @@ def main() -> None:
     options = parser.parse_args()
     models = options.models.split(",") if not options.quick else ["linear", "conv"]
     delays = [int(each) for each in options.delays.split(",")] if not options.quick else [15]
-    rows: dict = {}
+    rows: dict[Row, Tally] = {}
     alarms: list[str] = []
     stretches = 0
     for world in map(int, options.worlds.split(",")):
@@ -319,13 +338,13 @@ def main() -> None:
     report(rows, alarms, stretches)
 
 
-def kept(path: Path) -> tuple[list[dict], list]:
+def kept(path: Path) -> tuple[list[Segment], list[Record]]:
     """Return the plan and the records of a job that was kept."""
     import msgspec
 
     from ddptop.agent.wire import Step
 
-    return msgspec.json.decode(path.read_bytes(), type=tuple[list[dict], list[tuple[int, Step]]])
+    return msgspec.json.decode(path.read_bytes(), type=tuple[list[Segment], list[tuple[int, Step]]])
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ddptop.trainers import group
 from ddptop.trainers.handmade import ring
 from ddptop.trainers.handmade.table import COLLECTIVES
+from ddptop.trainers.rank import group
 
 DTYPES = (
     torch.float32,
@@ -24,16 +24,16 @@ SHAPES = ((1,), (3, 1), (1001,))
 
 def main(_: list[str]) -> int:
     """Compare; print what differs."""
-    with group.joined("gloo") as place:
+    with group.joined("gloo") as position:
         wrong = []
         for dtype in DTYPES:
             for shape in SHAPES:
-                wrong += _differing(dtype, shape, place.rank)
+                wrong += _differing(dtype, shape, position.rank)
         # Segments: a chunk that travels in several pieces, the last of them shorter.
-        ring.SEGMENT_BYTES = 256
-        wrong += _differing(torch.float32, (1001,), place.rank)
+        ring.SEGMENT_BYTES = 256  # type: ignore[misc]
+        wrong += _differing(torch.float32, (1001,), position.rank)
         print("\n".join(wrong))
-        print("sent", _bytes_sent(place.world * 1000), flush=True)
+        print("sent", _bytes_sent(position.world * 1000), flush=True)
     return 1 if wrong else 0
 
 
@@ -57,10 +57,10 @@ def _bytes_sent(elements: int) -> int:
     sent = 0
     original = dist.batch_isend_irecv
 
-    def counting(operations: list[dist.P2POp]) -> list[dist.Work]:
+    def counting(p2p_op_list: list[dist.P2POp]) -> list[dist.Work]:
         nonlocal sent
-        sent += sum(operation.tensor.nbytes for operation in operations if operation.op is dist.isend)
-        return original(operations)
+        sent += sum(operation.tensor.nbytes for operation in p2p_op_list if operation.op is dist.isend)
+        return original(p2p_op_list)
 
     dist.batch_isend_irecv = counting
     ring.all_reduce(torch.ones(elements))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import DEADLINE_S
+from support.harness import DEADLINE_S
 
 Run = Callable[..., int]
 
@@ -21,7 +21,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run simplenet as a group of one in this process; the arguments are those of its command line."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DDPTOP_BACKEND"):
         monkeypatch.delenv(name, raising=False)
-    from ddptop.trainers import simplenet
+    from ddptop.trainers.programs.data_parallel import simplenet
 
     return lambda *arguments: simplenet.main([str(argument) for argument in arguments])
 

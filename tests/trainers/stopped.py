@@ -15,8 +15,11 @@ def main(arguments: list[str]) -> int:
     """Run `module step arguments…`."""
     module, last, *rest = arguments
     saves: list[Callable[[int], Any]] = []
-    agent.on_checkpoint = saves.append
     step = 0
+
+    def take(save: Any) -> Any:
+        saves.append(save)
+        return save
 
     def at_the_end_of_a_step(*_: Any) -> None:
         nonlocal step
@@ -25,6 +28,7 @@ def main(arguments: list[str]) -> int:
             saves[0](step)
             raise SystemExit(0)
 
+    agent.on_checkpoint = take
     hook = register_optimizer_step_post_hook(at_the_end_of_a_step)
     try:
         return int(importlib.import_module(module).main(rest))

@@ -4,46 +4,50 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Callable, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support import late
 
-from ddptop.trainers.options import Options
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal
 
 from .official import MNIST_FILES, idx, mnist_bytes, write_cifar10, write_mnist
 
 if TYPE_CHECKING:
-    from ddptop.trainers.data import Data, Kind
-    from ddptop.trainers.group import Place
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imports() -> None:
-    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
-    global CIFAR10, MNIST, Normalized, Alone, data, datasets, evaluation_loader, open_data, resnet, torch
     import torch
+    from torch.utils.data import Dataset
     from torchvision import datasets
 
-    from ddptop.trainers import data, group, resnet
-    from ddptop.trainers.data import CIFAR10, MNIST, Normalized, evaluation_loader, open_data
+    from ddptop.trainers.programs.data_parallel import resnet
+    from ddptop.trainers.rank.group import Position
+    from ddptop.trainers.training import data
+    from ddptop.trainers.training.data import CIFAR10, MNIST, Data, Kind, Normalized, evaluation_loader, open_data
 
-    class Alone(group.Place):
-        """A group of one that needs no torch.distributed."""
+_imports = late.imports(globals())
 
-        def agree(self, work):
+
+def position(rank: int = 0, world: int = 1) -> Position:
+    """Return a group of one that needs no torch.distributed."""
+
+    class Alone(Position):
+        def agree(self, work: Callable[[], Any]) -> Any:
             return work()
 
-
-def place(rank: int = 0, world: int = 1) -> Place:
     return Alone(rank, rank, world, torch.device("cpu"), "gloo")
 
 
 def opened(kind: Kind, folder: Path | None, *, download: bool = False, samples: int | None = None) -> Data:
     asked = Options(data_dir=folder, download=download, samples=samples, batch_size=8, workers=0, seed=0)
-    return open_data(kind, asked, place(), Normalized(kind), Normalized(kind))
+    return open_data(kind, asked, position(), Normalized(kind), Normalized(kind))
+
+
+def size(pictures: Dataset[tuple[torch.Tensor, int]]) -> int:
+    assert isinstance(pictures, Sized)
+    return len(pictures)
 
 
 def pixels(kind: Kind, picture: torch.Tensor) -> torch.Tensor:
@@ -56,7 +60,7 @@ def test_reads_mnist(tmp_path: Path) -> None:
     """Files in the idx format give the pictures and labels that were written, in order."""
     write_mnist(tmp_path, mnist_bytes(train=40, test=20))
     data = opened(MNIST, tmp_path)
-    assert (len(data.train), len(data.test), data.synthetic) == (40, 20, False)
+    assert (size(data.train), size(data.test), data.synthetic) == (40, 20, False)
     picture, label = data.train[37]
     assert label == 7
     assert torch.equal(pixels(MNIST, picture), torch.full((1, 28, 28), 37.0))
@@ -74,16 +78,17 @@ def test_download_unpacks_what_is_there(tmp_path: Path, monkeypatch: pytest.Monk
     # torchvision compares with the sums of the official files; all else is its own code.
     monkeypatch.setattr(datasets.MNIST, "resources", resources)
     monkeypatch.setattr(datasets.MNIST, "mirrors", ["http://127.0.0.1:9/"])
-    assert len(opened(MNIST, tmp_path, download=True).train) == 40
+    assert size(opened(MNIST, tmp_path, download=True).train) == 40
 
 
 def test_one_rank_of_a_machine_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two machines with two ranks each, local rank 0 fetches while the others agree with it, which is to wait."""
     write_mnist(tmp_path, mnist_bytes())
-    fetched, agreements = [], []
+    fetched: list[int] = []
+    agreements: list[int] = []
 
-    class Noted(Alone):
-        def agree(self, work):
+    class Noted(Position):
+        def agree(self, work: Callable[[], Any]) -> Any:
             agreements.append(self.rank)
             return work()
 
@@ -125,10 +130,10 @@ def _label_eleven(files: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("damage", [_cut, _empty, _web_page, _labels_of_another_set, _label_eleven])
-def test_damaged_mnist(tmp_path: Path, damage: object) -> None:
+def test_damaged_mnist(tmp_path: Path, damage: Callable[[dict[str, bytes]], None]) -> None:
     """Files that are cut, empty, something else or do not belong together are one line that says so."""
     files = mnist_bytes()
-    damage(files)  # type: ignore[operator]
+    damage(files)
     write_mnist(tmp_path, files)
     with pytest.raises(Refusal, match=r"MNIST in .* is damaged \(.+\); remove it there and add --download") as refused:
         opened(MNIST, tmp_path)
@@ -155,7 +160,7 @@ def test_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         datasets.CIFAR10, "meta", {**datasets.CIFAR10.meta, "md5": sums[datasets.CIFAR10.meta["filename"]]}
     )
     data = opened(CIFAR10, tmp_path)
-    assert (len(data.train), len(data.test)) == (20, 4)
+    assert (size(data.train), size(data.test)) == (20, 4)
     picture, label = data.train[6]  # number 2 of the second batch
     assert label == 2
     assert pixels(CIFAR10, picture)[:, 5, 7].tolist() == [2.0, 100.0, 200.0]
@@ -177,7 +182,7 @@ def test_synthetic(name: str) -> None:
     """A synthetic set has the shape of the real one, says what it is, and is the same every time."""
     kind: Kind = getattr(data, name)
     first, again = opened(kind, None), opened(kind, None)
-    assert (len(first.train), len(first.test)) == (kind.train, kind.test)
+    assert (size(first.train), size(first.test)) == (kind.train, kind.test)
     assert first.title == f"synthetic {kind.name}"
     picture, label = first.train[4711]
     assert picture.shape == (kind.channels, kind.size, kind.size)
@@ -203,7 +208,7 @@ def test_augmented_view_of_resnet() -> None:
     """The view of resnet brings a picture to the size that was asked for."""
     asked = Options(image_size=48, depth=18, weights=None, data_dir=None, download=False, samples=None)
     task = resnet.task(asked)
-    data = open_data(CIFAR10, asked, place(), task.train_view, task.test_view)
+    data = open_data(CIFAR10, asked, position(), task.train_view, task.test_view)
     assert data.train[0][0].shape == data.test[0][0].shape == (3, 48, 48)
 
 
@@ -212,5 +217,5 @@ def test_evaluation_shares(world: int) -> None:
     """Every picture of the evaluation is in exactly one rank's share, also when they do not divide evenly."""
     data = opened(MNIST, None, samples=50)
     asked = Options(batch_size=8, workers=0)
-    seen = [labels for rank in range(world) for _, labels in evaluation_loader(data, asked, place(rank, world))]
+    seen = [labels for rank in range(world) for _, labels in evaluation_loader(data, asked, position(rank, world))]
     assert sorted(torch.cat(seen).tolist()) == sorted(index % 10 for index in range(10))

@@ -10,27 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness import ddptop, status, until
+from support import late
+from support.harness import ddptop, status, until
 
 from ddptop.trainers import CATALOGUE
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers.rank.refusal import Refusal
 
 from .conftest import Done, Group
 
 if TYPE_CHECKING:
     import torch
 
+    from ddptop.trainers.programs.data_parallel.mymodel import OneProcess
+    from ddptop.trainers.programs.data_parallel.rebalance import in_proportion
+    from ddptop.trainers.programs.model_parallel.pipeline import bubble
+    from ddptop.trainers.rank.group import Position
 
-@pytest.fixture(scope="module", autouse=True)
-def _imports() -> None:
-    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
-    global OneProcess, Place, bubble, in_proportion, torch
-    import torch
-
-    from ddptop.trainers.group import Place
-    from ddptop.trainers.mymodel import OneProcess
-    from ddptop.trainers.pipeline import bubble
-    from ddptop.trainers.rebalance import in_proportion
+_imports = late.imports(globals())
 
 
 TINY = {
@@ -164,7 +160,7 @@ def test_four_ways_to_sync(group: Group) -> None:
 
 def test_state_dict_is_saved(group: Group, tmp_path: Path) -> None:
     """With --save the trained weights of resnet34 are a file that its network loads."""
-    from ddptop.trainers.resnet34 import ResNet34
+    from ddptop.trainers.programs.data_parallel.resnet34 import ResNet34
 
     file = tmp_path / "weights.pt"
     run(group, 1, "resnet34", "--steps", 1, "--samples", 8, "--batch-size", 4, "--width", 2, "--save", file)
@@ -230,7 +226,7 @@ def test_data_parallel_is_one_process(group: Group) -> None:
     first, last = losses(run(group, 1, "mymodel", *TINY["mymodel"], "--parallel", "data-parallel"))
     assert last < first
     with pytest.raises(Refusal, match="is one process, not 2: give --world 1"):
-        OneProcess(torch.nn.Linear(1, 1), None, Place(0, 0, 2, torch.device("cpu"), "gloo"))  # type: ignore[arg-type]
+        OneProcess(torch.nn.Linear(1, 1), None, Position(0, 0, 2, torch.device("cpu"), "gloo"))  # type: ignore[arg-type]
 
 
 def trained(group: Group, folder: Path, world: int, name: str, *arguments: object) -> tuple[Path, str]:
@@ -349,7 +345,7 @@ def test_parts_are_put_together_in_a_checkpoint(group: Group, tmp_path: Path, na
 )
 def test_what_does_not_fit_is_one_line(group: Group, name: str, arguments: tuple[object, ...], said: str) -> None:
     """What cannot be shared out so is one line, and exit code 2."""
-    done = group(1, f"ddptop.trainers.{name}", *arguments)
+    done = group(1, CATALOGUE[name].module, *arguments)
     assert done.codes == [2]
     assert done.err.startswith(f"{name}: ")
     assert said in done.err

@@ -6,30 +6,31 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import late
 
 from ddptop import agent
-from ddptop.trainers import CATALOGUE, options
-from ddptop.trainers.options import Options
-from ddptop.trainers.refusal import Refusal
+from ddptop.trainers import CATALOGUE
+from ddptop.trainers.rank import options
+from ddptop.trainers.rank.options import Options
+from ddptop.trainers.rank.refusal import Refusal
 
 from .conftest import Run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _imports() -> None:
-    """Import torch where these tests run: every worker reads all files, and the import takes seconds."""
-    global CURRENT, PREVIOUS, Checkpoint, Plan, checkpoint, resnet, stopped, torch, torchvision, warm_up_and_cosine
+if TYPE_CHECKING:
     import torch
     import torchvision
 
-    from ddptop.trainers import checkpoint, resnet
-    from ddptop.trainers.checkpoint import CURRENT, PREVIOUS, Checkpoint
-    from ddptop.trainers.task import Plan, warm_up_and_cosine
+    from ddptop.trainers.programs.data_parallel import resnet
+    from ddptop.trainers.training import checkpoint
+    from ddptop.trainers.training.checkpoint import CURRENT, PREVIOUS, Checkpoint
+    from ddptop.trainers.training.task import Plan, warm_up_and_cosine
 
     from . import stopped
+
+_imports = late.imports(globals())
 
 
 SHORT = ("--samples", "256", "--batch-size", "32")
@@ -88,7 +89,7 @@ def test_stopped_at_the_end_of_an_epoch(train: Run, tmp_path: Path, monkeypatch:
     whole, parts = ((*SHORT, "--epochs", "2", "--checkpoint-dir", str(tmp_path / name)) for name in ("whole", "parts"))
     assert train(*whole) == 0
     with pytest.raises(SystemExit):
-        stopped.main(["ddptop.trainers.simplenet", "8", *parts])
+        stopped.main(["ddptop.trainers.programs.data_parallel.simplenet", "8", *parts])
     assert train(*parts, "--resume") == 0
     assert same(stored(tmp_path / "parts"), stored(tmp_path / "whole"))
 
@@ -301,7 +302,8 @@ def test_catalogue_is_complete() -> None:
     """Every program of the catalogue is a module that can be run and that documents every shared option."""
     for name, program in CATALOGUE.items():
         assert program.name == name
-        assert program.module == f"ddptop.trainers.{name}"
+        assert program.module.startswith("ddptop.trainers.programs.")
+        assert program.module.endswith(f".{name}")
         text = options.parser(program, resnet.CPU).format_help()
         for option in (
             "epochs",

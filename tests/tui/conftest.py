@@ -17,7 +17,7 @@ from textual.css.tokenizer import Token
 from textual.css.types import CSSLocation
 from textual.widgets import Input
 
-from ddptop.agent import rundir
+from ddptop.agent.run import rundir
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,7 +62,7 @@ def shared_rules() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def steady_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no cursor blink: what a picture shows of it would be a matter of the moment."""
+    """Let no cursor blink: what a frame shows of it would be a matter of the moment."""
     # To turn the blinking off would hide the cursor.
     monkeypatch.setattr(Input, "_toggle_cursor", lambda self: None)
 
@@ -97,3 +97,13 @@ def ended_run() -> Iterator[str]:
     )  # fmt: skip
     yield name
     shutil.rmtree(directory.path)
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let times of day be those of Greenwich, wherever the test is run."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()

@@ -7,21 +7,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from harness import ddptop
+from support.dashboards import footer_keys, seen, until
+from support.frames import NOW, StillSource, frame
+from support.harness import ddptop
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
-from ddptop.agent.rundir import Run
-from ddptop.tui import keymap, launch, settings
-from ddptop.tui.app import DdptopApp
-from ddptop.tui.frame import Verdict
+from ddptop.agent.run.rundir import Run
+from ddptop.tui import settings
+from ddptop.tui.app import keymap
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.control.launch import launch
+from ddptop.tui.drawing.theme import DARK, LIGHT
+from ddptop.tui.model.frame import Verdict
+from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
-from ddptop.tui.store import Store
-from ddptop.tui.theme import DARK, LIGHT
-
-from .frames import NOW, StillSource, frame
-from .test_app import footer_keys, seen, until
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ def broadcast(tensor: torch.Tensor, root: int) -> None:
 
     In the round of distance d = 1, 2, 4, ... ranks below d, which have it, send it d further.
     """
-    world, place = _place(root)
+    world, position = _position(root)
     for distance in _distances(world):
-        if place < distance and place + distance < world:
-            dist.send(tensor, (place + distance + root) % world)
-        elif distance <= place < 2 * distance:
-            dist.recv(tensor, (place - distance + root) % world)
+        if position < distance and position + distance < world:
+            dist.send(tensor, (position + distance + root) % world)
+        elif distance <= position < 2 * distance:
+            dist.recv(tensor, (position - distance + root) % world)
 
 
 def reduce(tensor: torch.Tensor, root: int) -> None:
@@ -28,14 +28,14 @@ def reduce(tensor: torch.Tensor, root: int) -> None:
 
     On the other ranks a part of the sum remains.
     """
-    world, place = _place(root)
+    world, position = _position(root)
     arriving = torch.empty_like(tensor)
     for distance in reversed(_distances(world)):
-        if place < distance and place + distance < world:
-            dist.recv(arriving, (place + distance + root) % world)
+        if position < distance and position + distance < world:
+            dist.recv(arriving, (position + distance + root) % world)
             tensor += arriving
-        elif distance <= place < 2 * distance:
-            dist.send(tensor, (place - distance + root) % world)
+        elif distance <= position < 2 * distance:
+            dist.send(tensor, (position - distance + root) % world)
 
 
 def all_reduce(tensor: torch.Tensor) -> None:
@@ -44,7 +44,7 @@ def all_reduce(tensor: torch.Tensor) -> None:
     broadcast(tensor, root=0)
 
 
-def _place(root: int) -> tuple[int, int]:
+def _position(root: int) -> tuple[int, int]:
     world = dist.get_world_size()
     return world, (dist.get_rank() - root) % world
 

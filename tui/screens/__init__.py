@@ -1,1 +1,11 @@
-"""The screens: each one shows a `Frame` and turns keys into requests to the `Source`."""
+"""The screens: each one shows a `Frame` and turns keys into requests to the `Source`.
+
+run        all ranks of a run: the main screen
+runs       the list of runs, where it has no room beside a run
+rank       one rank
+log        what a rank printed
+plot       the plot alone
+help       keys, signs and letters
+live       what all of these have in common; `with_plot`, what those with a plot have
+dialogs    screens over a screen
+"""

@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from ddptop.tui.frame import STATES
-from ddptop.tui.keynames import keys_of
-from ddptop.tui.screens.dialog import Dialog
-from ddptop.tui.theme import LETTERS, MARKS, Ink
-from ddptop.tui.units import DASH
-from ddptop.tui.widgets.lines import Page, Row
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Page, Row
+from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
+from ddptop.tui.drawing.units import DASH
+from ddptop.tui.model.frame import STATES
+from ddptop.tui.screens.dialogs.dialog import Dialog
 
 _STATE_WORDS = {
     "starting": "on its way to the first step",
@@ -57,7 +57,7 @@ class HelpScreen(Dialog[None]):
     def __init__(self, keys: Sequence[tuple[str, str, str]]) -> None:
         super().__init__()
         self._keys = keys
-        """Place, keys and meaning of every binding."""
+        """Section, keys and meaning of every binding."""
 
     def compose(self) -> ComposeResult:
         """One page."""

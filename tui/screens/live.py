@@ -12,10 +12,10 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
 
-from ddptop.tui.frame import ENDED, Frame
-from ddptop.tui.screens.transient import Transient
-from ddptop.tui.widgets.header import Header
-from ddptop.tui.widgets.runlist import RunList
+from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.screens.dialogs.transient import Transient
+from ddptop.tui.views.runs import RunList
+from ddptop.tui.views.screen.header import Header
 
 COUNT_S: Final = 0.7
 """A digit that is not followed within this by another or by `.` was meant for a view."""
@@ -36,8 +36,8 @@ class ResumeAsked(Asked):
     """Let them go on."""
 
 
-class KeepAsked(Asked):
-    """Keep the picture as it is, or let it go on."""
+class HoldAsked(Asked):
+    """Hold the view, or let it go on."""
 
 
 class StepAsked(Asked):
@@ -77,7 +77,7 @@ class LogsAsked(Asked):
 
 
 class LiveScreen(Transient[int]):
-    """A picture of the run and the keys that act on the run. Returns the rank it showed last."""
+    """A frame of the run and the keys that act on the run. Returns the rank it showed last."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
@@ -121,7 +121,7 @@ class LiveScreen(Transient[int]):
         """True once the widgets are there; `is_mounted` comes before they are."""
 
     def take(self, frame: Frame) -> None:
-        """Take a new picture; called at frame rate while the screen can be seen."""
+        """Take in a new frame; called at frame rate while the screen can be seen."""
         changed = frame.state != self.frame.state
         self.frame = frame
         if not self._shows:
@@ -136,7 +136,7 @@ class LiveScreen(Transient[int]):
         return frozenset({self.rank})
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets; here to the header, where the screen has one."""
+        """Pass the frame to the widgets; here to the header, where the screen has one."""
         for header in self.query(Header):
             header.show(frame)
 
@@ -233,5 +233,5 @@ class LiveScreen(Transient[int]):
         self.post_message(LogsAsked(self.rank))
 
     def action_keep(self) -> None:
-        """Ask to keep the picture."""
-        self.post_message(KeepAsked())
+        """Ask to hold the view."""
+        self.post_message(HoldAsked())

@@ -10,14 +10,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from ddptop.agent.text import clean
-from ddptop.tui import units
-from ddptop.tui.frame import Frame
-from ddptop.tui.keynames import keys_of
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Page, Row, spread
+from ddptop.tui.drawing.theme import MARKS
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.theme import MARKS
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.lines import Page, Row, spread
-from ddptop.tui.widgets.log import LogView
+from ddptop.tui.views.screen.keybar import KeyBar
+from ddptop.tui.views.screen.log import LogView
 
 
 class LogScreen(LiveScreen):
@@ -57,14 +57,14 @@ class LogScreen(LiveScreen):
         if rank is None:
             return
         view = self.query_one(LogView)
-        view.show(rank, still=frame.kept_s is not None)
+        view.show(rank, still=frame.view_held_s is not None)
         page = self.query_one("#caption", Page)
         ink = page.ink
         width = max(10, self.app.size.width - 2)
         keys = keys_of(self)
         where = " following" if view.following else f" scrolled back: {keys['log.follow']} follows again"
-        if frame.kept_s is not None:
-            where = f" VIEW FROZEN {units.duration(frame.kept_s)}: {keys['view.freeze']} goes on"
+        if frame.view_held_s is not None:
+            where = f" VIEW FROZEN {units.duration(frame.view_held_s)}: {keys['view.freeze']} goes on"
         left: Row = [
             Segment(f" rank {rank.rank} ", ink["bold value"]),
             Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),
@@ -72,7 +72,7 @@ class LogScreen(LiveScreen):
         right: Row = [
             Segment(
                 where,
-                ink["kept" if frame.kept_s is not None else "label" if view.following else "bold state-paused"],
+                ink["kept" if frame.view_held_s is not None else "label" if view.following else "bold state-paused"],
             )
         ]
         rows = [spread(left, right, width)]

@@ -8,11 +8,11 @@ from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from ddptop.tui.screens.plotted import PlottedScreen
-from ddptop.tui.widgets.header import Header
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.lines import Page, Row
-from ddptop.tui.widgets.place import PlotPlace
+from ddptop.tui.drawing.lines import Page, Row
+from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
+from ddptop.tui.views.screen.header import Header
+from ddptop.tui.views.screen.keybar import KeyBar
 
 _HINTS: Final = frozenset(
     (
@@ -43,7 +43,7 @@ class PlotScreen(PlottedScreen):
     def compose(self) -> ComposeResult:
         """Lay out the parts."""
         yield Header(self.frame)
-        yield PlotPlace()
+        yield PlotPlaceholder()
         yield Page(id="hints")
         yield KeyBar()
 

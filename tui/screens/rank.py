@@ -1,4 +1,4 @@
-"""One rank's own screen: all that is known about it, its past, its loss and its log."""
+"""One rank's own screen: its facts, its history, its loss and its log."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
-from ddptop.tui.frame import Frame
-from ddptop.tui.metrics import METRICS
-from ddptop.tui.screens.plotted import PlottedScreen
-from ddptop.tui.widgets.facts import fact_rows
-from ddptop.tui.widgets.header import Header
-from ddptop.tui.widgets.histories import history_rows
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.lines import Page
-from ddptop.tui.widgets.log import LogView
-from ddptop.tui.widgets.place import PlotPlace
+from ddptop.tui.drawing.lines import Page
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.metrics import METRICS
+from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
+from ddptop.tui.views.rank.facts import fact_rows
+from ddptop.tui.views.rank.histories import history_rows
+from ddptop.tui.views.screen.header import Header
+from ddptop.tui.views.screen.keybar import KeyBar
+from ddptop.tui.views.screen.log import LogView
 
 _GROUP: Final = Binding.Group("Rank", compact=True)
 
@@ -57,9 +57,9 @@ class RankScreen(PlottedScreen):
         with Horizontal(id="rank"):
             yield Page(id="facts")
             with Vertical(id="beside"):
-                with Horizontal(id="past"):
+                with Horizontal(id="history"):
                     yield Page(id="histories", can_focus=False)
-                    yield PlotPlace()
+                    yield PlotPlaceholder()
                 yield LogView()
         yield KeyBar()
 
@@ -72,7 +72,7 @@ class RankScreen(PlottedScreen):
         self.call_after_refresh(lambda: self.show(self.frame))
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets."""
+        """Pass the frame to the widgets."""
         super().show(frame)
         rank = frame.rank(self.rank)
         if rank is None:
@@ -84,10 +84,10 @@ class RankScreen(PlottedScreen):
             space = beside.scrollable_content_region.size
             height = 2 if space.height > 2 * len(METRICS) else 1
             beside.show_rows(history_rows(frame, rank.rank, space.width, beside.ink, height=height))
-        elif past := history_rows(frame, rank.rank, width, page.ink):
-            rows += [[Segment("history", page.ink["bold brand"])], *past]
+        elif history := history_rows(frame, rank.rank, width, page.ink):
+            rows += [[Segment("history", page.ink["bold brand"])], *history]
         page.show_rows(rows)
-        self.query_one(LogView).show(rank, still=frame.kept_s is not None)
+        self.query_one(LogView).show(rank, still=frame.view_held_s is not None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the arrows to the crosshair while there is one."""

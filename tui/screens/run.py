@@ -12,20 +12,20 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
-from ddptop.tui.frame import Frame
-from ddptop.tui.screens.columns import ColumnsDialog
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
 from ddptop.tui.screens.live import Asked
-from ddptop.tui.screens.plotted import PlottedScreen
-from ddptop.tui.widgets.events import EventList
-from ddptop.tui.widgets.header import Header
-from ddptop.tui.widgets.heatmap import Heatmap
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.log import LogView
-from ddptop.tui.widgets.panels import PanelGrid
-from ddptop.tui.widgets.place import PlotPlace
-from ddptop.tui.widgets.rankview import RankView
-from ddptop.tui.widgets.table import RankTable
-from ddptop.tui.widgets.timeline import TimelineView
+from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.views.heatmap.heatmap import Heatmap
+from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.screen.events import EventList
+from ddptop.tui.views.screen.header import Header
+from ddptop.tui.views.screen.keybar import KeyBar
+from ddptop.tui.views.screen.log import LogView
+from ddptop.tui.views.table.table import RankTable
+from ddptop.tui.views.timeline.timeline import TimelineView
 
 
 class RankAsked(Asked):
@@ -83,7 +83,7 @@ class RunScreen(PlottedScreen):
         with ContentSwitcher(initial=self._first.id, id="views"):
             yield self._made(self._first)
         with Horizontal(id="below"):
-            yield PlotPlace()
+            yield PlotPlaceholder()
             with Vertical(id="side"):
                 yield EventList()
                 yield LogView()
@@ -120,7 +120,7 @@ class RunScreen(PlottedScreen):
         self.call_after_refresh(lambda: self.show(self.frame))
 
     def show(self, frame: Frame) -> None:
-        """Hand the picture to the widgets."""
+        """Pass the frame to the widgets."""
         super().show(frame)
         self.view.show(frame)
         self.query_one(EventList).show(frame)
@@ -129,7 +129,7 @@ class RunScreen(PlottedScreen):
     def _show_log(self) -> None:
         chosen = self.view.chosen_frame
         if chosen is not None:
-            self.query_one(LogView).show(chosen, still=self.frame.kept_s is not None)
+            self.query_one(LogView).show(chosen, still=self.frame.view_held_s is not None)
 
     @property
     def in_sight(self) -> frozenset[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from ddptop.tui.fleet import Fleet
-from ddptop.tui.frame import Frame
-from ddptop.tui.widgets.keybar import KeyBar
-from ddptop.tui.widgets.runlist import RunList
+from ddptop.tui.link.fleet import Fleet
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.views.runs import RunList
+from ddptop.tui.views.screen.keybar import KeyBar
 
 
 class RunsScreen(Screen[None]):

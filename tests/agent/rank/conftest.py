@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent import rundir
-from ddptop.agent.rundir import Member, Run
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Member, Run
 
 
 class Rank:

@@ -11,17 +11,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.messages import read_steps
 
 from ddptop import agent
-from ddptop.agent import incoming, wire
+from ddptop.agent import wire
 from ddptop.agent.rank.session import MOST_METRICS, Session
-from ddptop.agent.rundir import RunDir
+from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.wire import incoming
 
 
 class Raising:
@@ -30,9 +32,9 @@ class Raising:
     def _raise(self, *_: object) -> Any:
         raise RuntimeError("\ud800 no")
 
-    __class__ = property(_raise)  # type: ignore[assignment]
+    __class__ = property(_raise)
     __float__ = __index__ = __int__ = __str__ = __repr__ = __iter__ = __len__ = __bool__ = __fspath__ = _raise
-    __eq__ = __hash__ = __format__ = __call__ = _raise  # type: ignore[assignment]
+    __eq__ = __hash__ = __format__ = __call__ = _raise
     items = property(_raise)
 
 
@@ -126,21 +128,22 @@ def _fresh_names(session: Session) -> None:
 
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(anything, st.text(max_size=3))
-def test_no_public_call_raises(session, value, name):
+def test_no_public_call_raises(session: Session, value: Any, name: Any) -> None:
     """10,000 generated arguments: no call raises, and the signs of life go on with what was taken."""
     agent.start(total_steps=value)
     agent.start(note=value)
     agent.start(coordinates=value)
     agent.start(coordinates={name: value})
-    agent.start(value, **{name: value})
-    agent.log(value)
+    agent.start(value, **{name: value})  # type: ignore[call-arg]
+    agent.log(value)  # type: ignore[call-arg]
     agent.log(**{name: value}, last=1)
     agent.on_checkpoint(value)
-    agent.on_checkpoint(value, value)
+    agent.on_checkpoint(value, value)  # type: ignore[call-arg]
     agent.on_checkpoint(lambda step: value)
+    assert session._checkpoint is not None
     assert session._call(session._checkpoint).done
-    assert session.tape._take.metrics["last"] == 1
-    wire.encode(wire.Step(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, metrics=dict(session.tape._take.metrics)))
+    assert session.stamps._current.metrics["last"] == 1
+    wire.encode(wire.Step(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, metrics=dict(session.stamps._current.metrics)))
     assert beat(session).faults == session.faults.count
 
 
@@ -176,29 +179,31 @@ def test_steps_that_cannot_be_counted_are_left_out(session, said):
     agent.start(total_steps=said, note="kept")
     told = beat(session)
     assert (told.total_steps, told.note, told.faults) == (None, "kept", faults + 1)
+    assert told.fault is not None
     assert told.fault.startswith("start(total_steps): ")
 
 
 def test_a_note_is_one_clean_line(session):
     """A number is spelled out; what no encoding takes, and what a terminal would obey, is taken out."""
     for said, taken in ((5, "5"), (0.5, "0.5"), ("a\ud800\x1b[31mb\n c", "ab c"), ("x" * 500, "x" * 199 + "…")):
-        agent.start(note=said)
+        agent.start(note=cast("str", said))
         assert beat(session).note == taken
-    agent.start(note=[1])
+    agent.start(note=cast("str", [1]))
     assert beat(session).note is None
     assert beat(session).fault == "start(note): TypeError: list is not a number"
 
 
 def test_of_coordinates_what_can_be_is_taken(session):
     """A place that is no number is left out, the others are taken; so is what a mapping gave before it raised."""
-    agent.start(coordinates={"a": "x", "data": np.int32(2), "\ud800": 1, "tensor": 1.0})
+    places: dict[str, Any] = {"a": "x", "data": np.int32(2), "\ud800": 1, "tensor": 1.0}
+    agent.start(coordinates=places)
     assert beat(session).coordinates == {"data": 2, "tensor": 1}
     agent.start(coordinates=Broken())
     assert beat(session).coordinates == {"data": 3}
     agent.start(coordinates=Endless())
     assert beat(session).coordinates == {f"place{number}": number for number in range(8)}
     faults = session.faults.count
-    agent.start(coordinates=[("data", 1)])
+    agent.start(coordinates=cast("dict[str, int]", [("data", 1)]))
     assert (beat(session).coordinates, session.faults.count) == (None, faults + 1)
 
 
@@ -211,13 +216,14 @@ def test_metrics_that_are_numbers_are_taken(session):
 
         __float__ = item
 
-    agent.log(a=1, b=np.float32(0.5), c=decimal.Decimal("0.25"), d=True, e=math.nan, f=np.array(2.0))
-    taken = session.tape._take.metrics
+    given: dict[str, Any] = {"b": np.float32(0.5), "c": decimal.Decimal("0.25"), "f": np.array(2.0)}
+    agent.log(a=1, d=True, e=math.nan, **given)
+    taken = session.stamps._current.metrics
     assert [taken[name] for name in "abcdf"] == [1.0, 0.5, 0.25, 1.0, 2.0]
     assert math.isnan(taken["e"])
     assert all(type(value) is float for value in taken.values())
     faults = session.faults.count
-    agent.log(loss=Tensor(), g=1)
+    agent.log(loss=cast("float", Tensor()), g=1)
     assert (session.faults.count, session.faults.last) == (faults + 1, "log(loss): TypeError: Tensor is not a number")
     agent.log(g=10**400)
     assert session.faults.last == "log(g): OverflowError: int too large to convert to float"
@@ -229,12 +235,12 @@ def test_long_names_that_begin_alike_stay_apart(session):
     before = session.faults.count
     for _ in range(2):
         agent.log(**{name: float(number) for number, name in enumerate(names)})
-    taken = {known: session.tape._take.metrics[known] for known in map(session._names.get, names)}
+    taken = {known: session.stamps._current.metrics[known] for known in map(session._names.get, names)}
     assert list(taken.values()) == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert session.faults.count == before + 4
     step = wire.Step(1, 1, 1, 1, 0, 0, 0, 0, None, 0, metrics=taken)
-    read = wire.read_telemetry(wire.encode(wire.Steps(0, (step,))))
-    assert read.steps[0].metrics == taken
+    (read,) = read_steps(wire.encode(wire.Steps(0, (step,))))
+    assert read.metrics == taken
     assert max(map(len, taken)) == incoming.LONGEST_NAME
 
 
@@ -297,7 +303,7 @@ def test_what_cannot_be_called_replaces_nothing(session):
         return None
 
     assert agent.on_checkpoint(save) is save
-    assert agent.on_checkpoint(5) == 5
+    assert agent.on_checkpoint(cast("Any", 5)) == 5
     assert session._checkpoint is save
     assert session.faults.last == "on_checkpoint: TypeError: int cannot be called"
 
@@ -309,12 +315,17 @@ def test_one_bad_value_does_not_end_the_signs_of_life(session, monkeypatch):
     monkeypatch.setattr(session._publisher, "_send", lambda topic, payload: sent.append(payload))
     session._publisher._send_beat()
     told = wire.read_telemetry(sent[-1])
+    assert isinstance(told, wire.Beat)
     assert (told.rank, told.note) == (session.rank, None)
+    assert told.fault is not None
     assert told.fault.startswith("a sign of life: UnicodeEncodeError")
     monkeypatch.setattr(session._gauges, "read", lambda device: os.stat("/nowhere"))
     monkeypatch.setattr(session, "_note", None)
     session._publisher._send_beat()
-    assert wire.read_telemetry(sent[-1]).fault.startswith("reading memory and load: FileNotFoundError")
+    told = wire.read_telemetry(sent[-1])
+    assert isinstance(told, wire.Beat)
+    assert told.fault is not None
+    assert told.fault.startswith("reading memory and load: FileNotFoundError")
 
 
 def test_a_fault_before_the_first_sign_of_life_is_told(tmp_path):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+import time
 from typing import Any
 
 import pytest
+import zmq
 
-from ddptop.agent.rank import publisher
-from ddptop.agent.rank.batches import Batches
 from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
-from ddptop.agent.rank.tape import Take, Tape
+from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 
 
 class Session:
@@ -38,21 +40,21 @@ def bare() -> Any:
     return found
 
 
-def taped() -> Take:
+def failed_step() -> StepStamps:
     now = iter(range(10**6))
-    tape = Tape(lambda: next(now), lambda: 7)
-    tape.draw(1, evaluation=False)
-    tape.drew(4)
-    tape.loss(Failed())
-    tape.gradient(Failed())
-    tape.cut(3)
-    return tape.finished.popleft()
+    stamps = Stamps(lambda: next(now), lambda: 7)
+    stamps.draw(1, evaluation=False)
+    stamps.drew(4)
+    stamps.loss(Failed())
+    stamps.gradient(Failed())
+    stamps.cut(3)
+    return stamps.finished.popleft()
 
 
 def test_a_step_of_a_failed_device_is_told_without_its_numbers() -> None:
     """Times, samples and number of the last step are there, what would have to be asked for is not; one fault."""
     thread = bare()
-    step = thread._record(taped())
+    step = thread._record(failed_step())
     assert (step.step, step.samples, step.end_at_ns, step.loss, step.device_ns) == (3, 4, 7, None, None)
     assert step.wall_ns > 0
     assert thread._session.faults.count == 1
@@ -80,10 +82,10 @@ def test_it_never_asks_again_within_a_millisecond(monkeypatch: pytest.MonkeyPatc
         def go_on(self) -> None: ...
 
     published: list[float] = []
-    monkeypatch.setattr(publisher.zmq, "Poller", Poller)
-    monkeypatch.setattr(publisher.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(zmq, "Poller", Poller)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     thread._pub = thread._cmd = None
-    thread._answers, thread._stop = Answers(), publisher.threading.Event()
+    thread._answers, thread._stop = Answers(), threading.Event()
     thread._publish = lambda: published.append(clock[0])
     thread._say_goodbye = lambda: None
     thread._run()

@@ -1,0 +1,304 @@
+"""What a controller does with a group: pause, step, checkpoint, stop, resume. Pure: acts through `Group`.
+
+Key, shell verb and a signal from outside all end here.  An action returns one line on what was
+done, or raises `Refused` with the reason.  A pause that is refused leaves no rank held by it: the group is held
+under a lease until the action is decided, so that it goes on by itself if the controller dies.  What was decided
+stays decided: a refused step of a paused group leaves its ranks paused, or on their way to that step.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.control.polled import ANSWER_S, Group, PolledRanks, Refused, named
+from ddptop.agent.wire import Command, Reply
+
+__all__ = ["ANSWER_S", "Controller", "Group", "Refused", "Unholdable"]
+
+PATIENCE_S: Final = 60.0
+"""How long a pause waits for the slowest rank to come to the step, and a step for the next one."""
+LEASE_S: Final = 4.0
+"""How long a hold outlives its controller."""
+RENEW_S: Final = 1.0
+FIRST_S: Final = 10.0
+"""How long a pause waits in a group that has not made a single step: there may be none to come."""
+LEAVE_S: Final = 30.0
+"""How long a script may take to clear up after it was stopped."""
+FARTHEST: Final = 64
+"""Ranks of one group are a step apart, a few where the device lags behind; more than this is no common count."""
+_LEASE_MS: Final = int(LEASE_S * 1000)
+
+
+class Unholdable(Refused):
+    """The group has no step that all ranks could be held at; all that is left is to freeze it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grip:
+    """A group that is held at one step."""
+
+    step: int
+    token: str
+    serial: int
+    """Number of the decision that ends the lease."""
+    kept: bool
+    """True where it was paused before, and so has no lease."""
+
+
+class Controller:
+    """Carries out one action on one group."""
+
+    def __init__(
+        self,
+        group: Group,
+        who: str = "somebody",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._group = group
+        self._polled = PolledRanks(group)
+        self._who = who
+        self._clock = clock
+        self._sleep = sleep
+
+    def pause(self, patience_s: float = PATIENCE_S) -> str:
+        """Hold all ranks at the same step boundary, no collective outstanding.
+
+        Raises:
+            Refused: some rank cannot be held; all go on.
+        """
+        started = self._clock()
+        grip = self._take(patience_s)
+        self._decide(grip, lambda id: wire.Keep(id, grip.token, grip.step, grip.serial))
+        return f"held at step {grip.step} in {(self._clock() - started) * 1e3:.0f} ms"
+
+    def advance(self, steps: int, patience_s: float = PATIENCE_S) -> str:
+        """From a pause, let all ranks do exactly so many more steps.
+
+        Raises:
+            Refused: the group is not paused, or a rank does not come to the step.
+        """
+        started = self._clock()
+        standing = self._polled.standing()
+        if not _is_paused(standing):
+            under_way = any(reply.kept for reply in standing.values())
+            raise Refused("the steps before are still being made" if under_way else "not paused; pause it first")
+        places = {reply.step for reply in standing.values()}
+        if len(places) > 1:
+            where = ", ".join(f"rank {rank} at {reply.step}" for rank, reply in standing.items())
+            raise Unholdable(f"the ranks are held at different steps ({where}): there is no common step to go on to")
+        target = (places.pop() or 0) + steps
+        self._decide_next(lambda id, serial: wire.Advance(id, target, serial))
+        self._await_target(target, patience_s)
+        done = f"{steps} step{'' if steps == 1 else 's'}"
+        return f"held at step {target} after {done} in {(self._clock() - started) * 1e3:.0f} ms"
+
+    def resume(self) -> str:
+        """Let all ranks go on.
+
+        Raises:
+            Refused: some rank does not answer, or none was held.
+        """
+        if any(reply.kept for reply in self._polled.standing().values()):
+            replies = self._decide_next(wire.Resume)
+        else:
+            replies = self._polled.ask(wire.Resume)
+        if all(reply.text == "was not paused" for reply in replies.values()):
+            raise Refused("not paused")
+        return f"goes on from step {max(reply.step or 0 for reply in replies.values())}"
+
+    def checkpoint(self) -> str:
+        """Have every rank save a checkpoint at the same step; a group that was paused stays so.
+
+        Raises:
+            Refused: the script has not said how, or some rank could not; the group goes on.
+        """
+        if not self._can_save():
+            raise Refused(
+                "its script has not said how to save a checkpoint: ddptop.agent.on_checkpoint(function), "
+                "or --checkpoint-dir DIR for a program that comes with ddptop"
+            )
+        grip = self._grip()
+        saved = self._save(grip)
+        if not grip.kept:
+            self._decide(grip, lambda id: wire.Resume(id, grip.serial))
+        return f"step {grip.step} {saved}"
+
+    def stop(self, *, checkpoint: bool = True, progress: Callable[[str], None] = lambda line: None) -> str:
+        """Let every script end at the same step boundary, after a checkpoint where it has said how to make one.
+
+        `progress` is told where it was saved, before the scripts end.
+
+        Raises:
+            Refused: the checkpoint failed, and nothing was ended; or some rank does not end.
+        """
+        checkpoint = checkpoint and self._can_save()
+        grip = self._grip()
+        saved = self._save(grip) if checkpoint else "without a checkpoint"
+        progress(saved)
+        self._decide(grip, lambda id: wire.End(id, self._who, grip.serial))
+        deadline = self._clock() + LEAVE_S
+        while left := self._polled.remaining():
+            if self._clock() > deadline:
+                raise Refused(
+                    f"{named(left)} did not end within {LEAVE_S:.0f} s at step {grip.step} ({saved}); "
+                    f"`ddptop kill` ends what is left"
+                )
+            self._sleep(0.05)
+        return f"stopped at step {grip.step}, {saved}"
+
+    # How a group is held
+
+    def _grip(self) -> _Grip:
+        """Return the group held at one step: as it is where it is paused, under a lease otherwise."""
+        standing = self._polled.standing()
+        if not _is_paused(standing):
+            return self._take(PATIENCE_S)
+        step = max(reply.step or 0 for reply in standing.values())
+        return _Grip(step, secrets.token_hex(8), self._group.newest() + 1, kept=True)
+
+    def _take(self, patience_s: float) -> _Grip:
+        started, token = self._clock(), secrets.token_hex(8)
+        serial = self._group.newest() + 1
+        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
+        try:
+            self._polled.check(promises)
+            step = _common(promises)
+            self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
+            self._await_held(token, step, started + patience_s, patience_s)
+        except Refused:
+            self._polled.let_go(promises)
+            raise
+        return _Grip(step, token, serial, kept=False)
+
+    def _await_held(self, token: str, step: int, deadline: float, patience_s: float) -> None:
+        nap, renew_at = 0.002, self._clock() + RENEW_S
+        first_deadline = self._clock() + min(FIRST_S, patience_s)
+        while True:
+            standing = self._polled.standing()
+            pending = [rank for rank, reply in standing.items() if not reply.done]
+            if not pending:
+                return
+            if self._clock() > first_deadline and not any(reply.step for reply in standing.values()):
+                raise Unholdable(
+                    "no rank has completed an optimizer step yet, and there is nothing else to hold them at; "
+                    "try again after the first, if there is one in this program"
+                )
+            if self._clock() > deadline:
+                raise Unholdable(
+                    f"{named(pending)} did not come to the end of step {step} within {patience_s:.0f} s, "
+                    f"so the run goes on; is there an optimizer step in its loop?"
+                )
+            if self._clock() >= renew_at:
+                self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
+                renew_at = self._clock() + RENEW_S
+            self._sleep(nap)
+            nap = min(2 * nap, 0.1)
+
+    def _await_target(self, target: int, patience_s: float) -> None:
+        nap, best, deadline = 0.002, -1, self._clock() + patience_s
+        while True:
+            replies = self._polled.standing()
+            pending = {rank: reply.step or 0 for rank, reply in replies.items() if not reply.done}
+            if not pending:
+                return
+            if not all(reply.kept for reply in replies.values()):
+                raise Refused(f"somebody has let the run go on before step {target}")
+            if sum(pending.values()) > best:
+                best, deadline = sum(pending.values()), self._clock() + patience_s
+            if self._clock() > deadline:
+                rank, step = min(pending.items(), key=lambda item: item[1])
+                raise Refused(
+                    f"rank {rank} has completed step {step} and none in the last {patience_s:.0f} s; "
+                    f"all are held at step {target} when they come there"
+                )
+            self._sleep(nap)
+            nap = min(2 * nap, 0.1)
+
+    def _decide(self, grip: _Grip, decision: Callable[[int], Command]) -> None:
+        """End the lease, for all ranks or for none, and tell them; a rank that is not told reads it by itself."""
+        if not self._group.decide(grip.serial, decision(0)):
+            if not grip.kept:
+                self._polled.let_go()
+            raise Refused("somebody else acted on this run at the same moment; look, and try again")
+        self._polled.gather(decision)
+
+    def _decide_next(self, decision: Callable[[int, int], Command]) -> Mapping[int, Reply]:
+        """Decide whatever else was decided before, and tell all ranks."""
+        for _ in range(10):
+            serial = self._group.newest() + 1
+            if self._group.decide(serial, decision(0, serial)):
+                break
+        else:
+            raise Refused("others keep acting on this run at the same time; look, and try again")
+        return self._polled.ask(lambda id: decision(id, serial))
+
+    # Checkpoints
+
+    def _can_save(self) -> bool:
+        """Say whether the scripts have told how to save.
+
+        Raises:
+            Refused: some have, some have not: those would wait for each other.
+        """
+        told = {rank: reply.checkpoints for rank, reply in self._polled.standing().items()}
+        if any(told.values()) and not all(told.values()):
+            without = named([rank for rank, can in told.items() if not can])
+            raise Refused(f"{without} has registered no checkpoint function, others have: every rank must")
+        return all(told.values())
+
+    def _save(self, grip: _Grip) -> str:
+        """Have all held ranks save, and say where; raises `Refused` after letting go."""
+        nap = 0.01
+        try:
+            replies = self._ask_to_save(grip.token)
+            while any(reply.pending for reply in replies.values()):
+                self._sleep(nap)
+                nap = min(2 * nap, 0.25)
+                replies = self._ask_to_save(grip.token)
+        except Refused:
+            if not grip.kept:
+                self._polled.let_go()
+            raise
+        failed = [f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done]
+        if failed:
+            if not grip.kept:
+                self._polled.let_go()
+            goes = "it stays paused" if grip.kept else "the run goes on"
+            raise Refused(f"no checkpoint, {goes}: {'; '.join(failed)}")
+        took = max(reply.took_ns or 0 for reply in replies.values()) / 1e9
+        return f"saved in {_places(reply.text for reply in replies.values())} ({took:.1f} s)"
+
+    def _ask_to_save(self, token: str) -> Mapping[int, Reply]:
+        return self._polled.ask(lambda id: wire.Save(id, token))
+
+
+def _common(promises: Mapping[int, Reply]) -> int:
+    """Return the step at which all can be held; raises `Unholdable` where there is none."""
+    steps = {rank: reply.step for rank, reply in promises.items() if reply.step is not None}
+    first, last = max(steps, key=steps.__getitem__), min(steps, key=steps.__getitem__)
+    if steps[first] - steps[last] > FARTHEST:
+        raise Unholdable(
+            f"the ranks do not share a step count (rank {last} has done {steps[last] - 1}, rank {first} "
+            f"{steps[first] - 1}), so there is no step to hold all of them at"
+        )
+    return steps[first]
+
+
+def _is_paused(standing: Mapping[int, Reply]) -> bool:
+    return all(reply.done and reply.kept for reply in standing.values())
+
+
+def _places(texts: Iterable[str]) -> str:
+    """Return where ranks saved, each place once; most often rank 0 writes alone."""
+    places = list(dict.fromkeys(text for text in texts if text))
+    if not places:
+        return "a place that the script does not tell"
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return f"{places[0]}{more}"

@@ -1,0 +1,70 @@
+"""Who did what with a run and what came of it: events that are recorded with the run and shown at once.
+
+The supervisor records; where none lives, whoever acts writes into the run's file himself, and
+a rank that is left makes it known to those who watch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.control.caller import Caller
+from ddptop.agent.control.polled import Refused
+from ddptop.agent.run.files.database import DAMAGE
+from ddptop.agent.run.files.private import is_plain
+from ddptop.agent.run.identity import is_stopped, may_live
+from ddptop.agent.run.rundir import RunDir, RunDirError, is_alive
+
+_ANSWER_S: Final = 1.0
+_BUSY_S: Final = 2.0
+_MOST_EVENTS: Final = 100_000
+"""Told of one run; the newest."""
+_EVENTS: Final = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
+_SCHEMA: Final = "CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB)"
+
+
+def note(directory: RunDir, event: wire.Event) -> None:
+    """Keep an event with the run, and show it to everybody who watches. Never fails: it is no reason not to act."""
+    with contextlib.suppress(OSError, RunDirError, Refused, zmq.ZMQError):
+        run = directory.read()
+        if may_live(run.supervisor) and not is_stopped(run.supervisor) and _tell(directory, "supervisor", event):
+            return
+        living = [rank for rank, member in directory.members().items() if is_alive(member.process) and not member.ended]
+        if living:
+            _tell(directory, living[0], event)
+        if os.path.lexists(directory.database) and not is_plain(directory.database):
+            return
+        with contextlib.suppress(*DAMAGE), contextlib.closing(_open(directory.database)) as connection:
+            connection.execute(_SCHEMA)
+            with connection:
+                connection.execute("INSERT INTO events VALUES(?, ?)", (event.at_ns, wire.encode(event)))
+
+
+def events(database: Path) -> list[wire.Event]:
+    """Return what was recorded of a run, oldest first; what cannot be read is left out."""
+    found = []
+    if is_plain(database):
+        with contextlib.suppress(*DAMAGE), contextlib.closing(_open(database)) as connection:
+            for (payload,) in connection.execute(_EVENTS, (_MOST_EVENTS,)):
+                with contextlib.suppress(wire.Unreadable, TypeError):
+                    message = wire.read_telemetry(payload)
+                    if isinstance(message, wire.Event):
+                        found.append(message)
+    return found[::-1]
+
+
+def _tell(directory: RunDir, peer: int | str, event: wire.Event) -> bool:
+    with Caller({peer: directory.address(peer, "cmd")}) as caller:
+        replies = caller.ask({peer: wire.Note(1, event)}, _ANSWER_S)
+    return peer in replies and replies[peer].done
+
+
+def _open(database: Path) -> sqlite3.Connection:
+    return sqlite3.connect(database, timeout=_BUSY_S)

@@ -1,0 +1,115 @@
+"""The ranks that an action is about: asks all of them at once, and loses those that have ended meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Final, Protocol
+
+from ddptop.agent import wire
+from ddptop.agent.text import Complaint
+from ddptop.agent.wire import Command, Reply
+
+ANSWER_S: Final = 2.0
+"""A rank's agent answers within milliseconds, also while its training thread is busy."""
+
+_ids = count(1)
+
+
+class Refused(Complaint):
+    """An action that was not done; the text is the reason, one line for the user."""
+
+
+class Group(Protocol):
+    """The live ranks of a run, and its decisions."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """Return the ranks that were alive when the action began."""
+        ...
+
+    def ask(self, commands: Mapping[int, Command], timeout_s: float) -> Mapping[int, Reply]:
+        """Send each rank its command and return the replies that came in time."""
+        ...
+
+    def departed(self) -> set[int]:
+        """Return the ranks whose script has ended or whose process is gone."""
+        ...
+
+    def newest(self) -> int:
+        """Return the number of the last decision; see `decisions`."""
+        ...
+
+    def decide(self, serial: int, decision: Command) -> bool:
+        """Make decision `serial`; False where somebody else has made it before."""
+        ...
+
+
+class PolledRanks:
+    """The ranks of a group that are still there."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._ranks = list(group.ranks)
+
+    def standing(self) -> Mapping[int, Reply]:
+        """Return where each rank stands; raises `Refused` where one does not answer."""
+        return self.ask(wire.Query)
+
+    def ask(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
+        """Ask all ranks, and take any answer.
+
+        Args:
+            make: the command, given its number.
+
+        Raises:
+            Refused: a rank that is there does not answer.
+        """
+        replies = self.gather(make)
+        self._check_heard(replies)
+        return replies
+
+    def demand(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
+        """Ask all ranks, and take no refusal; raises `Refused` with it."""
+        replies = self.gather(make)
+        self.check(replies)
+        return replies
+
+    def gather(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
+        """Ask all ranks and return what was answered; one that has ended meanwhile does not hold up the others."""
+        replies = self._group.ask({rank: make(next(_ids)) for rank in self._ranks}, ANSWER_S)
+        if len(replies) < len(self._ranks):
+            gone = self._group.departed()
+            self._ranks = [rank for rank in self._ranks if rank in replies or rank not in gone]
+        if not self._ranks:
+            raise Refused("every rank has ended meanwhile")
+        return replies
+
+    def check(self, replies: Mapping[int, Reply]) -> None:
+        """Raise `Refused` where a rank has not answered, or refused."""
+        self._check_heard(replies)
+        for rank, reply in replies.items():
+            if not reply.done:
+                known = reply.text.startswith("already paused")
+                raise Refused(reply.text if known else f"rank {rank}: {reply.text}")
+
+    def let_go(self, replies: Mapping[int, Reply] | None = None) -> None:
+        """Open the gates of all ranks, or of those that have agreed to something."""
+        ranks = self._ranks if replies is None else [rank for rank, reply in replies.items() if reply.done]
+        if ranks:
+            self._group.ask({rank: wire.Resume(next(_ids)) for rank in ranks}, ANSWER_S)
+
+    def remaining(self) -> list[int]:
+        """Return the ranks whose script has not ended."""
+        departed = self._group.departed()
+        return [rank for rank in self._ranks if rank not in departed]
+
+    def _check_heard(self, replies: Mapping[int, Reply]) -> None:
+        silent = [rank for rank in self._ranks if rank not in replies]
+        if silent:
+            raise Refused(f"{named(silent)} did not answer within {ANSWER_S:.0f} s; `ddptop ps` tells who is alive")
+
+
+def named(ranks: list[int]) -> str:
+    """Return `rank 1`, `ranks 1, 2`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

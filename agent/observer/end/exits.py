@@ -1,0 +1,79 @@
+"""When the process of each rank ended: the order tells the first cause from its consequences.
+
+Ranks are torchrun's children, not ours, so that we cannot wait for them; a pidfd becomes
+readable at the moment its process ends.  Without pidfds the process table is asked instead.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from ddptop.agent.run.rundir import Process, is_alive
+
+
+class Exits:
+    """Watches the processes of ranks and notes when each one ended."""
+
+    def __init__(self) -> None:
+        self.at_ns: dict[int, int] = {}
+        """By rank, the wall-clock time at which its current process ended."""
+        self._watched: dict[int, tuple[Process, int | None]] = {}
+
+    def watch(self, rank: int, process: Process) -> None:
+        """Begin to watch a rank; a new process under an old number (a restarted group) replaces the old one."""
+        known = self._watched.get(rank)
+        if known is not None:
+            if known[0] == process:
+                return
+            self._forget(rank)
+        self._watched[rank] = (process, _handle(process))
+
+    def handles(self) -> list[int]:
+        """Return the file descriptors that become readable when a rank dies."""
+        return [handle for rank, (_, handle) in self._watched.items() if handle is not None and rank not in self.at_ns]
+
+    def alive(self) -> list[int]:
+        """Return the watched ranks that have not been seen dead."""
+        return [rank for rank in self._watched if rank not in self.at_ns]
+
+    def read(self) -> list[int]:
+        """Note the processes that have ended since the last call and return their ranks."""
+        poll = select.poll()
+        for watched in self.handles():
+            poll.register(watched, select.POLLIN)
+        ended = {ready for ready, _ in poll.poll(0)}
+        fresh = []
+        for rank in self.alive():
+            process, handle = self._watched[rank]
+            if is_alive(process) if handle is None else handle not in ended:
+                continue
+            self.at_ns[rank] = time.time_ns()
+            fresh.append(rank)
+            self._watched[rank] = (process, None)
+            if handle is not None:
+                os.close(handle)
+        return fresh
+
+    def close(self) -> None:
+        """Let go of all processes."""
+        for rank in list(self._watched):
+            self._forget(rank)
+
+    def _forget(self, rank: int) -> None:
+        _, handle = self._watched.pop(rank)
+        self.at_ns.pop(rank, None)
+        if handle is not None:
+            os.close(handle)
+
+
+def _handle(process: Process) -> int | None:
+    try:
+        handle = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        return None
+    if is_alive(process):
+        return handle
+    os.close(handle)
+    return None

@@ -1,0 +1,131 @@
+"""The crude way to hold a run: stop its processes where they stand, and let them go on later.
+
+For a group that has no common step.  A collective that is under way when its ranks are stopped
+goes on to count its timeout, so that a long freeze kills the run; hence the record of when it
+began, for a countdown on every screen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import psutil
+
+from ddptop.agent.control.controller import Refused
+from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.end.processes import Target
+from ddptop.agent.run import records
+from ddptop.agent.run.files import private
+from ddptop.agent.run.identity import STOPPED
+from ddptop.agent.run.rundir import ENDED_STATES, Process, RunDir, is_alive
+from ddptop.agent.wire.incoming import Label
+
+_SETTLE_S: Final = 2.0
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    """Since when a run is frozen, and what that may cost."""
+
+    at_ns: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+    who: Label
+    timeout_s: float | None = None
+    """Timeout of collectives in its default process group; None where it is not known."""
+
+
+def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
+    """Stop all ranks and their helpers; return what was done, in one line.
+
+    Raises:
+        Refused: there is nothing to stop, or it is stopped already.
+    """
+    if (since := frozen(directory)) is not None:
+        raise Refused(f"already frozen by {since.who}")
+    if directory.read().state in ENDED_STATES or not (targets := _targets(directory)):
+        raise Refused("no process of the run is alive")
+    # Written first: whoever sees a stopped rank must find the reason.
+    try:
+        private.replace(_record(directory), msgspec.json.encode(Frozen(time.time_ns(), who, timeout_s)))
+    except OSError as error:
+        raise Refused(f"{_record(directory)}: {error.strerror}; nothing is frozen without a note of it") from error
+    stopped = _signal_all(directory, signal.SIGSTOP, lambda target: target.status not in STOPPED)
+    if not stopped:
+        _forget(directory)
+        raise Refused("none of its processes could be stopped")
+    ranks = sum(target.role == "rank" for target in targets)
+    limit = "its collective timeout, which is not known" if timeout_s is None else f"{timeout_s:g} s"
+    helpers = len(targets) - ranks
+    who_got_it = f"{ranks} rank{'' if ranks == 1 else 's'} and {helpers} helper{'' if helpers == 1 else 's'}"
+    return f"frozen: {who_got_it} got SIGSTOP; a collective under way fails after {limit}"
+
+
+def thaw(directory: RunDir) -> str:
+    """Let what is stopped go on; return what was done, in one line.
+
+    Raises:
+        Refused: nothing is stopped.
+    """
+    since = frozen(directory)
+    going = _signal_all(directory, signal.SIGCONT, lambda target: target.status in STOPPED)
+    _forget(directory)
+    if not going:
+        raise Refused("not frozen")
+    after = "" if since is None else f" after {(time.time_ns() - since.at_ns) / 1e9:.0f} s"
+    return f"goes on{after}: {going} processes got SIGCONT"
+
+
+def frozen(directory: RunDir) -> Frozen | None:
+    """Return since when the run is frozen, None where it is not, also where somebody else let its ranks go on."""
+    try:
+        record = records.decode(private.read(_record(directory)), Frozen)
+    except (OSError, ValueError):
+        return None
+    return record if has_stopped(directory) else None
+
+
+def has_stopped(directory: RunDir) -> bool:
+    """Say whether a rank's process is stopped, whoever did it."""
+    return any(is_alive(member.process) and _is_stopped(member.process) for member in directory.members().values())
+
+
+def _is_stopped(process: Process) -> bool:
+    try:
+        return psutil.Process(process.pid).status() in STOPPED
+    except psutil.Error:
+        return False
+
+
+def _record(directory: RunDir) -> Path:
+    return directory.path / "frozen.json"
+
+
+def _forget(directory: RunDir) -> None:
+    # Without a stopped rank the note says nothing.
+    with contextlib.suppress(OSError):
+        _record(directory).unlink(missing_ok=True)
+
+
+def _targets(directory: RunDir) -> list[Target]:
+    # torchrun holds nothing up, and goes on to watch over the ranks.
+    found = processes.find(directory.read(), directory.members())
+    return [target for target in found if target.role != "torchrun" and target.process.pid != os.getpid()]
+
+
+def _signal_all(directory: RunDir, number: signal.Signals, due: Callable[[Target], bool]) -> int:
+    """Signal until nobody is left who is due; return how many were: a helper may be born meanwhile."""
+    reached: set[int] = set()
+    deadline = time.monotonic() + _SETTLE_S
+    while left := [target for target in _targets(directory) if due(target)]:
+        for target in left:
+            if processes.send(target.process, number):
+                reached.add(target.process.pid)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return len(reached)

@@ -1,0 +1,140 @@
+"""torchrun, or a program that spawns its own ranks: the command line, and the process itself.
+
+The supervisor spawns no ranks: torchrun does all spawning, rendezvous and restarting, or the program that is
+started in its place.  Knows how to start it and how to take it over, not what becomes of a run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ddptop.agent.run.files import masking
+from ddptop.agent.run.rundir import (
+    DIRECTORY_VARIABLE,
+    ENGINE,
+    MARKER,
+    RANK_VARIABLE,
+    Process,
+    Run,
+    RunDir,
+    RunDirError,
+    identify,
+    is_alive,
+)
+from ddptop.agent.startup import pythonpath, starter
+
+_RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""A store of its own for every generation: torch 2.15 keeps one for all, in which gloo then finds the addresses of
+ranks that are gone ("connectFullMesh failed … Connection refused")."""
+
+
+RUNNER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(starter.__file__))), "__main__.py")
+"""The file of the agent's runner. By `-m` it would be looked for in the current directory first."""
+_OURS: Final = "ddptop."
+
+
+def isolated(module: str) -> tuple[str, ...]:
+    """Return the beginning of a command line that runs `module`, which finds no file of the current directory."""
+    return sys.executable, os.path.abspath(starter.__file__), module
+
+
+def command(program: str, arguments: Sequence[str], world: int, max_restarts: int = 0) -> tuple[str, ...]:
+    """Return the command line that runs `program` as `world` ranks under the agent.
+
+    Args:
+        program: path of a script, or `-m module`.
+        arguments: the program's own; they reach it unchanged, whatever they begin with.
+        world: number of ranks on this machine.
+        max_restarts: how often all ranks are started anew when one has failed.
+    """
+    return (
+        *isolated(ENGINE),
+        # A rendezvous of its own on a free port: any number of runs at once.
+        "--standalone",
+        # Otherwise MASTER_ADDR is the host's name, which need not resolve.
+        "--local-addr=127.0.0.1",
+        f"--nproc-per-node={world}",
+        f"--max-restarts={max_restarts}",
+        # Otherwise an empty torchelastic_* folder stays behind for each run.
+        f"--log-dir={os.devnull}",
+        RUNNER,
+        *_target(program),
+        *arguments,
+    )
+
+
+class Torchrun:
+    """The torchrun of a run: a child of this process, or adopted from a supervisor that is gone."""
+
+    def __init__(self, process: Process, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.process = process
+        self.exit_code: int | None = None
+        """Negative for a signal. None while it runs, and for good where it was adopted: only a parent is told."""
+        self._child = child
+
+    @classmethod
+    def start(cls, directory: RunDir, run: Run) -> Torchrun:
+        """Start it in a session of its own, with the run's marker.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        try:
+            run = masking.whole(directory.path, run)
+        except RunDirError as problem:
+            raise OSError(str(problem)) from problem
+        environment = {
+            **(_RESTARTABLE if run.max_restarts else {}),
+            # The user's own value counts, an empty one too.
+            "PYTHONUNBUFFERED": "1",
+            **os.environ,
+            **run.environment,
+            MARKER: run.run_id,
+            DIRECTORY_VARIABLE: str(directory.path),
+        }
+        # Launched by a rank of another run, it is a run all the same.
+        environment.pop(RANK_VARIABLE, None)
+        with directory.torchrun_log.open("ab") as log:
+            child = subprocess.Popen(
+                run.command,
+                cwd=run.cwd or None,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return cls(identify(child.pid) or Process(child.pid, 0.0), child)
+
+    def is_over(self) -> bool:
+        """Look whether it has ended, and take its exit status."""
+        if self._child is None:
+            return not is_alive(self.process)
+        self.exit_code = self._child.poll()
+        return self.exit_code is not None
+
+
+def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line that starts a program once, which then spawns its ranks itself."""
+    flag, _, module = program.partition(" ")
+    if flag == "-m" and module.startswith(_OURS):
+        return (*isolated(module), *arguments)
+    return (sys.executable, *_target(program), *arguments)
+
+
+def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what has to be set so that the agent reaches the ranks of such a program."""
+    folder = os.path.dirname(os.path.abspath(pythonpath.__file__))
+    given = environment.get("PYTHONPATH")
+    rest = [os.path.abspath(part) for part in given.split(os.pathsep)] if given else []
+    return {"PYTHONPATH": os.pathsep.join([folder, *rest])}
+
+
+def _target(program: str) -> list[str]:
+    flag, _, module = program.partition(" ")
+    # A script whose name begins with a dash must not be read as an option.
+    return ["-m", module.strip()] if flag == "-m" else [os.path.join(".", program) if flag[:1] == "-" else program]

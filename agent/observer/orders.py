@@ -1,0 +1,305 @@
+"""What the supervisor is told to do: the command socket, and the endings and signals carried out for it.
+
+Each command is one message and gets one reply: done, or refused with the reason.  An ending
+takes seconds and runs in a thread, so that the run's state stays on the air meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.control.deadline import lateness
+from ddptop.agent.observer.end import escalation, processes
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.identity import boot
+from ddptop.agent.run.rundir import Process, Run, RunDir, RunDirError
+from ddptop.agent.text import clean_line
+
+_log = logging.getLogger("ddptop.supervisor")
+
+LINGER_MS: Final = 300
+_MOST_A_TURN: Final = 1000
+_LONGEST_GRACE_S: Final = 3600.0
+_PATIENCE_S: Final = 2.0
+_OTHERS_S: Final = 15.0
+"""How long somebody else may take to end the run, beyond its grace period, before it is done here."""
+
+_TOO_LATE: Final = "not done: the run is over, or its supervisor leaves it; look, and ask again where it is still there"
+
+Say = Callable[[str, str, "int | None"], None]
+"""Makes an event of text, level and rank."""
+
+
+class Orders:
+    """Takes `wire.Kill` and carries it out; passes on what a `wire.Note` tells."""
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        directory: RunDir,
+        say: Say,
+        tell: Callable[[wire.Event], None] = lambda event: None,
+    ) -> None:
+        """Bind the command socket; raises `zmq.ZMQError` where that is impossible."""
+        self.refused = 0
+        """Messages that could not be read."""
+        self.killed_by: str | None = None
+        """Who asked first for the end of the run."""
+        self.ranks_killed_by: dict[int, str] = {}
+        """Ranks that were ended on request, and who asked."""
+        self.outcome: escalation.Outcome | None = None
+        self.countdown = ""
+        """While something is being ended: who is left, and when the next rung comes."""
+        self._problem = "not carried out"
+        self._others_until: float | None = None
+        """While somebody else ends the run, because this process was stopped or slow: when to do it here instead."""
+        self._directory = directory
+        self._say = say
+        self._tell = tell
+        self._ending: threading.Thread | None = None
+        self._partial_endings: list[threading.Thread] = []
+        self._waiting: list[tuple[bytes, int]] = []
+        self._replies: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.linger = LINGER_MS
+        self.socket.maxmsgsize = wire.MAX_COMMAND_BYTES
+        self.socket.bind(directory.address("supervisor", "cmd"))
+        seal(directory.address("supervisor", "cmd"))
+
+    @property
+    def ending(self) -> bool:
+        """Say whether the run is being ended now."""
+        return self._others_until is not None or (self._ending is not None and self._ending.is_alive())
+
+    def turn(self, run: Run) -> None:
+        """Send the replies that are ready and take the commands that have come."""
+        self._give_replies()
+        for sender, command in self._received():
+            refusal = lateness(command) or self._obey(sender, command, run)
+            if refusal is not None:
+                self._tell_of_refusal(command, refusal)
+                self._send(sender, wire.Reply(command.id, False, refusal))
+        self._look_after_others(run)
+
+    def _give_replies(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._send(*self._replies.get_nowait())
+
+    def _received(self) -> Iterator[tuple[bytes, wire.Command]]:
+        """Yield the commands that have come, and who sent each; what cannot be read is counted."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_MOST_A_TURN):
+                sender, *rest = self.socket.recv_multipart(zmq.NOBLOCK)
+                try:
+                    if len(rest) != 1:
+                        raise wire.Unreadable("not a command in one frame")
+                    command = wire.read_command(rest[0])
+                except wire.Unreadable:
+                    self.refused += 1
+                    continue
+                yield sender, command
+
+    def await_parts(self) -> None:
+        """Let the endings of single ranks and processes tell what came of them."""
+        for thread in self._partial_endings:
+            # The group follows its rank at once; the thread may still be counting.
+            thread.join(_PATIENCE_S)
+
+    def close(self) -> None:
+        """Give the last replies, once this process has let go of the run: what is asked for now is not done here."""
+        self.await_parts()
+        self._give_replies()
+        for sender, command in self._received():
+            if self.outcome is not None and _ends_all(command):
+                # What is asked for is done already.
+                self._waiting.append((sender, command.id))
+            else:
+                self._send(sender, wire.Reply(command.id, False, _TOO_LATE))
+        done = self.outcome is not None and not self.outcome.survivors
+        for sender, number in self._waiting:
+            self._send(sender, wire.Reply(number, done, self.summary))
+        self.socket.close()
+
+    @property
+    def summary(self) -> str:
+        """Say in one line what the ending has ended."""
+        return self.outcome.text if self.outcome else self._problem
+
+    def go_on(self, run: Run) -> None:
+        """Take up the ending that an earlier supervisor was at when it was killed."""
+        if run.killed_by is not None:
+            self._end_run(run, run.grace_s, run.killed_by)
+
+    def learn(self, run: Run) -> None:
+        """Take note where somebody else ends the run: what its ranks then die of is no failure."""
+        if self.killed_by is not None:
+            return
+        with contextlib.suppress(RunDirError):
+            self.killed_by = self._directory.read().killed_by
+        if self.killed_by is not None:
+            self._problem = f"{self.killed_by} ended it without the supervisor, which did not answer"
+            self._others_until = time.monotonic() + run.grace_s + _OTHERS_S
+
+    def _look_after_others(self, run: Run) -> None:
+        if self._others_until is None:
+            return
+        if not processes.find(run, self._directory.members()):
+            self._others_until = None
+        elif time.monotonic() > self._others_until and self.killed_by is not None:
+            self._others_until = None
+            self._end_run(run, run.grace_s, self.killed_by)
+
+    def forget_ranks(self) -> None:
+        """Forget whose ranks were ended on request: a new generation is another one's fault."""
+        self.ranks_killed_by.clear()
+
+    def _obey(self, sender: bytes, command: wire.Command, run: Run) -> str | None:
+        """Set about a command, to be answered later, or return why not."""
+        if isinstance(command, wire.Note):
+            self._tell(command.event)
+            self._send(sender, wire.Reply(command.id, True, "told"))
+            return None
+        if not isinstance(command, wire.Kill):
+            return "the supervisor only ends runs; ask the ranks for everything else"
+        if not (math.isfinite(command.grace_s) and 0 <= command.grace_s <= _LONGEST_GRACE_S):
+            return f"a grace period is 0 to {_LONGEST_GRACE_S:.0f} seconds"
+        if command.pid is not None and command.started is None:
+            return f"process {command.pid}: say when it started, so that no other of its number is meant"
+        who = _who(command)
+        whole = command.rank is None and command.pid is None
+        if self.killed_by is not None and not whole:
+            return "the whole run is being killed already"
+        if command.signal is not None:
+            return self._signal(sender, command, run, who)
+        if whole:
+            self._waiting.append((sender, command.id))
+            if self.killed_by is None:
+                self._acted("kill", f"kill asked for by {who}", who)
+                self._end_run(run, command.grace_s, who)
+            return None
+        self._acted("kill", f"{_what(command)} asked for by {who}", who, command.rank)
+        if command.pid is None and command.rank is not None:
+            self.ranks_killed_by.setdefault(command.rank, who)
+        thread = threading.Thread(target=self._end_part, args=(sender, command, run), daemon=True)
+        self._partial_endings.append(thread)
+        thread.start()
+        return None
+
+    def _tell_of_refusal(self, command: wire.Command, refusal: str) -> None:
+        if isinstance(command, wire.Kill):
+            what, who = _what(command), _who(command)
+            self._acted(_action(command), f"{what} by {who} refused: {refusal}", who, command.rank)
+
+    def _acted(self, action: str, text: str, who: str, rank: int | None = None) -> None:
+        self._tell(wire.Event(time.time_ns(), text, rank, "warning", action, who))
+
+    def _signal(self, sender: bytes, command: wire.Kill, run: Run, who: str) -> str | None:
+        assert command.signal is not None
+        if command.signal not in signal.valid_signals():
+            return f"there is no signal {command.signal} on this platform"
+        try:
+            targets = escalation.signal_targets(
+                run, self._directory.members(), command.signal, command.rank, _process(command)
+            )
+            text = escalation.deliver(targets, command.signal)
+        except escalation.NotOurs as refusal:
+            return str(refusal)
+        if command.signal in (signal.SIGKILL, signal.SIGTERM):
+            for target in targets:
+                if target.role == "rank" and target.rank is not None:
+                    self.ranks_killed_by.setdefault(target.rank, who)
+        self._acted("signal", f"{text}, sent by {who}", who, command.rank)
+        self._send(sender, wire.Reply(command.id, True, text))
+        return None
+
+    def _end_run(self, run: Run, grace_s: float, who: str) -> None:
+        self.killed_by = who
+        # Where this supervisor is killed at it, the next one must know that it is not a failure.
+        with contextlib.suppress(OSError, RunDirError):
+            self._directory.update(killed_by=who)
+        self._ending = threading.Thread(target=self._end, args=(run, grace_s), daemon=True)
+        self._ending.start()
+
+    def _end(self, run: Run, grace_s: float) -> None:
+        try:
+            self.outcome = escalation.end(self._directory, run, grace_s, self._progress, self._count_down)
+        except Exception as error:  # a wall: whoever waits for the reply must get one
+            _log.exception("kill")
+            self._problem = f"the kill failed: {clean_line(repr(error))}"
+
+    def _end_part(self, sender: bytes, command: wire.Kill, run: Run) -> None:
+        grace_s, process, directory = command.grace_s, _process(command), self._directory
+        try:
+            if process is not None:
+                outcome = escalation.end_process(directory, run, process, grace_s, self._progress, self._count_down)
+                text = outcome.text_of(process)
+            else:
+                assert command.rank is not None
+                outcome = escalation.end_rank(directory, run, command.rank, grace_s, self._progress, self._count_down)
+                text = f"rank {command.rank}: {outcome.text}; {run.leader} {_consequence(run)}"
+            reply = wire.Reply(command.id, not outcome.survivors, text)
+        except escalation.NotOurs as error:
+            if command.rank is not None:
+                self.ranks_killed_by.pop(command.rank, None)
+            reply = wire.Reply(command.id, False, str(error))
+        except Exception as error:  # a wall, as above
+            _log.exception("kill of a part")
+            reply = wire.Reply(command.id, False, f"the kill failed: {clean_line(repr(error))}")
+        if reply.done:
+            self._acted("kill", f"{_what(command)} by {_who(command)}: {reply.text}", _who(command), command.rank)
+        else:
+            self._tell_of_refusal(command, reply.text)
+        self._replies.put((sender, reply))
+
+    def _count_down(self, line: str) -> None:
+        self.countdown = line
+
+    def _progress(self, line: str) -> None:
+        self._say(line, "warning", None)
+
+    def _send(self, sender: bytes, reply: wire.Reply) -> None:
+        # A ROUTER drops what is for somebody who has left.
+        self.socket.send_multipart([sender, wire.encode(reply)])
+
+
+def _who(command: wire.Kill) -> str:
+    return clean_line(command.who, 100) or "somebody"
+
+
+def _action(command: wire.Kill) -> str:
+    return "kill" if command.signal is None else "signal"
+
+
+def _ends_all(command: wire.Command) -> bool:
+    if not isinstance(command, wire.Kill):
+        return False
+    return command.rank is None and command.pid is None and command.signal is None
+
+
+def _what(command: wire.Kill) -> str:
+    action = _action(command)
+    if command.pid is not None:
+        return f"{action} of process {command.pid}"
+    return action if command.rank is None else f"{action} of rank {command.rank}"
+
+
+def _process(command: wire.Kill) -> Process | None:
+    if command.pid is None or command.started is None:
+        return None
+    return Process(command.pid, command.started, boot())
+
+
+def _consequence(run: Run) -> str:
+    return "starts all ranks anew, as often as --max-restarts allows" if run.max_restarts else "ends the others"

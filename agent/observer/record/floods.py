@@ -1,0 +1,159 @@
+"""Which events are written: as long as there is room, all, but a repeated one once with its number and of a flood the
+beginning.
+
+A rank that has gone wrong may tell of the same thing ten times a second for a week, and a hostile one of a
+thousand things.  What is left out is counted, and the count stands among the events.  Knows no file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.record.recording import Row
+from ddptop.agent.text import clean, clean_line, shorten
+
+REPEAT_S: Final = 60.0
+"""An event that comes again within this, and was not done by somebody, is counted and not written again."""
+AT_ONCE: Final = 1_000
+"""Events of one rank that are written however fast they come."""
+EVERY_S: Final = 10.0
+"""After those one more is written for each time so long."""
+OWN_AT_ONCE: Final = 20_000
+"""The same for what the supervisor tells: what was done with the run, and what became of its ranks."""
+_LONGEST_TEXT: Final = 4096
+"""Bytes."""
+_LONGEST_LINE: Final = 400
+"""Characters of an event that a reader takes in; see `agent.incoming.Line`."""
+_LONGEST_NAME: Final = 200
+_REMEMBERED: Final = 1_000
+"""Events that a repeat is looked for among."""
+_LEVELS: Final = frozenset({"info", "warning", "error"})
+_LARGEST: Final = 2**63 - 1
+
+Source = int | str | None
+"""The rank that an event is about, as its sender says; None where it says none, a text for the supervisor."""
+SUPERVISOR: Final = "supervisor"
+
+
+@dataclass(slots=True)
+class _Written:
+    """An event in the file, and how often it has come."""
+
+    event: wire.Event
+    payload: bytes
+    """As it stands in the file."""
+    times: int
+    last_at: float
+    changed: bool = False
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """How many more events of one source are written."""
+
+    left: float
+    at: float
+    omitted: int = 0
+    told: bytes = b""
+    """The event in the file that says how many were left out."""
+    said: int = 0
+    """The number that it says."""
+
+
+class Flood:
+    """Passes events on to the file, as rows."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._recent: OrderedDict[tuple[object, ...], _Written] = OrderedDict()
+        self._allowances: dict[Source, _Allowance] = {}
+
+    def take(self, event: wire.Event, source: Source, *, full: bool = False) -> list[Row]:
+        """Return the rows for an event; none where it repeats another, or is one too many.
+
+        Args:
+            event: what has happened, as `sound` leaves it.
+            source: whose allowance it is counted against.
+            full: whether there is no more room for events of this source.
+        """
+        now = self._clock()
+        key = (source, event.rank, event.level, event.text, event.who)
+        before = self._recent.get(key)
+        if before is not None and not event.action and now - before.last_at <= REPEAT_S:
+            before.times, before.last_at, before.changed = before.times + 1, now, True
+            self._recent.move_to_end(key)
+            return []
+        if not self._may(source, now) or full:
+            self._allowances[source].omitted += 1
+            return []
+        payload = wire.encode(event)
+        if not event.action:
+            self._recent[key] = _Written(event, payload, 1, now)
+            self._recent.move_to_end(key)
+        rows = [recording.row(event, payload)]
+        if len(self._recent) > _REMEMBERED:
+            _, oldest = self._recent.popitem(last=False)
+            rows += _counted(oldest)
+        return rows
+
+    def _may(self, source: Source, now: float) -> bool:
+        most = OWN_AT_ONCE if source == SUPERVISOR else AT_ONCE
+        allowance = self._allowances.setdefault(source, _Allowance(most, now))
+        allowance.left = min(most, allowance.left + (now - allowance.at) / EVERY_S)
+        allowance.at = now
+        if allowance.left < 1:
+            return False
+        allowance.left -= 1
+        return True
+
+    def settle(self, at_ns: int) -> list[Row]:
+        """Return the rows that bring the counts in the file up to date."""
+        rows = [row for written in self._recent.values() if written.changed for row in _counted(written)]
+        for source, allowance in self._allowances.items():
+            if allowance.omitted != allowance.said:
+                rows.append(_told(source, allowance, at_ns))
+        return rows
+
+
+def _counted(written: _Written) -> list[Row]:
+    if not written.changed:
+        return []
+    written.changed = False
+    times = f" ({written.times:,} times within a minute of each other)"
+    # Whoever reads it cuts it off at its limit, and the number stands last.
+    text = clean_line(written.event.text, _LONGEST_LINE - len(times))
+    payload = wire.encode(msgspec.structs.replace(written.event, text=text + times))
+    row = recording.rewritten(written.payload, payload)
+    written.payload = payload
+    return [row]
+
+
+def _told(source: Source, allowance: _Allowance, at_ns: int) -> Row:
+    rank = source if isinstance(source, int) else None
+    whose = "that name no rank" if source is None else f"of {source if rank is None else f'rank {rank}'}"
+    text = f"{allowance.omitted:,} events {whose} are left out of the record: too many of them came"
+    event = wire.Event(at_ns, text, rank, "warning")
+    payload = wire.encode(event)
+    row = recording.rewritten(allowance.told, payload) if allowance.told else recording.row(event, payload)
+    allowance.told, allowance.said = payload, allowance.omitted
+    return row
+
+
+def sound(event: wire.Event, world: int, now_ns: int) -> wire.Event:
+    """Return an event that can be stored: with a time that can be, bounded texts, and a rank that there is."""
+    return wire.Event(
+        event.at_ns if 0 <= event.at_ns <= _LARGEST else now_ns,
+        shorten(event.text, _LONGEST_TEXT),
+        event.rank if event.rank is None or 0 <= event.rank < world else None,
+        event.level if event.level in _LEVELS else "info",
+        clean(event.action, 40),
+        clean(event.who, _LONGEST_NAME),
+    )

@@ -1,0 +1,158 @@
+"""Which steps of a recording stay when there is no room for all of them, and how they are put together again.
+
+Of the oldest stretch every second step stays, the same step numbers on all ranks, so that records can still be
+joined by step; and with them what stands out from all that stays: a step that took much longer, a loss far above
+or below, the first loss that is no number.  A stretch that was thinned `level` times holds every 2**level-th step.
+Knows no file; the payloads are those of `wire.Steps`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ddptop.agent import wire
+
+DEEPEST: Final = 40
+"""A step that has survived so many rounds goes: no honest run has a trillion steps."""
+_STEPS_A_ROW: Final = 64
+"""Records that are put together in one row at most."""
+_EXTRA_SHARE: Final = 8
+"""Of so many steps one more may stay because it stands out."""
+_FEW_STEPS: Final = 4
+"""With fewer step numbers in a stretch, how many of them stay says nothing about the way they are counted."""
+_TOO_MANY: Final = 0.8
+"""A stretch of which more than this stays was not thinned."""
+
+
+class Stored(NamedTuple):
+    """A row of steps as it stands in the file."""
+
+    rank: int
+    generation: int
+    first_seq: int
+    last_seq: int
+    payload: bytes
+
+
+class _Light(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of a `wire.Step`: reading collectives and metrics too takes four times as long."""
+
+    seq: int
+    step: int
+    end_at_ns: int
+    wall_ns: int
+    data_ns: int
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    wait_ns: int | None
+    other_ns: int
+    loss: float | None = None
+
+
+class _Pieces(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
+    """A `wire.Steps` whose records stay encoded."""
+
+    rank: int
+    steps: tuple[msgspec.Raw, ...]
+    generation: int = 0
+
+
+class _LightSteps(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
+    """The same `wire.Steps`, read."""
+
+    rank: int
+    steps: tuple[_Light, ...]
+
+
+_Record = tuple[_Light, msgspec.Raw]
+
+_pieces: Final = msgspec.msgpack.Decoder(_Pieces)
+_light: Final = msgspec.msgpack.Decoder(_LightSteps)
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
+    """Return what stays of a stretch in which every 2**`level`-th step was left, oldest first.
+
+    Rows that cannot be read go: nobody could show them.
+    """
+    stretch: dict[int, dict[int, list[_Record]]] = {}
+    for row in rows:
+        stretch.setdefault(row.generation, {}).setdefault(row.rank, []).extend(_records(row.payload))
+    if level + 1 > DEEPEST:
+        return []
+    remaining: list[Stored] = []
+    for generation, by_rank in stretch.items():
+        wanted = _chosen(by_rank, level + 1)
+        left = {rank: [each for each in records if each[0].step in wanted] for rank, records in by_rank.items()}
+        if sum(map(len, left.values())) > _TOO_MANY * sum(map(len, by_rank.values())):
+            # Records that all bear the same few numbers, which no honest rank sends: thinned by their order.
+            left = {rank: records[::2] for rank, records in left.items()}
+        for rank, records in left.items():
+            remaining += _rows(rank, generation, records)
+    return remaining
+
+
+def _records(payload: bytes) -> list[_Record]:
+    try:
+        return list(zip(_light.decode(payload).steps, _pieces.decode(payload).steps, strict=True))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError):
+        return []
+
+
+def _rows(rank: int, generation: int, records: Sequence[_Record]) -> Iterable[Stored]:
+    for first in range(0, len(records), _STEPS_A_ROW):
+        part = records[first : first + _STEPS_A_ROW]
+        numbers = [told.seq for told, _ in part]
+        payload = _encoder.encode(_Pieces(rank, tuple([raw for _, raw in part]), generation))
+        yield Stored(rank, generation, min(numbers), max(numbers), payload)
+
+
+def _chosen(by_rank: dict[int, list[_Record]], level: int) -> set[int]:
+    """Return the step numbers that stay, of all ranks the same."""
+    numbers = sorted({told.step for records in by_rank.values() for told, _ in records})
+    # Counted from the first step, which always stays. Where only some steps have their collectives timed, it is
+    # these (see `rank.collectives.timing`).
+    wanted = {number for number in numbers if (number - 1) % (1 << level) == 0}
+    if len(numbers) >= _FEW_STEPS and not len(numbers) / 4 <= len(wanted) <= len(numbers) * 3 / 4:
+        # Not every step was recorded, so that the numbers are spaced in another way.
+        wanted = set(numbers[::2])
+    # What stood out before is a number between the others: it stays for as long as it still does.
+    extras = _outstanding([told for records in by_rank.values() for told, _ in records], wanted)
+    return wanted | set(extras[: len(numbers) // _EXTRA_SHARE])
+
+
+def _outstanding(records: Sequence[_Light], wanted: set[int]) -> list[int]:
+    """Return the numbers of further steps that a plot or a post-mortem would miss, the most important first."""
+    found: list[int] = []
+    losses = [record for record in records if record.loss is not None]
+    strange = [record.step for record in losses if not math.isfinite(record.loss or 0.0)]
+    finite = [(record.loss or 0.0, record.step) for record in losses if math.isfinite(record.loss or 0.0)]
+    if strange and finite:
+        found.append(min(strange))
+    walls = [(float(record.wall_ns), record.step) for record in records]
+    for values, sign in ((walls, 1), (finite, 1), (finite, -1)):
+        step = _extreme([(sign * value, step) for value, step in values], wanted)
+        if step is not None:
+            found.append(step)
+    return [step for step in dict.fromkeys(found) if step not in wanted]
+
+
+def _extreme(values: Sequence[tuple[float, int]], wanted: set[int]) -> int | None:
+    """Return the step of the greatest value, where it lies above those of the wanted steps by half their range."""
+    stay = [value for value, step in values if step in wanted]
+    if not values or not stay:
+        return None
+    value, step = max(values)
+    low, high = min(stay), max(stay)
+    return step if value > high + max((high - low) / 2, abs(high) * 0.05) else None
+
+
+def without_seen(message: wire.Steps, seen: int) -> wire.Steps:
+    """Return a message without the records up to number `seen`."""
+    return wire.Steps(message.rank, tuple(step for step in message.steps if step.seq > seen), message.generation)

@@ -1,0 +1,73 @@
+"""Every process of a run in words and figures, for the list that a person chooses from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from ddptop.agent.observer.end.processes import Target, find
+from ddptop.agent.run.files.masking import masked_words
+from ddptop.agent.run.rundir import Member, Process, Run, is_alive
+
+_DATA_WORKER = "pt_data_worker"
+"""What torch names the main thread of a DataLoader's worker, from 2.6 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One live process. What cannot be read is None."""
+
+    process: Process
+    role: str
+    """`torchrun`, `rank`, `data worker` or `helper`."""
+    rank: int | None
+    status: str
+    age_s: float | None = None
+    cpu_percent: float | None = None
+    """Mean since it began; 100 is one core."""
+    memory_bytes: int | None = None
+    command: str = ""
+    """As the process shows it: text of unknown origin."""
+
+
+def entries(run: Run, members: Mapping[int, Member]) -> list[Entry]:
+    """Return torchrun, then each rank with what works for it, then whoever has lost its rank."""
+    targets = find(run, members)
+    commands = {target.rank: _command(target.process) for target in targets if target.role == "rank"}
+    found = [_entry(target, commands.get(target.rank, "")) for target in targets]
+    return sorted(found, key=_place)
+
+
+def _place(entry: Entry) -> tuple[bool, bool, int, bool, int]:
+    first = entry.role == "torchrun"
+    return not first, entry.rank is None, entry.rank or 0, entry.role != "rank", entry.process.pid
+
+
+def _entry(target: Target, rank_command: str) -> Entry:
+    role = target.role
+    try:
+        process = psutil.Process(target.process.pid)
+        with process.oneshot():
+            name, command = process.name(), " ".join(masked_words(process.cmdline()))
+            age = max(0.0, time.time() - process.create_time())
+            times, memory = process.cpu_times(), process.memory_info().rss
+    except psutil.Error:
+        return Entry(target.process, role, target.rank, target.status)
+    if not is_alive(target.process):
+        # Gone between the two looks: these are the figures of somebody else.
+        return Entry(target.process, role, target.rank, "gone")
+    # A forked worker shows the command line of its rank; on an older torch nothing else tells it.
+    if role == "helper" and (name == _DATA_WORKER or (command and command == rank_command)):
+        role = "data worker"
+    cpu = 100 * (times.user + times.system) / age if age > 0 else None
+    return Entry(target.process, role, target.rank, target.status, age, cpu, memory, command)
+
+
+def _command(process: Process) -> str:
+    try:
+        return " ".join(masked_words(psutil.Process(process.pid).cmdline()))
+    except psutil.Error:
+        return ""

@@ -1,0 +1,386 @@
+"""One process per launched run, detached from every terminal: it owns torchrun and looks after the run.
+
+It publishes the run's state, watches the ranks die, records, and obeys `wire.Kill`.  The
+training does not depend on it: torchrun and the ranks write to files, are in a session of
+their own, and go on when this process ends, however it ends.  Another one then takes over
+(`takeover`), and finds all but torchrun's exit status in the run directory; a lock keeps two from doing so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.observer import launcher
+from ddptop.agent.observer.broadcast import Broadcast
+from ddptop.agent.observer.end import cause, escalation, processes, reaper
+from ddptop.agent.observer.end.exits import Exits
+from ddptop.agent.observer.launcher import Torchrun
+from ddptop.agent.observer.orders import Orders
+from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.run import states
+from ddptop.agent.run.files.presence import Presence
+from ddptop.agent.run.files.private import Claim
+from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.text import clean, clean_line
+
+_log = logging.getLogger("ddptop.supervisor")
+
+_TURN_MS: Final = 250
+_TURN_WHILE_ENDING_MS: Final = 50
+_TEARDOWN_S: Final = 0.5
+DATA_ROOM_VARIABLE: Final = "DDPTOP_DATA_ROOM"
+"""What the soft limit on data was, in bytes, before this process was given a lower one; -1 for none."""
+
+
+def start(directory: RunDir) -> None:
+    """Start the supervisor of a run that was just created, detached from the terminal and from the caller."""
+    environment = dict(os.environ)
+    room = environment.pop(DATA_ROOM_VARIABLE, None)
+    if given := environment.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
+    with directory.supervisor_log.open("ab") as log:
+        process = subprocess.Popen(
+            [*launcher.isolated("ddptop.agent.observer.supervisor"), str(directory.path)],
+            cwd=directory.path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    if room is not None:
+        with contextlib.suppress(OSError, ValueError):
+            # The bound on a tab's memory is not one on the training that it starts again.
+            _, most = resource.prlimit(process.pid, resource.RLIMIT_DATA)
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), most))
+    # Nobody needs to wait for it, but somebody must take its exit status as long as the caller lives.
+    threading.Thread(target=process.wait, name="supervisor-status", daemon=True).start()
+
+
+class Supervisor:
+    """Looks after one run until it is over, or until told to leave it alone."""
+
+    def __init__(self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim) -> None:
+        """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
+        self._directory = directory
+        self._run = run
+        self._claim = claim
+        self._presence = Presence(directory)
+        self._state = "starting"
+        self._cause: str | None = None
+        self._torchrun: Torchrun | None = None
+        self._exit_code: int | None = None
+        self._orphaned = False
+        self._leaving = False
+        self._members: dict[int, Member] = {}
+        """The present generation's, as last seen: its successor writes over their records."""
+        self._generation = 0
+        self._exits = Exits()
+        self._air = Broadcast(context, directory)
+        self._say = self._air.say
+        self._orders = Orders(context, directory, self._say, self._air.tell)
+        self._recorder = Recorder(
+            context,
+            directory.database,
+            run.world,
+            self._say,
+            budget=run.run_bytes,
+            logs=directory.logs,
+            all_bytes=run.all_bytes,
+        )
+
+    def leave(self, *_: object) -> None:
+        """Stop looking after the run, without touching it."""
+        self._leaving = True
+
+    def pass_on(self, number: int, _frame: object) -> None:
+        """Hand a signal on to torchrun, which hands it on to its ranks; they know what to do, and we stay to see it."""
+        if self._run.torchrun is not None:
+            processes.send(self._run.torchrun, number)
+
+    def run(self, predecessor: Run | None = None) -> None:
+        """Start torchrun, or take over from a supervisor that is gone, and stay until the run is over.
+
+        Args:
+            predecessor: the record that the earlier supervisor has left.
+        """
+        self._presence.begin()
+        reaper.adopt_orphans()
+        self._recorder.start()
+        problem = self._start() if predecessor is None else self._take_over(predecessor)
+        while self._torchrun is not None and not self._is_over():
+            if self._leaving and not self._orders.ending:
+                self._abandon()
+                return
+            self._meet()
+            self._bury()
+            self._orders.turn(self._run)
+            self._presence.turn()
+            if self._orders.ending:
+                self._state = "killing"
+            self._air.publish(self._word(), self._recorder)
+            self._wait()
+        self._conclude(problem)
+        self._close()
+
+    def _abandon(self) -> None:
+        _log.info("told to leave: the training goes on without a supervisor")
+        self._recorder.close()
+        for kind in ("pub", "cmd"):
+            Path(self._directory.address("supervisor", kind).removeprefix("ipc://")).unlink(missing_ok=True)
+        self._close()
+        self._presence.end()
+        self._claim.release()
+
+    def _close(self) -> None:
+        self._exits.close()
+        self._orders.close()
+        self._air.close()
+
+    def _start(self) -> str | None:
+        try:
+            self._torchrun = Torchrun.start(self._directory, self._run)
+        except OSError as error:
+            return f"{self._run.leader} could not be started: {error}"
+        self._write(torchrun=self._torchrun.process)
+        self._say(f"{self._run.leader} started (pid {self._torchrun.process.pid})")
+        return None
+
+    def _take_over(self, before: Run) -> str | None:
+        """Adopt the torchrun and the ranks of a supervisor that is gone."""
+        found = before.torchrun or processes.find_torchrun(before)
+        was = f"supervisor {before.supervisor.pid}" if before.supervisor else "the first supervisor"
+        if found is None:
+            return f"{was} was gone before {self._run.leader} was started"
+        self._torchrun = Torchrun(found)
+        self._write(torchrun=found)
+        self._say(
+            f"{was} is gone: another (pid {os.getpid()}) looks after the run from now on; "
+            f"{self._run.leader}'s own exit status will not be known",
+            "warning",
+        )
+        for rank, member in self._directory.members().items():
+            self._generation = member.generation
+            self._enlist(rank, member)
+        self._state = states.of_reports(self._members, self._run.world)
+        self._orders.go_on(self._run)
+        return None
+
+    def _is_over(self) -> bool:
+        assert self._torchrun is not None
+        over = self._torchrun.is_over()
+        self._exit_code = self._torchrun.exit_code
+        reaper.bury(self._torchrun.process.pid)
+        if over:
+            self._orders.learn(self._run)
+        if self._orders.killed_by is not None:
+            return not self._orders.ending
+        if not over:
+            return False
+        if self._exit_code is not None and self._exit_code >= 0:
+            return True
+        # Orphans are still a training; whatever outlives a torchrun that has ended by itself is not.
+        orphans = self._living()
+        if orphans and not self._orphaned:
+            self._orphaned = True
+            how = "its exit status is not known" if self._exit_code is None else f"signal {-self._exit_code}"
+            self._say(f"{self._run.leader} is gone ({how}); ranks {orphans} go on without it", "error")
+        return not orphans
+
+    def _living(self) -> list[int]:
+        return [rank for rank, member in self._directory.members().items() if is_alive(member.process)]
+
+    def _meet(self) -> None:
+        if len(self._exits.alive()) >= self._run.world:
+            return
+        for rank, member in self._directory.members().items():
+            if member.generation > self._generation:
+                self._begin_generation(member.generation)
+            known = self._members.get(rank)
+            if 0 <= rank < self._run.world and (known is None or known.process != member.process):
+                self._enlist(rank, member)
+                self._say(f"rank {rank} is up (pid {member.process.pid})")
+        if self._state == "starting" and states.of_reports(self._members, self._run.world) == "running":
+            self._state = "running"
+            self._write(state="running")
+
+    def _enlist(self, rank: int, member: Member) -> None:
+        self._members[rank] = member
+        self._exits.watch(rank, member.process)
+        self._recorder.follow(member)
+
+    def _begin_generation(self, generation: int) -> None:
+        """Say why torchrun has started the group anew, and forget the ranks that were."""
+        log = cause.tail(self._directory.torchrun_log)
+        judgement = self._attributed(cause.judge(self._run.world, self._members, 1, log, self._exits.at_ns))
+        why = judgement.cause or "its end left no trace"
+        most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
+        self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
+        self._generation = generation
+        self._state = "starting"
+        self._members.clear()
+        self._exits.close()
+        self._orders.forget_ranks()
+
+    def _bury(self) -> None:
+        members = self._directory.members() if (dead := self._exits.read()) else {}
+        if dead:
+            self._orders.learn(self._run)
+        for rank, member in members.items():
+            if member.generation == self._generation and rank in self._members:
+                self._members[rank] = member
+        for rank in dead:
+            if self._orders.killed_by is not None or rank not in self._members:
+                self._say(f"rank {rank} is gone", "info", rank)
+            else:
+                self._say(*cause.describe_end(self._members[rank]), rank)
+
+    def _wait(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._orders.socket, zmq.POLLIN)
+        for handle in self._exits.handles():
+            poller.register(handle, zmq.POLLIN)
+        poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _TURN_MS)
+
+    def _conclude(self, problem: str | None) -> None:
+        self._orders.await_parts()
+        self._meet()
+        self._bury()
+        if self._orders.killed_by is None:
+            self._clear_up()
+        else:
+            self._say(self._orders.summary, "warning")
+        judgement = self._judge(problem)
+        if judgement.warning:
+            self._say(judgement.warning, "warning")
+        # The cause of a kill begins with "killed by", that of a stop with "stopped by".
+        told = judgement.state if judgement.cause is None else f"{judgement.state}: {judgement.cause}"
+        told = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else told
+        self._say(f"run {told}", "error" if judgement.state == "failed" else "info")
+        self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
+        self._air.publish(self._word(), self._recorder)
+        self._recorder.add(self._word())
+        self._recorder.close()
+        # From the moment the record says that the run is over, its name may be taken again: whatever
+        # is to be done in the directory comes before, whatever is to be said comes after.
+        self._directory.remove_sockets()
+        self._presence.end()
+        self._write(
+            state=judgement.state,
+            exit_code=judgement.exit_code,
+            ended_at_ns=time.time_ns(),
+            cause=judgement.cause,
+            cause_rank=judgement.rank,
+        )
+        self._claim.release()
+        self._air.publish(self._word(), None)
+
+    def _clear_up(self) -> None:
+        """End what the run has left behind, after a moment in which data workers go by themselves."""
+        deadline = time.monotonic() + _TEARDOWN_S
+        while processes.find(self._run, self._directory.members()):
+            if time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            left = escalation.end(
+                self._directory, self._run, self._run.grace_s, lambda line: self._say(line, "warning")
+            )
+            self._say(f"left behind by the run: {left.text}", "warning")
+            return
+
+    def _judge(self, problem: str | None) -> cause.Judgement:
+        if problem is not None:
+            return cause.Judgement("failed", 1, clean_line(problem))
+        judgement = cause.judge(
+            self._run.world,
+            self._directory.members(),
+            self._exit_code,
+            cause.tail(self._directory.torchrun_log),
+            self._exits.at_ns,
+            self._run.leader,
+        )
+        if self._orders.killed_by is not None:
+            outcome = self._orders.outcome
+            left = f"; {len(outcome.survivors)} left, see its events" if outcome and outcome.survivors else ""
+            return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}{left}")
+        return self._attributed(judgement)
+
+    def _attributed(self, judgement: cause.Judgement) -> cause.Judgement:
+        """Name who asked for it, where the rank that is the cause was ended on request."""
+        if judgement.rank is None or (who := self._orders.ranks_killed_by.get(judgement.rank)) is None:
+            return judgement
+        text = f"rank {judgement.rank} was killed by {who}"
+        return cause.Judgement("failed", judgement.exit_code, text, judgement.rank)
+
+    def _write(self, **changes: object) -> None:
+        try:
+            self._run = self._directory.update(**changes)
+        except (OSError, RunDirError) as error:
+            _log.error("run record: %s", error)
+
+    def _word(self) -> wire.RunState:
+        alive = self._torchrun is not None and not self._torchrun.is_over()
+        return wire.RunState(
+            at_ns=time.time_ns(),
+            state=self._state,
+            torchrun_pid=self._torchrun.process.pid if self._torchrun is not None and alive else None,
+            exit_code=self._exit_code,
+            cause=self._cause,
+            refused=self._orders.refused + self._recorder.refused,
+            ending=self._orders.countdown,
+        )
+
+
+class CleanFormatter(logging.Formatter):
+    """Lets nothing into the log that a terminal would act on when somebody looks at it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as clean lines."""
+        return "\n".join(map(clean, super().format(record).splitlines()))
+
+
+def main() -> int:
+    """Look after the run whose directory is the only argument."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(CleanFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    directory = RunDir(Path(sys.argv[1]))
+    try:
+        claim = Claim.take(directory.path)
+        if claim is None:
+            _log.info("run %s has a supervisor already", directory.name)
+            return 0
+        before = directory.read()
+        if before.state in ENDED_STATES:
+            _log.info("run %s is over", directory.name)
+            claim.release()
+            return 0
+        run = directory.update(supervisor=identify(os.getpid()))
+    except (OSError, RunDirError) as problem:
+        # Where not even this can be written, nothing can be recorded: let go of the run.
+        _log.error("run %s: %s", directory.name, problem)
+        return 1
+    with zmq.Context() as context:
+        supervisor = Supervisor(directory, run, context, claim)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, supervisor.pass_on if run.on_term else supervisor.leave)
+        supervisor.run(before if before.supervisor is not None else None)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

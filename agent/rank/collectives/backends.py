@@ -1,0 +1,56 @@
+"""The backends of a process group, one for the tensors of each device: their workers, and the clock that tells."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final, NamedTuple
+
+from ddptop.agent.rank.records.device_time import clock_of
+from ddptop.agent.rank.records.stamps import DeviceClock
+
+_GLOO_WORKERS: Final = 2
+"""Threads of a gloo process group; torch offers no way to ask or to set."""
+
+
+class Backend(NamedTuple):
+    """The part of a process group that works on the tensors of one device."""
+
+    workers: int
+    """How many collectives it works on at a time, 0 where that is not known."""
+    clock: DeviceClock | None
+    """The device's, where collectives run there and the host does not wait for them."""
+    told: bool
+    """Whether the callback of a future tells of completion."""
+
+
+class Backends:
+    """The backends of one process group, by device; each is asked for once."""
+
+    def __init__(self, torch: Any, group: Any) -> None:
+        self.group = str(group.group_name)[:12]
+        """Its name, the same on all its ranks; long ones are hashes."""
+        # Weakly: a group that is destroyed must be free to go.
+        self._reference = weakref.ref(group)
+        self._torch = torch
+        self._backends: dict[Any, Backend] = {}
+
+    def of(self, tensors: list[Any]) -> Backend:
+        """Return the backend of these tensors; a barrier has none."""
+        device = tensors[0].device if tensors else None
+        backend = self._backends.get(device)
+        if backend is None:
+            backend = self._backends[device] = self._backend(device)
+        return backend
+
+    def _backend(self, device: Any) -> Backend:
+        group = self._reference()
+        if group is None:
+            return Backend(0, None, False)
+        # A barrier stops the host whatever the backend; only gloo's future tells when it is over.
+        found = group if device is None else group._get_backend(self._torch.device(device.type))
+        name = found.name()
+        if str(name).lower() == "gloo":
+            return Backend(_GLOO_WORKERS, None, True)
+        if device is not None and device.type == "cuda":
+            return Backend(0, clock_of(self._torch, device), True)
+        return Backend(0, None, device is not None and device.type == "cpu")

@@ -1,0 +1,221 @@
+"""Timing of every collective of every process group, DDP's own C++ calls included.
+
+Uses the pre and post hooks of `torch.distributed.ProcessGroup`, which see calls from C++ as
+well as from Python; where torch has none, `wrapper`; where that fails too, nothing is
+observed and the screen says so.  Arguments and works hold the tensors: nothing here keeps them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import threading
+from collections import deque
+from typing import Any, Final
+
+from ddptop.agent.rank.collectives import wrapper
+from ddptop.agent.rank.collectives.backends import Backends
+from ddptop.agent.rank.collectives.waits import Waits
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks import gradients
+from ddptop.agent.rank.records.stamps import Call, Stamps
+
+_OWN_HOOK: Final = 0xDD70
+"""Our id among the hooks of a process group."""
+
+_NAMES: Final = {
+    "ALLREDUCE": "all_reduce",
+    "ALLREDUCE_COALESCED": "all_reduce_coalesced",
+    "ALLGATHER": "all_gather",
+    "ALLGATHER_COALESCED": "all_gather_coalesced",
+    "ALLGATHER_BASE": "all_gather_into_tensor",
+    "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather_into_tensor_coalesced",
+    "REDUCE_SCATTER_BASE": "reduce_scatter_tensor",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all_single",
+}
+"""torch's names of operations that are not simply the function's name in capitals."""
+
+MAX_TIMED_PER_S: Final = 100
+"""So many collectives a second are timed at most on the backend's threads; each takes the interpreter
+lock once, 10 to 20 us of one core, in the way of the training. Denser ones are timed in one step of
+2, 4, 8…, the same on all ranks."""
+_STRIDE_CALLS: Final = 256
+"""Calls after which their density is looked at again."""
+_POINT_TO_POINT: Final = frozenset({"send", "recv"})
+_DDP: Final = "torch.nn.parallel.distributed"
+_IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", wrapper.__name__})
+"""Modules that call into C++ which issues collectives as asynchronous, and waits for them before it returns."""
+
+
+class Collectives:
+    """Sees collectives begin and end; writes calls among the stamps."""
+
+    def __init__(self, stamps: Stamps, faults: Faults) -> None:
+        self._stamps = stamps
+        self._faults = faults
+        self._main = threading.main_thread().ident
+        self._flying: dict[int, Call] = {}
+        self._enqueued: deque[Call] = deque()
+        """Calls on a device, oldest first: the host learns late that they are done."""
+        self._unwatched: list[Call] = []
+        """Calls of this step that are not timed: taken for under way until the step ends."""
+        self._step = 0
+        self._calls = 0
+        self._looked_at = stamps.clock()
+        self.timed_every = 1
+        """One step of so many has its collectives timed."""
+        self._waits = Waits(stamps, faults, self._flying, self.begin)
+        self._ddp = False
+        self.mechanism: str | None = None
+        """What collectives are seen by, None where nothing is."""
+
+    @property
+    def outstanding(self) -> int:
+        """Collectives entered and not known to be complete."""
+        return sum(call.device is None or call.duration is None for call in tuple(self._flying.values()))
+
+    def now(self) -> int:
+        """Return the present time of the clock of the stamps."""
+        return self._stamps.clock()
+
+    def watch(self, group: Any) -> None:
+        """See the collectives of a process group of torch from now on."""
+        torch = sys.modules["torch"]
+        if hasattr(group, "register_pre_hook") and hasattr(group, "register_post_hook"):
+            self._hook(torch, group)
+            self.mechanism = "process-group hooks"
+        elif self.mechanism is None:
+            self.mechanism = wrapper.install(torch, self, self._faults)
+        # Last, so that it is the outermost around the methods that it wraps.
+        self._waits.watch(torch)
+        self._stamps.observed = self.mechanism not in (None, wrapper.FUNCTIONS)
+
+    def lower(self, mechanism: str) -> None:
+        """Note that less is seen than was thought; the time spent waiting is then not known."""
+        self.mechanism = mechanism
+        self._stamps.observed = False
+
+    def _hook(self, torch: Any, group: Any) -> None:
+        entered: dict[int, Call] = {}
+        """By thread: on one thread nothing else begins between the two hooks."""
+        names: dict[Any, str] = {}
+        """By torch's enumeration, which looks its own names up one by one."""
+        backends = Backends(torch, group)
+
+        def before(args: Any) -> None:
+            now = self._stamps.clock()
+            ident = threading.get_ident()
+            failed = entered.pop(ident, None)
+            if failed is not None:
+                self.abandon(failed)
+            op = names.get(args.name)
+            if op is None:
+                name = args.name.name
+                op = names[args.name] = _NAMES.get(name, name.lower())
+            tensors = args.input_tensors or args.output_tensors
+            asynchronous = args.async_op
+            origin = _caller(2) if asynchronous else ""
+            entered[ident] = self.begin(op, tensors, backends, now, blocking=not asynchronous, origin=origin)
+
+        def after(args: Any) -> None:
+            self.end(entered.pop(threading.get_ident()), args.work)
+
+        group.register_pre_hook(_OWN_HOOK, self._faults.guard(before))
+        group.register_post_hook(_OWN_HOOK, self._faults.guard(after))
+
+    def begin(self, op: str, tensors: list[Any], backends: Backends, now: int, *, blocking: bool, origin: str) -> Call:
+        """Note that a collective was called at `now`, by code of the module `origin`."""
+        self._settle()
+        backend = backends.of(tensors)
+        in_place = origin in _IN_PLACE
+        self._ddp = self._ddp or origin == _DDP
+        host = backend.clock is None and threading.get_ident() == self._main
+        call = Call(
+            op,
+            now,
+            sum(tensor.nbytes for tensor in tensors),
+            len(self._flying) + 1,
+            host and (blocking or in_place),
+            group=backends.group,
+            workers=0 if op in _POINT_TO_POINT else backend.workers,
+        )
+        if (
+            not call.blocking
+            and self._stamps.activity == "backward"
+            and (self._ddp or origin == "torch.autograd.graph")
+        ):
+            call.deferred = host
+            self._look_at(tensors)
+        call.expected = backend.told and (in_place or self._step % self.timed_every == 0)
+        if not call.expected:
+            call.estimated = True
+            self._unwatched.append(call)
+        elif backend.clock is not None:
+            call.device = backend.clock
+            call.moments.append(backend.clock.record())
+        self._flying[id(call)] = call
+        self._stamps.call(call)
+        return call
+
+    def _look_at(self, buckets: list[Any]) -> None:
+        for bucket in buckets[:1]:
+            if (number := gradients.glance(sys.modules["torch"], bucket)) is not None:
+                self._stamps.gradient(number)
+
+    def end(self, call: Call, work: Any) -> None:
+        """Note that the call returned `work`; completion comes later."""
+        if work is None:
+            self.abandon(call)
+        if not call.expected:
+            return
+        try:
+            future = work.get_future()
+        except RuntimeError:
+            self.abandon(call)
+            self._waits.untold = call
+            return
+        if call.device is not None:
+            self._enqueued.append(call)
+        future.add_done_callback(functools.partial(self._finish, call))
+
+    def _settle(self) -> None:
+        """Forget what is over by now, and choose which steps to time."""
+        while self._enqueued and self._enqueued[0].duration is not None:
+            self._flying.pop(id(self._enqueued.popleft()), None)
+        self._calls += 1
+        if self._stamps.steps == self._step:
+            return
+        self._step = self._stamps.steps
+        for call in self._unwatched:
+            self._flying.pop(id(call), None)
+        self._unwatched.clear()
+        if self._calls >= _STRIDE_CALLS:
+            now = self._stamps.clock()
+            rate = self._calls * 1e9 / max(1, now - self._looked_at)
+            self._calls, self._looked_at = 0, now
+            self.timed_every = 1 << max(0, math.ceil(math.log2(rate / MAX_TIMED_PER_S)))
+
+    def abandon(self, call: Call) -> None:
+        """Give up to know when a call is done."""
+        call.expected = False
+        self._flying.pop(id(call), None)
+
+    def _finish(self, call: Call, _future: object) -> None:
+        # On gloo this runs on a thread of the backend, when it is done; a single attribute and
+        # a dict deletion need no lock. On NCCL it runs when the work is enqueued, on a stream
+        # that waits for it: a moment of that stream is when it will be done.
+        if call.device is not None:
+            call.moments.append(call.device.record())
+        else:
+            call.done = self._stamps.clock()
+            self._flying.pop(id(call), None)
+
+
+def _caller(depth: int) -> str:
+    """Return the module of the Python code that called into C++; empty on a thread of C++."""
+    try:
+        return str(sys._getframe(depth + 1).f_globals.get("__name__", ""))
+    except ValueError:
+        return ""

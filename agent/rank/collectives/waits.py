@@ -1,0 +1,150 @@
+"""How long the main thread waits for collectives, and what has no other end than being waited for.
+
+Replaces `Work.wait`, the waits of functional collectives, and the methods of a process group
+whose works tell of no completion.  A wait only writes stamps; works are held weakly.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from ddptop.agent.rank.collectives.backends import Backends
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.hooks.imports import after_import
+from ddptop.agent.rank.records.stamps import Call, Stamps
+
+_UNTOLD: Final = (
+    "send",
+    "recv",
+    "recv_anysource",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "_reduce_scatter_base",
+)
+"""Methods of a process group whose works have no future on gloo."""
+_UNHOOKED: Final = ("monitored_barrier",)
+"""Methods of a process group that call no hooks; they return when all is done."""
+_FUNCTIONAL: Final = "torch.distributed._functional_collectives"
+_FUNCTIONAL_WAITS: Final = ("wait_tensor", "wait_tensors")
+
+
+class Waits:
+    """Sees the main thread wait, and ends calls that end when they are waited for."""
+
+    def __init__(self, stamps: Stamps, faults: Faults, flying: dict[int, Call], begin: Callable[..., Call]) -> None:
+        self._stamps = stamps
+        self._faults = faults
+        self._flying = flying
+        """Calls under way, by id: shared with who begins them."""
+        self._begin = begin
+        self._main = threading.main_thread().ident
+        self._watches = False
+        self.untold: Call | None = None
+        """The last call whose work has no future (send, recv, reduce_scatter of gloo)."""
+        self._works: dict[int, tuple[weakref.ref[Any], Call]] = {}
+        """Such works, until they are waited for or gone; weakly, because they hold the tensors."""
+
+    def watch(self, torch: Any) -> None:
+        """Replace what waits by what tells of it, once."""
+        if self._watches:
+            return
+        self._watches = True
+        distributed = torch.distributed
+        self._time_wait(torch, distributed.Work, "wait")
+        after_import(_FUNCTIONAL, functools.partial(self._watch_functional, torch))
+        for name in _UNTOLD:
+            if hasattr(distributed.ProcessGroup, name):
+                self._refer_weakly(distributed.ProcessGroup, name)
+        for name in _UNHOOKED:
+            if hasattr(distributed.ProcessGroup, name):
+                self._time_whole(torch, name)
+
+    def _watch_functional(self, torch: Any, functional: Any) -> None:
+        """Time the waits of functional collectives, which reach the work without `Work.wait`."""
+        for name in _FUNCTIONAL_WAITS:
+            if hasattr(functional, name):
+                self._time_wait(torch, functional, name)
+
+    def _time_wait(self, torch: Any, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+        clock, ident, compiling = self._stamps.clock, threading.get_ident, torch.compiler.is_compiling
+
+        @functools.wraps(original)
+        def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling() or ident() != self._main:
+                return original(awaited, *args, **kwargs)
+            begin = clock()
+            try:
+                return original(awaited, *args, **kwargs)
+            finally:
+                self._waited(awaited, begin, clock())
+
+        setattr(owner, name, wait)
+
+    def _time_whole(self, torch: Any, name: str) -> None:
+        """Time a method of a process group that blocks, calls no hook and gives no work."""
+        owner = torch.distributed.ProcessGroup
+        original = getattr(owner, name)
+
+        entered: dict[int, Call] = {}
+        """By thread."""
+
+        def enter(group: Any) -> None:
+            backends, now = Backends(torch, group), self._stamps.clock()
+            entered[threading.get_ident()] = self._begin(name, [], backends, now, blocking=True, origin="")
+
+        def leave() -> None:
+            call = entered.pop(threading.get_ident(), None)
+            if call is not None:
+                call.done, call.estimated = self._stamps.clock(), False
+                self._flying.pop(id(call), None)
+
+        before, after = self._faults.guard(enter), self._faults.guard(leave)
+
+        @functools.wraps(original)
+        def method(group: Any, *args: Any, **kwargs: Any) -> Any:
+            before(group)
+            try:
+                return original(group, *args, **kwargs)
+            finally:
+                after()
+
+        setattr(owner, name, method)
+
+    def _refer_weakly(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            self.untold = None
+            work = original(*args, **kwargs)
+            call, self.untold = self.untold, None
+            if call is not None and work is not None:
+                self._await(work, call)
+            return work
+
+        setattr(owner, name, method)
+
+    def _await(self, work: Any, call: Call) -> None:
+        key = id(work)
+
+        def gone(_: object) -> None:
+            self._works.pop(key, None)
+            self._flying.pop(id(call), None)
+
+        self._flying[id(call)] = call
+        self._works[key] = (weakref.ref(work, gone), call)
+
+    def _waited(self, work: Any, begin: int, end: int) -> None:
+        self._stamps.waited(begin, end)
+        found = self._works.pop(id(work), None) if self._works else None
+        if found is not None:
+            call = found[1]
+            call.done, call.estimated = end, True
+            self._flying.pop(id(call), None)

@@ -1,0 +1,62 @@
+"""Follows the decisions of a run: what this rank does because all do.
+
+A rank looks for the next decision when it is told of one, ten times a second while it is not
+free to go, and when a lease runs out: whether the hold lapses is a decision, too, so that no
+rank goes on while another stays.
+"""
+
+from __future__ import annotations
+
+from ddptop.agent import wire
+from ddptop.agent.rank.commands.gate import Gate
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.run.decisions import Decisions
+
+
+class Follower:
+    """Moves the gate as decided."""
+
+    def __init__(self, gate: Gate, decisions: Decisions, faults: Faults) -> None:
+        self._gate = gate
+        self._decisions = decisions
+        self._faults = faults
+        self._seen = decisions.newest()
+        gate.expired = self._lapse
+
+    def start_afresh(self) -> None:
+        """Leave behind what was decided while this rank was free to go: it was about an earlier hold."""
+        with self._gate.lock:
+            if self._gate.limit is None:
+                self._seen = self._decisions.newest()
+
+    def catch_up(self) -> None:
+        """Do what was decided and not yet done."""
+        with self._gate.lock:
+            while (content := self._decisions.read(self._seen + 1)) is not None:
+                self._seen += 1
+                try:
+                    self._follow(wire.read_command(content))
+                except (wire.Unreadable, ValueError) as error:
+                    self._faults.note("reading a decision", error)
+
+    def _follow(self, decision: wire.Command) -> None:
+        gate = self._gate
+        match decision:
+            case wire.Keep(_, token, step):
+                gate.keep(token, step)
+            case wire.Advance(_, step):
+                gate.advance(step)
+            case wire.Resume():
+                gate.resume()
+            case wire.End(_, who):
+                gate.end(who)
+            case wire.Lapse(_, token):
+                gate.lapse(token)
+
+    def _lapse(self, token: str) -> None:
+        try:
+            self._decisions.decide(self._seen + 1, wire.encode(wire.Lapse(0, token)))
+        except Exception as error:
+            # The training thread is among those who come here.
+            self._faults.note("letting a hold lapse", error)
+        self._faults.guard(self.catch_up)()

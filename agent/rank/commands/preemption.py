@@ -1,0 +1,118 @@
+"""What a TERM from outside leads to where the run was launched with `--on-term checkpoint`.
+
+A scheduler that needs the machine tells torchrun, and torchrun its ranks, at moments of their
+own.  The first rank that can becomes the controller: it has all of them save at one step and
+end there, within the 30 s after which torchrun kills.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from ddptop.agent import wire
+from ddptop.agent.control import journal
+from ddptop.agent.control.caller import LiveGroup
+from ddptop.agent.control.controller import Controller, Refused
+from ddptop.agent.run.rundir import RunDir, RunDirError
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.session import Session
+
+VARIABLE: Final = "DDPTOP_ON_TERM"
+WHO: Final = "SIGTERM"
+_PATIENCE_S: Final = 25.0
+_PAUSE_S: Final = 0.3
+"""Between two attempts; and, for each rank number, before the first: ranks need not quarrel over who controls."""
+
+
+def install(session: Session, directory: RunDir) -> None:
+    """Take SIGTERM, if the run was launched so. A handler that the script sets later goes before ours."""
+    if os.environ.get(VARIABLE) == "checkpoint":
+        preemption = _Preemption(session, directory)
+        try:
+            preemption.before = signal.signal(signal.SIGTERM, preemption.begin)
+        except ValueError as error:
+            session.faults.note("taking SIGTERM", error)
+            return
+        os.register_at_fork(after_in_child=preemption.forget)
+
+
+class _Preemption:
+    def __init__(self, session: Session, directory: RunDir) -> None:
+        self._session = session
+        self._directory = directory
+        self._begun = False
+        self._failed = False
+        self.before: Any = signal.SIG_DFL
+        """What a TERM led to before it was ours."""
+
+    def begin(self, number: int, frame: FrameType | None) -> None:
+        """Set about it in a thread: the main thread has to come to the end of its step."""
+        if self._failed or os.getpid() != self._session.owner:
+            self._as_before(number, frame)
+        elif not self._begun:
+            self._begun = True
+            try:
+                threading.Thread(target=self._try_to_stop, name="ddptop-preemption", daemon=True).start()
+            except Exception as error:
+                # Raised here it would come out of whatever line the script is at.
+                self._session.faults.note("a thread for the stop", error)
+                self._give_up()
+
+    def _as_before(self, number: int, frame: FrameType | None) -> None:
+        """Do what a TERM led to before it was ours; a handler that the script has set since may have called this."""
+        if callable(self.before):
+            self.before(number, frame)
+        elif self.before != signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    def forget(self) -> None:
+        """Die of a TERM as ever; data workers are ended by one. What the script has set since stays."""
+        if signal.getsignal(signal.SIGTERM) == self.begin:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if self.before is None else self.before)
+
+    def _give_up(self) -> None:
+        """Send what came to this process again: now it ends as it would have without us."""
+        self._failed = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _try_to_stop(self) -> None:
+        try:
+            self._stop()
+        except Exception as error:
+            self._session.faults.note(f"stop by {WHO}", error)
+            if self._session.gate.ended_by is None:
+                self._give_up()
+
+    def _stop(self) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        time.sleep(min(self._session.rank, 10) * _PAUSE_S)
+        told = ""
+        while time.monotonic() < deadline and self._session.gate.ended_by is None:
+            try:
+                with LiveGroup(self._directory) as group:
+                    Controller(group, WHO).stop(progress=lambda saved: self._note(f"stops: {saved}", "warning"))
+                return
+            except Exception as problem:
+                if not isinstance(problem, Refused | RunDirError):
+                    # No descriptors, no room: the next attempt may find some.
+                    self._session.faults.note(f"stop by {WHO}", problem)
+                if "under way" not in str(problem) and str(problem) != told:
+                    told = str(problem)
+                    self._note(f"refused: {problem}", "error")
+                time.sleep(_PAUSE_S)
+        if self._session.gate.ended_by is None:
+            self._give_up()
+
+    def _note(self, outcome: str, level: str) -> None:
+        text = f"stop by {WHO}: {outcome}"
+        try:
+            journal.note(self._directory, wire.Event(time.time_ns(), text, self._session.rank, level, "stop", WHO))
+        except Exception as error:
+            self._session.faults.note("telling of the stop", error)

@@ -1,0 +1,81 @@
+"""Which batches of a step were trained on, and which belong to an evaluation inside the loop.
+
+An evaluation does not announce itself.  It is known by drawing, or first using, its batches
+without gradients; and, where the model is not under DDP, by drawing many batches from a
+dataset that no backward pass ever followed.  What it takes counts as `other`: its batches are
+neither this step's data nor its forward pass.  Knows takes, and the shape of a batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OTHER, Draw, StepStamps
+
+
+class Batches:
+    """Remembers the datasets that a rank trains on."""
+
+    def __init__(self) -> None:
+        self._training: set[int] = set()
+
+    def sort(self, stamped: StepStamps) -> None:
+        """Move what evaluations took in this step to `other`, and leave their samples out."""
+        draws = stamped.draws
+        if len(draws) == 1 and draws[0].trained:
+            # One batch, trained on: the usual step, at the price of a usual step.
+            self._training.add(draws[0].dataset)
+            return
+        self._training |= {draw.dataset for draw in draws if draw.trained}
+        evaluations = self._evaluations(draws)
+        if not any(evaluations):
+            return
+        ends = [draw.begin for draw in draws[1:]] + [len(stamped.marks)]
+        for draw, end, evaluation in zip(draws, ends, evaluations, strict=True):
+            if evaluation:
+                _to_other(stamped, draw.begin, end)
+        sizes = [
+            draw.samples
+            for draw, evaluation in zip(draws, evaluations, strict=True)
+            if draw.samples is not None and not evaluation
+        ]
+        stamped.samples = sum(sizes) if sizes else None
+
+    def _evaluations(self, draws: list[Draw]) -> list[bool]:
+        counts = Counter(draw.dataset for draw in draws if not draw.evaluation)
+        usual = max((counts[dataset] for dataset in {draw.dataset for draw in draws if draw.trained}), default=1)
+        found: list[bool] = []
+        last: dict[int, bool] = {}
+        for draw in draws:
+            # Several loaders may feed one step; one drawn from more often than those trained on does not.
+            evaluation = draw.evaluation or (draw.dataset not in self._training and counts[draw.dataset] > usual)
+            if draw.samples is None and not draw.trained:
+                # The end of a loader is what its batches were.
+                evaluation = evaluation or last.get(draw.dataset, False)
+            last[draw.dataset] = evaluation
+            found.append(evaluation)
+        return found
+
+
+def _to_other(stamped: StepStamps, begin: int, end: int) -> None:
+    for index in range(begin, end):
+        stamp, phase = stamped.marks[index]
+        if phase == BACKWARD:
+            return
+        if phase in (DATA, FORWARD):
+            stamped.marks[index] = (stamp, OTHER)
+
+
+def size_of(torch: Any, batch: Any) -> int | None:
+    """Return the first dimension of the first tensor in a batch."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.ndim else 1
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    if isinstance(batch, (list, tuple)):
+        for item in batch:
+            size = size_of(torch, item)
+            if size is not None:
+                return size
+    return None

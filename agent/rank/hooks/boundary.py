@@ -1,0 +1,78 @@
+"""Where a step ends: the outermost of the optimizer steps that are inside of each other.
+
+Every optimizer step is a step: a loop with two optimizers (a GAN) makes two records an
+iteration, each with the phases that led to it.  Wrappers (ZeroRedundancyOptimizer, GradScaler)
+and what they wrap are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.session import Session
+
+from ddptop.agent.rank.records.stamps import OPTIMIZER
+
+
+class Boundary:
+    """Ends the record of a step, and holds the rank there while the group is paused."""
+
+    def __init__(self, session: Session, nested: Callable[[], bool]) -> None:
+        """Begin outside of any step; `nested` says whether the optimizer that steps now does so inside of another."""
+        self._session = session
+        self._nested = nested
+        self._outermost: int | None = None
+        self._is_optimizer = False
+        """Whether the outermost one is: what wraps optimizers (a GradScaler) tells when a step has raised."""
+        self._inner = False
+        self._reached = False
+
+    def begin(self, stepping: Any) -> None:
+        """Note that an optimizer, or what wraps one, begins to step."""
+        # The same one again, or another that does not step inside of it: its last step raised, and no hook was told.
+        if self._outermost is not None and self._outermost != id(stepping) and self._is_optimizer:
+            if self._nested():
+                self._inner = True
+                return
+            self._outermost = None
+            self._session.stamps.leave()
+        if self._outermost is None:
+            self._outermost, self._inner = id(stepping), False
+            self._session.stamps.enter(OPTIMIZER)
+            self._is_optimizer = hasattr(stepping, "param_groups")
+        elif self._outermost != id(stepping):
+            self._inner = True
+
+    def end(self, stepping: Any) -> None:
+        """Note that it has stepped; the record ends with the outermost."""
+        if self._outermost != id(stepping):
+            return
+        self._outermost = None
+        self._reached = True
+        stamps = self._session.stamps
+        stamps.leave()
+        try:
+            groups = getattr(stepping, "param_groups", None)
+            if not self._inner and groups is None:
+                stamps.skip()
+            # A rate in a tensor may live on the device; reading it would wait for the device.
+            if groups and isinstance(rate := groups[0].get("lr"), float | int):
+                stamps.rate(float(rate))
+        except Exception as error:
+            # What an optimizer says of itself must not cost the step its number.
+            self._session.faults.note("learning rate", error)
+        self._session.cut()
+
+    def abandon(self, stepping: Any) -> None:
+        """Note that it has raised: no step."""
+        if self._outermost == id(stepping):
+            self._outermost = None
+            self._session.stamps.leave()
+
+    def hold(self) -> None:
+        """Count the step that has just ended, and stay here while the group is paused."""
+        if self._reached:
+            self._reached = False
+            self._session.hold()

@@ -1,0 +1,205 @@
+"""Puts the faults that `--inject` asks for into this rank: torch is patched before the agent's hooks are.
+
+So a delay lies inside the phase that the hooks stamp, as a real one would.  A rank that is
+asked for nothing is not patched at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from ddptop.agent.run.injection import Injection, listed, parse_all
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.session import Session
+
+MESSAGE: Final = "injected by ddptop --inject"
+"""What an injected crash says, so that nobody looks for it in the script."""
+
+_OWN_HOOK: Final = 0xDD6F
+"""Hooks of a process group run in the order of their ids: before the one that notes the entry."""
+
+
+class Injector:
+    """The faults of this rank, each in its place and at its steps."""
+
+    def __init__(self, step: Callable[[], int], sleep: Callable[[float], None] = time.sleep) -> None:
+        self._step = step
+        self._sleep = sleep
+        self._orders: tuple[Injection, ...] = ()
+        self._done: dict[Injection, int] = {}
+        """The last step that each injection has hit: it comes once a step, however often its place does."""
+
+    def order(self, injections: Iterable[Injection]) -> None:
+        """Replace what is injected from now on."""
+        self._orders = tuple(injections)
+
+    def due(self, kind: str) -> list[Injection]:
+        """Return the injections of a kind that this step has not had yet, and count them as had."""
+        step = self._step()
+        kin = (each for each in self._orders if each.kind == kind)
+        found = [each for each in kin if each.hits(step) and self._done.get(each) != step]
+        self._done.update(dict.fromkeys(found, step))
+        return found
+
+    def delay(self, phase: str) -> None:
+        """Sleep here where a delay in this phase is due."""
+        for each in self.due(phase):
+            self._sleep(each.ms / 1e3)
+
+    def has_left(self) -> bool:
+        """Say whether this rank stays out of the group's reductions in this step."""
+        step = self._step()
+        return any(each.kind == "skip-collective" and step >= each.start for each in self._orders)
+
+    def strike(self) -> None:
+        """Crash or hang here where that is due."""
+        if self.due("crash"):
+            raise RuntimeError(MESSAGE)
+        if self.due("hang"):
+            while True:
+                self._sleep(3600)
+
+
+injector: Injector | None = None
+"""The one of this process, None where nothing is injected; a benchmark changes its orders as it goes."""
+
+
+def inject(session: Session, torch: Any) -> None:
+    """Patch torch where the environment asks for faults; call this before anything else patches it."""
+    global injector
+    wanted = [each for each in parse_all(listed(os.environ), session.hello.world) if each.rank == session.rank]
+    if not wanted:
+        return
+    injector = Injector(lambda: session.gate.completed + 1)
+    injector.order(wanted)
+    for patch in (_data, _forward, _backward, _optimizer, _groups):
+        patch(injector, torch)
+    kinds = {each.kind for each in wanted}
+    if "forward" in kinds:
+        _forward_without_ddp(injector, torch)
+    if "skip-collective" in kinds:
+        _all_reduce(injector, torch)
+
+
+def _before(owner: Any, name: str, action: Callable[[], None]) -> None:
+    """Replace `owner.name` by one that does `action` first."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        action()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, patched)
+
+
+def _data(injector: Injector, torch: Any) -> None:
+    from torch.utils.data import dataloader
+
+    _before(dataloader._BaseDataLoaderIter, "__next__", lambda: injector.delay("data"))
+
+
+def _forward(injector: Injector, torch: Any) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    original: Callable[..., Any] = DistributedDataParallel.forward
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return original(self, *args, **kwargs)
+        injector.delay("forward")
+        if not injector.has_left():
+            return original(self, *args, **kwargs)
+        # DDP decides in forward whether the backward pass that follows enters its all-reduces.
+        with self.no_sync():
+            return original(self, *args, **kwargs)
+
+    setattr(DistributedDataParallel, "forward", forward)  # noqa: B010 (mypy forbids to assign a method)
+
+
+def _forward_without_ddp(injector: Injector, torch: Any) -> None:
+    """Where no DDP does it, the first module that is called with gradients on begins the forward pass."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapped = False
+
+    def first(module: Any, _: Any) -> None:
+        nonlocal wrapped
+        wrapped = wrapped or isinstance(module, DistributedDataParallel)
+        if not wrapped and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            injector.delay("forward")
+
+    register_module_forward_pre_hook(first)
+
+
+def _backward(injector: Injector, torch: Any) -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        injector.strike()
+        # Before the first gradient: every one of them is late, and so is the all-reduce that waits for it.
+        injector.delay("backward")
+        if injector.due("nan"):
+            single = isinstance(tensors, torch.Tensor)
+            ruined = [_ruined(torch, tensor) for tensor in ([tensors] if single else tensors)]
+            tensors = ruined[0] if single else ruined
+        return original(tensors, *args, **kwargs)
+
+    torch.autograd.backward = backward
+
+
+def _ruined(torch: Any, tensor: Any) -> Any:
+    # Both the number that the script prints and the gradients that come of it.
+    tensor.data.mul_(torch.nan)
+    return tensor * torch.nan
+
+
+def _optimizer(injector: Injector, torch: Any) -> None:
+    from torch.optim import optimizer
+
+    # After the update, because hooks run in the order of their registration: ours comes before
+    # the one that ends the phase, but would come before the one that begins it, too.
+    optimizer.register_optimizer_step_post_hook(lambda *_: injector.delay("optimizer"))
+
+
+def _groups(injector: Injector, torch: Any) -> None:
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed import distributed_c10d as c10d
+
+    make_group = c10d._new_process_group_helper
+
+    @functools.wraps(make_group)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        result = make_group(*args, **kwargs)
+        group: Any = result[0] if isinstance(result, tuple) and result else None
+        if hasattr(group, "register_pre_hook"):
+            group.register_pre_hook(_OWN_HOOK, lambda _: injector.delay("comm"))
+        return result
+
+    c10d._new_process_group_helper = made
+
+
+def _all_reduce(injector: Injector, torch: Any) -> None:
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed import distributed_c10d as c10d
+
+    original = c10d.all_reduce
+
+    @functools.wraps(original)
+    def all_reduce(tensor: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        # Who asks for a handle waits for it: there is none for what was never begun.
+        if injector.has_left() and not async_op:
+            return None
+        return original(tensor, op, group, async_op)
+
+    c10d.all_reduce = torch.distributed.all_reduce = all_reduce

@@ -1,0 +1,112 @@
+"""Reading a loss, or another number that the script computes, without stalling the device it is on."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ddptop.agent.rank.records.device_time import CAPTURES
+
+
+class Known:
+    """A number that was on the host already."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def read(self) -> float | None:
+        """Return the value."""
+        return self._value
+
+
+class Arriving:
+    """A number on its way from a device into pinned memory; the copy waits for nobody."""
+
+    __slots__ = ("_arrived", "_host", "_value")
+
+    def __init__(self, host: Any, arrived: Any) -> None:
+        self._host = host
+        self._arrived = arrived
+        self._value: float | None = None
+
+    def read(self) -> float | None:
+        """Return the value, or None while the device has not come that far."""
+        if self._value is None and CAPTURES.ask(self._arrived.query):
+            self._value = float(self._host)
+        return self._value
+
+
+def pending(torch: Any, tensor: Any) -> Known | Arriving | None:
+    """Return a way to the value of a one-element tensor, None where there is none without a wait."""
+    # A subclass (DTensor, a fake tensor of a tracer) may do anything when asked for its value.
+    if type(tensor) is not torch.Tensor or tensor.numel() != 1 or not tensor.is_floating_point():
+        return None
+    if tensor.is_cpu:
+        return Known(tensor.item())
+    if not tensor.is_cuda or CAPTURES.under_way:
+        return None
+    value = tensor.detach()
+    host = torch.empty((), dtype=value.dtype, device="cpu", pin_memory=True)
+    host.copy_(value.reshape(()), non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record(torch.cuda.current_stream(value.device))
+    return Arriving(host, arrived)
+
+
+class Scaled:
+    """The losses that a GradScaler multiplied, so that the script's own values are shown.
+
+    Keeps the values, which are detached, and no graph. What the script computes from a scaled
+    loss before it calls `backward` has no value here: none is better than one 65536 times too large.
+    """
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[weakref.ref[Any], Any]] = []
+
+    def __bool__(self) -> bool:
+        """True while scaled losses wait for their backward pass."""
+        return bool(self._pairs)
+
+    def note(self, before: Any, after: Any) -> None:
+        """Remember what `GradScaler.scale` was given and what it returned."""
+        # A scaler that is switched off returns what it is given.
+        pairs = zip(_several(before), _several(after), strict=False)
+        self._pairs += [
+            (weakref.ref(scaled), plain.detach())
+            for plain, scaled in pairs
+            if plain is not scaled and hasattr(plain, "detach") and hasattr(scaled, "detach")
+        ]
+
+    def plain(self, tensor: Any) -> Any:
+        """Return the loss before scaling, `tensor` itself where nothing was scaled, None where it is unknown."""
+        if not self._pairs:
+            return tensor
+        return next((plain for scaled, plain in self._pairs if scaled() is tensor), None)
+
+    def spend(self, tensors: Any) -> None:
+        """Forget what `backward` has been called on, and what is gone."""
+        if self._pairs:
+            used = {id(tensor) for tensor in _several(tensors)}
+            alive = [(scaled, plain) for scaled, plain in self._pairs if scaled() is not None]
+            self._pairs = [pair for pair in alive if id(pair[0]()) not in used][-16:]
+
+
+def total(torch: Any, tensors: Any, scaled: Scaled) -> Known | Arriving | None:
+    """Return a way to the loss that `backward` was called on; the sum where it was called on several."""
+    if not scaled and not isinstance(tensors, (list, tuple)):
+        return pending(torch, tensors)
+    plain = [scaled.plain(tensor) for tensor in _several(tensors)]
+    scaled.spend(tensors)
+    if len(plain) == 1:
+        return pending(torch, plain[0])
+    if any(type(each) is not torch.Tensor or each.numel() != 1 for each in plain):
+        return None
+    if len({each.device for each in plain}) != 1:
+        return None
+    return pending(torch, sum(each.detach().reshape(()) for each in plain))
+
+
+def _several(tensors: Any) -> list[Any]:
+    return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]

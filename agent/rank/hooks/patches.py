@@ -1,0 +1,364 @@
+"""What of torch is patched to see a step: data, forward, backward and loss, optimizer, start-up.
+
+Every patch calls the original exactly as it was called and lets its exceptions through;
+what ours fails at is counted and dropped.  Phases are those of the main thread, and a
+compiler that traces a patch sees the original alone.  Process groups are hooked by `collectives`,
+functions that compilers trace by `compilers`, and faults are put in by `injection`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ddptop.agent.rank.collectives import timing
+from ddptop.agent.rank.hooks import batches, compilers, injection, losses
+from ddptop.agent.rank.hooks.boundary import Boundary
+from ddptop.agent.rank.hooks.imports import after_import
+from ddptop.agent.rank.records import device_time
+from ddptop.agent.rank.records.stamps import BACKWARD, FORWARD, OPTIMIZER, OTHER
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.session import Session
+
+_FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_state", "torch.distributed._composable.fsdp._fsdp_state")
+"""Where torch has it, newest first."""
+
+
+_GROUP_HOOKS = (timing._OWN_HOOK, injection._OWN_HOOK)
+
+
+def install_with_torch(session: Session) -> None:
+    """Patch torch right after the script's own `import torch`."""
+    after_import("torch", session.faults.guard(functools.partial(_install_guarded, session)))
+
+
+def _install_guarded(session: Session, torch: Any) -> None:
+    session.torch_version = str(torch.__version__)
+    scaled = losses.Scaled()
+    installations: tuple[Callable[[Session, Any], None], ...] = (
+        injection.inject,
+        _data,
+        _forward,
+        _sharded_forward,
+        _staged_forward,
+        functools.partial(_backward, scaled=scaled),
+        functools.partial(_optimizer, scaled=scaled),
+        _captures,
+        _groups,
+        _hide_from_compilers,
+    )
+    for install in installations:
+        try:
+            install(session, torch)
+        except Exception as error:
+            session.faults.note(f"patching {getattr(install, 'func', install).__name__.strip('_')}", error)
+
+
+class _Hooks:
+    """Puts hooks around the calls of torch: they write stamps, from the main thread only, and never raise."""
+
+    def __init__(self, session: Session, torch: Any) -> None:
+        self._session = session
+        self._main = threading.main_thread().ident
+        self._compiling = torch.compiler.is_compiling
+
+    def around(self, owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
+        """Replace `owner.name` by one with `before(*args, **kwargs)` and `after(result)` around it."""
+        original = getattr(owner, name)
+        note, main, ident = self._session.faults.note, self._main, threading.get_ident
+        compiling = self._compiling
+
+        @functools.wraps(original)
+        def patched(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or ident() != main:
+                return original(*args, **kwargs)
+            try:
+                before(*args, **kwargs)
+            except Exception as error:
+                note(name, error)
+            result = None
+            try:
+                result = original(*args, **kwargs)
+                return result
+            finally:
+                try:
+                    after(result)
+                except Exception as error:
+                    note(name, error)
+
+        setattr(owner, name, patched)
+
+
+def _data(session: Session, torch: Any) -> None:
+    from torch.utils.data import dataloader
+
+    stamps = session.stamps
+
+    def enter(iterator: Any) -> None:
+        # The dataset tells loaders apart, also where each epoch makes a new loader.
+        stamps.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
+
+    def leave(batch: Any) -> None:
+        try:
+            size = batches.size_of(torch, batch)
+        except Exception as error:
+            # A batch of the script's own making; that it was drawn is noted all the same.
+            session.faults.note("size of a batch", error)
+            size = None
+        stamps.drew(size)
+        if not session.sees_forward and batch is not None and torch.is_grad_enabled():
+            stamps.turn(FORWARD)
+
+    hooks = _Hooks(session, torch)
+    hooks.around(dataloader._BaseDataLoaderIter, "__next__", enter, leave)
+    hooks.around(dataloader.DataLoader, "__iter__", lambda _: stamps.open_loader(), lambda _: stamps.leave())
+
+
+def _forward(session: Session, torch: Any) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def enter_init(*_: Any, **__: Any) -> None:
+        session.starting("wrapping the model in DDP")
+
+    hooks = _Hooks(session, torch)
+    hooks.around(
+        DistributedDataParallel, "__init__", enter_init, lambda _: session.starting("preparing the first step")
+    )
+    hooks.around(DistributedDataParallel, "forward", lambda *_, **__: _begin_forward(session, torch), lambda _: None)
+
+
+def _begin_forward(session: Session, torch: Any) -> None:
+    # The loss that follows is still part of the forward pass: it ends where backward begins.
+    if torch.is_grad_enabled():
+        session.sees_forward = True
+        session.stamps.turn(FORWARD)
+    else:
+        session.stamps.used(evaluation=True)
+        session.stamps.turn(OTHER)
+
+
+def _sharded_forward(session: Session, torch: Any) -> None:
+    """See the root module of FSDP2 begin; its parts begin inside of it."""
+
+    def act(module: ModuleType) -> None:
+        state = vars(module).get("FSDPState")
+        if hasattr(state, "_root_pre_forward"):
+            _Hooks(session, torch).around(state, "_root_pre_forward", begin, lambda _: None)
+
+    def begin(state: Any, *_: Any, **__: Any) -> None:
+        if state._state_ctx.iter_forward_root is None:
+            _begin_forward(session, torch)
+
+    for name in _FSDP2:
+        after_import(name, session.faults.guard(act))
+
+
+def _staged_forward(session: Session, torch: Any) -> None:
+    """See each microbatch go through a stage of torch's pipelines, between backward passes of others."""
+
+    def act(module: ModuleType) -> None:
+        stage = vars(module).get("_PipelineStageBase")
+        if hasattr(stage, "forward_one_chunk"):
+            stamps = session.stamps
+            _Hooks(session, torch).around(
+                stage, "forward_one_chunk", lambda *_, **__: stamps.enter(FORWARD), lambda _: stamps.leave()
+            )
+
+    after_import("torch.distributed.pipelining.stage", session.faults.guard(act))
+
+
+def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
+    stamps = session.stamps
+    depth = 0
+
+    def enter(tensors: Any = None, *_: Any, **__: Any) -> None:
+        # Activation checkpointing runs a backward pass inside of one.
+        nonlocal depth
+        depth += 1
+        if depth == 1:
+            stamps.used(evaluation=False)
+            stamps.enter(BACKWARD)
+            session.backward_on = tensors
+
+    def leave(_: Any) -> None:
+        nonlocal depth
+        depth -= 1
+        if depth:
+            return
+        stamps.settle()
+        tensors, session.backward_on = session.backward_on, None
+        if session.device is None:
+            note_device(tensors)
+        loss = losses.total(torch, tensors, scaled)
+        if loss is not None:
+            stamps.loss(loss)
+
+    def note_device(tensors: Any) -> None:
+        first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+        if first is None:
+            return
+        session.device = str(first.device)
+        if first.is_cuda:
+            stamps.device = device_time.clock_of(torch, first.device)
+
+    _Hooks(session, torch).around(torch.autograd, "backward", enter, leave)
+
+
+def _steps_inside(file: str) -> bool:
+    """Say whether two steps of torch's optimizers are under way in this thread; `file` holds their wrapper."""
+    found = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        found += code.co_name == "wrapper" and code.co_filename == file
+        frame = frame.f_back
+    return found > 1
+
+
+def _has_ended(thread: int) -> bool:
+    return all(each.ident != thread for each in threading.enumerate())
+
+
+def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
+    """See optimizers step, and what belongs to it: clipping, and the steps of a GradScaler."""
+    from torch.optim import optimizer
+
+    stamps = session.stamps
+    boundary = Boundary(session, functools.partial(_steps_inside, optimizer.__file__))
+    guard, compiling = session.faults.guard, torch.compiler.is_compiling
+    main, ident = threading.main_thread().ident, threading.get_ident
+    trainer: int | None = None
+
+    def counts() -> bool:
+        # What another thread steps beside the training is none of its steps. A script that trains in threads
+        # alone, and not in the main one, has its steps counted in the first of them that lives.
+        nonlocal trainer
+        if compiling():
+            return False
+        here = ident()
+        if here != trainer and (trainer is None or here == main or _has_ended(trainer)):
+            trainer = here
+        return here == trainer
+
+    def before(stepping: Any, *_: Any) -> None:
+        if counts():
+            boundary.begin(stepping)
+
+    def after(stepping: Any, *_: Any) -> None:
+        if counts():
+            boundary.end(stepping)
+
+    def hold(*_: Any) -> None:
+        # Not guarded: what a signal handler of the script raises while held here is the script's.
+        if counts():
+            boundary.hold()
+
+    optimizer.register_optimizer_step_pre_hook(guard(before))
+    optimizer.register_optimizer_step_post_hook(guard(after))
+    optimizer.register_optimizer_step_post_hook(hold)
+
+    def enter(*_: Any, **__: Any) -> None:
+        stamps.enter(OPTIMIZER)
+
+    def clipped(norm: Any) -> None:
+        stamps.leave()
+        value = losses.pending(torch, norm)
+        if value is not None:
+            stamps.gradient(value)
+
+    hooks = _Hooks(session, torch)
+    for name, leave in (("clip_grad_norm_", clipped), ("clip_grad_value_", lambda _: stamps.leave())):
+        hooks.around(torch.nn.utils.clip_grad, name, enter, leave)
+        setattr(torch.nn.utils, name, getattr(torch.nn.utils.clip_grad, name))
+    scaler = torch.amp.GradScaler
+    given: list[Any] = []
+    hooks.around(
+        scaler, "scale", lambda _, outputs: given.append(outputs), lambda result: scaled.note(given.pop(), result)
+    )
+    hooks.around(scaler, "unscale_", enter, lambda _: stamps.leave())
+    _scaled_step(scaler, boundary, session, compiling)
+
+
+def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: Callable[[], bool]) -> None:
+    """Make `GradScaler.step` a step also where it leaves the optimizer out, so that ranks count alike."""
+    original = scaler.step
+    main, ident, guard = threading.main_thread().ident, threading.get_ident, session.faults.guard
+    begin, end, abandon = guard(boundary.begin), guard(boundary.end), guard(boundary.abandon)
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiling() or ident() != main:
+            return original(self, *args, **kwargs)
+        begin(self)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            abandon(self)
+            raise
+        end(self)
+        boundary.hold()
+        return result
+
+    scaler.step = step
+
+
+def _hide_from_compilers(_session: Session, torch: Any) -> None:
+    compilers.hide(torch)
+
+
+def _captures(_session: Session, torch: Any) -> None:
+    device_time.CAPTURES.watch(torch.cuda.CUDAGraph)
+
+
+def _groups(session: Session, torch: Any) -> None:
+    """Follow the start of torch.distributed, and hook each process group as it is made."""
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed import distributed_c10d as c10d
+
+    def made(result: Any) -> None:
+        if isinstance(result, tuple) and result and isinstance(result[0], torch.distributed.ProcessGroup):
+            session.collectives.watch(result[0])
+
+    def split(result: Any) -> None:
+        if result is not None:
+            session.collectives.watch(result)
+
+    asked: list[Any] = []
+
+    def enter_init(_backend: Any = None, _method: Any = None, timeout: Any = None, *_: Any, **__: Any) -> None:
+        asked[:] = [timeout]
+        session.starting("rendezvous")
+
+    def leave_init(_: Any) -> None:
+        session.backend = str(torch.distributed.get_backend())
+        timeout = asked[0] or c10d._get_default_timeout(c10d.Backend(session.backend))
+        session.timeout_s = timeout.total_seconds()
+        session.starting("building the model")
+
+    hooks = _Hooks(session, torch)
+    hooks.around(c10d, "_new_process_group_helper", lambda *_, **__: None, made)
+    if hasattr(torch.distributed.ProcessGroup, "split_group"):
+        hooks.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
+    hooks.around(c10d, "init_process_group", enter_init, leave_init)
+    torch.distributed.init_process_group = c10d.init_process_group
+    atexit.register(session.faults.guard(_unhook), session, c10d)
+
+
+def _unhook(session: Session, c10d: Any) -> None:
+    # A forked child has nobody who would call its groups, and their locks may be held for good there.
+    if os.getpid() != session.owner:
+        return
+    # A group that is still there when the interpreter ends would call into what is gone by then.
+    for group in tuple(c10d._world.pg_map):
+        for hook in _GROUP_HOOKS:
+            if hasattr(group, "unregister_pre_hook"):
+                group.unregister_pre_hook(hook)
+                group.unregister_post_hook(hook)

@@ -1,0 +1,112 @@
+"""What a rank writes of itself into its run's directory: that it is there, and how it ended.
+
+Written by the process of the rank alone: a child that it forks has a copy of everything here,
+and must not speak for it.  Every field is bounded, so that the record stays readable whatever
+the script says.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Final
+
+import msgspec
+
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.run.files.private import LARGEST_RECORD
+from ddptop.agent.run.rundir import Ended, Member, RunDir
+from ddptop.agent.text import clean_line, shorten
+
+LONGEST_ERROR: Final = 2048
+"""Bytes of type and message of the exception that ended the script."""
+LONGEST_TRACEBACK: Final = 64 << 10
+_LONGEST_PATH: Final = 4096
+_LONGEST_NAME: Final = 255
+
+
+class Account:
+    """The record of one rank."""
+
+    def __init__(self, directory: RunDir, member: Member, faults: Faults) -> None:
+        self._directory = directory
+        self._member = msgspec.structs.replace(
+            member,
+            host=shorten(member.host, _LONGEST_NAME),
+            log=None if member.log is None else shorten(member.log, _LONGEST_PATH),
+        )
+        self._faults = faults
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._over = False
+        self.written = False
+        """True once the record is there."""
+
+    def begin(self) -> None:
+        """Write that the rank is there, if that is not written yet; a failure is a fault, and it may be tried again.
+
+        When it returns, no other thread is still at it: what the script does next may leave no room for a record.
+        """
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            if self._over or self.written:
+                return
+            try:
+                self._write(self._member)
+                self.written = True
+            except Exception as problem:
+                self._faults.note("saying in the run directory that the rank is there", problem)
+
+    def end(
+        self, exit_code: int | None, error: str | None, traceback: str | None, stopped_by: str | None, step: int | None
+    ) -> None:
+        """Write how the script ended: with less of it where there is no room for all."""
+        if os.getpid() != self._owner:
+            return
+        ended = Ended(
+            time.time_ns(),
+            exit_code,
+            None if error is None else shorten(error, LONGEST_ERROR),
+            None if traceback is None else shorten(traceback, LONGEST_TRACEBACK),
+            None if stopped_by is None else clean_line(stopped_by, 200),
+            step,
+            self._owner,
+        )
+        brief = msgspec.structs.replace(ended, traceback=None)
+        with self._lock:
+            self._over = True
+            try:
+                self._write(msgspec.structs.replace(self._member, ended=ended))
+            except Exception as problem:
+                self._faults.note("saying how the rank ended", problem)
+                for attempt in (self._write, self._overwrite):
+                    try:
+                        attempt(msgspec.structs.replace(self._member, ended=brief))
+                        return
+                    except Exception as again:
+                        self._faults.note("saying how the rank ended", again)
+
+    def _write(self, member: Member) -> None:
+        self._directory.write_member(member)
+
+    def _overwrite(self, member: Member) -> None:
+        """Write over the record that is there: a disk without room for another file has room for this one."""
+        content = msgspec.json.encode(member)
+        descriptor = os.open(
+            self._directory.path / "ranks" / f"{member.rank}.json", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
+        try:
+            size = os.fstat(descriptor).st_size
+            if size > LARGEST_RECORD:
+                raise OSError(None, "larger than any record")
+            before = os.pread(descriptor, size, 0)
+            # Blanks behind a record are no part of it.
+            padded = content.ljust(size)
+            if os.pwrite(descriptor, padded, 0) < len(padded):
+                os.pwrite(descriptor, before, 0)
+                os.ftruncate(descriptor, len(before))
+                raise OSError(None, "no room for it")
+        finally:
+            os.close(descriptor)

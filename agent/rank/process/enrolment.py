@@ -1,0 +1,106 @@
+"""Which run this rank belongs to.
+
+A launched rank is told by its environment.  A job started by hand under the agent finds its
+run by what its ranks share, the launcher above them, and the first rank makes the directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ddptop.agent.rank.process.output import Output, say
+from ddptop.agent.run import injection, rundir
+from ddptop.agent.run.rundir import Run, RunDir, RunDirError
+
+
+class Standing(NamedTuple):
+    """Which of the ranks of a run a process is."""
+
+    rank: int
+    local_rank: int
+    world: int
+
+    @classmethod
+    def told(cls, environment: Mapping[str, str]) -> Standing:
+        """Return what a launcher says in the environment; raises `ValueError` where these are no numbers."""
+        names = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
+        return cls(*(int(environment.get(name, otherwise)) for name, otherwise in names))
+
+
+def enrolled() -> RunDir | None:
+    """Return the run that the environment names, None for a job started by hand."""
+    given = os.environ.get(rundir.DIRECTORY_VARIABLE)
+    return RunDir(Path(given)) if given else None
+
+
+def redirect(directory: RunDir, rank: int) -> Output:
+    """Send stdout and stderr of a launched rank to its log, in the order written; leave them where that cannot be."""
+    output = Output()
+    output.redirect(directory.rank_log(rank))
+    if output.problem is not None:
+        say(f"ddptop: rank {rank}'s {output.problem}")
+    return output
+
+
+def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:
+    """Find or make the run of a job started by hand, then run this process again with its marker.
+
+    The marker has to be in the environment that the process starts with: there, and only
+    there, `ddptop kill` finds it again in every process that the script forks. Same process
+    number, so torchrun notices nothing.
+
+    Raises:
+        RunDirError: there can be no run directory.
+    """
+    directory, run_id = _find_or_make(program, arguments)
+    environment = {**os.environ, rundir.MARKER: run_id, rundir.DIRECTORY_VARIABLE: str(directory.path)}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str]:
+    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    launcher = rundir.identify(os.getppid()) if under_torchrun else None
+    run_id = hashlib.sha256(_shared(launcher).encode()).hexdigest()[:32]
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:24] or "run"
+    for digits in (4, 8, 12):
+        run = Run(
+            run=f"{stem}-{run_id[:digits]}",
+            run_id=run_id,
+            program=program,
+            arguments=arguments,
+            world=int(os.environ.get("WORLD_SIZE", "1")),
+            backend=None,
+            device=None,
+            created_at_ns=time.time_ns(),
+            launched=False,
+            cwd=os.getcwd(),
+            torchrun=launcher,
+            injected=injection.describe(injection.from_environment(os.environ)),
+            state="running",
+            owner=os.getuid(),
+        )
+        try:
+            return rundir.create(run), run_id
+        except RunDirError:
+            there = RunDir(rundir.base() / run.run)
+            if there.read().run_id == run_id:
+                return there, run_id
+    raise RunDirError(f"no free name for {stem} in {rundir.base()}; remove ended runs there")
+
+
+def _shared(launcher: rundir.Process | None) -> str:
+    """Return what all ranks of this job, and of no other, have in common."""
+    if launcher is not None:
+        return f"torchrun {launcher.pid} {launcher.started}"
+    port = os.environ.get("MASTER_PORT")
+    if port is None:
+        return f"alone {os.getpid()} {time.time_ns()}"
+    job = os.environ.get("SLURM_JOB_ID", os.environ.get("PBS_JOBID", ""))
+    return f"{os.environ.get('MASTER_ADDR')}:{port} {job} {os.getppid()}"

@@ -1,0 +1,175 @@
+"""The agent in a rank that the program has spawned itself, as torch.multiprocessing does.
+
+Such a process is one that no runner has wrapped, a fresh interpreter or a fork of one, and which rank it is
+shows when it joins the run's process group: until then its imports, and how it ends, are all that is watched.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ddptop.agent.rank.faults import describe
+from ddptop.agent.rank.hooks.imports import after_import
+from ddptop.agent.rank.process import ending
+from ddptop.agent.rank.process.output import flush, say
+
+if TYPE_CHECKING:
+    from ddptop.agent.rank.process.enrolment import Standing
+    from ddptop.agent.rank.session import Session
+    from ddptop.agent.run.rundir import Run, RunDir
+
+
+class _Rank:
+    """The rank that this process turns out to be, if it is one."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+
+    def joins(self, given: Mapping[str, Any]) -> bool:
+        """Start the agent where the process is about to join the run's group; return whether that is settled now."""
+        from ddptop.agent.rank.process import ancestry, enrolment
+
+        directory = enrolment.enrolled()
+        if directory is None or ancestry.rank_above(os.environ) is not None:
+            return True
+        rank, world = (_number(given, *names) for names in (("rank", "RANK"), ("world_size", "WORLD_SIZE")))
+        if rank is None or world is None:
+            _complain("its rank is not told to init_process_group")
+            return True
+        run = directory.read()
+        if world != run.world and run.guessed is False:
+            # A group for something else may come before the one of the training.
+            _complain(f"its group has world size {world}, the run {run.world}; `--world` says which")
+            return False
+        self._begin(directory, run, enrolment.Standing(rank, _local(rank), world))
+        return True
+
+    def _begin(self, directory: RunDir, run: Run, standing: Standing) -> None:
+        from ddptop.agent.rank.hooks import patches
+        from ddptop.agent.rank.process import enrolment
+        from ddptop.agent.rank.session import open_session
+        from ddptop.agent.run.rundir import MARKER
+
+        output = enrolment.redirect(directory, standing.rank)
+        marker = os.environ.get(MARKER, run.run_id)
+        self._session = open_session(directory, run.program, marker, output, standing)
+        if self._session is not None:
+            if self._session.heard:
+                patches.install_with_torch(self._session)
+            atexit.register(self.ends_with_interpreter)
+
+    def ends(self, failure: BaseException | None) -> None:
+        """Tell how a process of `multiprocessing` ended, by the exception that it ends with."""
+        code = 0 if failure is None else 1
+        if isinstance(failure, SystemExit):
+            code = ending.status(failure.code)
+            # torch.multiprocessing writes the exception to a file and leaves by way of this one.
+            failure = failure.__context__ if code else None
+        self._tell(code, failure)
+
+    def ends_with_interpreter(self) -> None:
+        """Tell that the script has ended, and no exit code but that of an exception that was not caught.
+
+        What a script gives to `sys.exit` is known to nobody in the process by then, only to who waits for it.
+        """
+        failure = getattr(sys, "last_value", None)
+        code = None if failure is None else 130 if isinstance(failure, KeyboardInterrupt) else 1
+        self._tell(code, failure)
+
+    def _tell(self, code: int | None, failure: BaseException | None) -> None:
+        """Write down the end, the first time; never raises an `Exception` over the script's own."""
+        session, self._session = self._session, None
+        # Data workers are forked by ranks, and end where these have not.
+        if session is None or session.owner != os.getpid():
+            return
+        try:
+            flush()
+            if failure is None:
+                session.close(code, f"SystemExit: {code}" if code else None, None)
+            else:
+                session.close(code, *ending.told(failure, failure.__traceback__))
+        except Exception as error:
+            session.faults.note("telling how the process ended", error)
+
+
+def watch() -> None:
+    """Prepare for this process to become a rank."""
+    rank = _Rank()
+    for name, act in (("torch", _watch_joining), ("multiprocessing.process", _watch_ending)):
+        after_import(name, functools.partial(_guarded, act, rank))
+
+
+def _guarded(act: Callable[[_Rank, Any], None], rank: _Rank, module: ModuleType) -> None:
+    """Do something with a module that was just imported; that import is the script's, and must not fail."""
+    try:
+        act(rank, module)
+    except Exception as error:
+        _complain(error)
+
+
+def _watch_joining(rank: _Rank, torch: Any) -> None:
+    if not torch.distributed.is_available():
+        return
+    c10d = torch.distributed.distributed_c10d
+    original = c10d.init_process_group
+    signature = inspect.signature(original)
+    pending = [rank]
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        if pending:
+            pending.pop()
+            c10d.init_process_group = torch.distributed.init_process_group = original
+            try:
+                settled = rank.joins(signature.bind_partial(*args, **kwargs).arguments)
+            except Exception as error:  # the training goes on, whatever it is
+                _complain(error)
+                settled = True
+            if not settled:
+                pending.append(rank)
+                c10d.init_process_group = torch.distributed.init_process_group = init_process_group
+                return original(*args, **kwargs)
+        # The agent's own hooks are around it by now.
+        return c10d.init_process_group(*args, **kwargs)
+
+    c10d.init_process_group = torch.distributed.init_process_group = init_process_group
+
+
+def _watch_ending(rank: _Rank, process: ModuleType) -> None:
+    original = process.BaseProcess.run
+
+    @functools.wraps(original)
+    def run(self: Any) -> None:
+        try:
+            original(self)
+        except BaseException as failure:
+            rank.ends(failure)
+            raise
+        rank.ends(None)
+
+    process.BaseProcess.run = run
+
+
+def _number(given: Mapping[str, Any], argument: str, variable: str) -> int | None:
+    value = given.get(argument, -1)
+    if isinstance(value, int) and value >= 0:
+        return value
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _local(rank: int) -> int:
+    text = os.environ.get("LOCAL_RANK", "")
+    return int(text) if text.isdecimal() else rank
+
+
+def _complain(why: object) -> None:
+    told = describe(why) if isinstance(why, BaseException) else why
+    say(f"ddptop: no agent in this rank ({told}); the training goes on without")

@@ -1,0 +1,81 @@
+"""Adds a rank's records up to summaries, for those who look at many ranks. Pure, without a clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ddptop.agent.wire import Step, Summary
+from ddptop.agent.wire.latencies import latencies_of, percentiles
+
+LATENCIES: Final = 512
+"""All-reduces that the latencies of a summary are taken of."""
+
+METRICS: Final = 64
+"""Names a script may log before further ones are left out of its summaries."""
+
+
+class Digest:
+    """The records of one rank since its last summary."""
+
+    def __init__(self, rank: int, generation: int = 0) -> None:
+        self._rank = rank
+        self._generation = generation
+        self._number = 0
+        self._steps: list[Step] = []
+        self._latencies: deque[int] = deque(maxlen=LATENCIES)
+        self._loss: float | None = None
+        self._metrics: dict[str, float] = {}
+
+    def add(self, step: Step) -> None:
+        """Take in a record."""
+        self._steps.append(step)
+        self._latencies.extend(latencies_of(step))
+        for name, value in step.metrics.items():
+            if name in self._metrics or len(self._metrics) < METRICS:
+                self._metrics[name] = value
+        if step.loss is not None:
+            self._loss = step.loss
+
+    def close(self) -> Summary | None:
+        """Return the summary of the records since the last one, None where there are none, and begin anew."""
+        steps, self._steps = self._steps, []
+        if not steps:
+            return None
+        self._number += 1
+        last = steps[-1]
+        p50, p99 = percentiles(self._latencies) or (None, None)
+        samples = [step.samples for step in steps if step.samples is not None]
+        return Summary(
+            rank=self._rank,
+            number=self._number,
+            end_at_ns=last.end_at_ns,
+            step=last.step,
+            seq=last.seq,
+            steps=len(steps),
+            wall_ns=_mean(step.wall_ns for step in steps),
+            data_ns=_mean(step.data_ns for step in steps),
+            forward_ns=_mean(step.forward_ns for step in steps),
+            backward_ns=_mean(step.backward_ns for step in steps),
+            optimizer_ns=_mean(step.optimizer_ns for step in steps),
+            wait_ns=_known_mean([step.wait_ns for step in steps]),
+            other_ns=_mean(step.other_ns for step in steps),
+            loss=self._loss,
+            samples=sum(samples) / len(samples) if samples else None,
+            starved_ns=_known_mean([step.starved_ns for step in steps]),
+            p50_ns=p50,
+            p99_ns=p99,
+            metrics=dict(self._metrics),
+            generation=self._generation,
+        )
+
+
+def _mean(values: Iterable[int]) -> int:
+    known = list(values)
+    return sum(known) // len(known)
+
+
+def _known_mean(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) // len(known) if len(known) == len(values) else None

@@ -1,0 +1,149 @@
+"""Stamps in, `Step` records out. Pure: no clock, no torch, no I/O.
+
+The six phases are exclusive and add up to the step's wall time by construction: the marks
+cut the step into segments, and the time in which the training thread was blocked in a
+collective is moved from the segment it fell in to `wait`, each nanosecond once.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+
+from ddptop.agent.rank.records.stamps import BACKWARD, OTHER, StepStamps
+from ddptop.agent.wire import Collective, Step
+
+Interval = tuple[int, int]
+
+MAX_COLLECTIVES = 256
+"""Collectives held in one record; a step with more has the first ones."""
+
+
+def record(stamped: StepStamps) -> Step:
+    """Turn the stamps of one step into its record."""
+    segments = _segments(stamped)
+    start = segments[0][0]
+    _clip(stamped, segments)
+    blocked = _merge(_blocked(stamped, segments))
+    phases = [0, 0, 0, 0, 0]
+    wait = 0
+    for begin, end, phase in segments:
+        stolen = 0
+        for since, until in blocked:
+            if since < end and begin < until:
+                stolen += min(end, until) - max(begin, since)
+        phases[phase] += end - begin - stolen
+        wait += stolen
+    values = [value for value in (pending.read() for pending in stamped.losses) if value is not None]
+    return Step(
+        seq=stamped.seq,
+        step=stamped.step,
+        end_at_ns=stamped.end_at,
+        wall_ns=stamped.end - start,
+        data_ns=phases[0],
+        forward_ns=phases[1],
+        backward_ns=phases[2],
+        optimizer_ns=phases[3],
+        wait_ns=wait if stamped.observed else None,
+        other_ns=phases[4],
+        loss=sum(values) / len(values) if values else None,
+        samples=stamped.samples,
+        collectives=tuple(_collectives(stamped, start)),
+        metrics=stamped.metrics,
+        lr=stamped.rate,
+    )
+
+
+def is_ready(stamped: StepStamps) -> bool:
+    """Say whether everything asynchronous in the step has come in that is expected to."""
+    return all(call.duration is not None or not call.expected for call in stamped.calls) and all(
+        pending.read() is not None for pending in (*stamped.losses, *stamped.gradients)
+    )
+
+
+def _segments(stamped: StepStamps) -> list[tuple[int, int, int]]:
+    """Return (begin, end, phase), gapless, in order."""
+    marks = stamped.marks or [(stamped.end, OTHER)]
+    ends = [stamp for stamp, _ in marks[1:]] + [stamped.end]
+    return [(begin, end, phase) for (begin, phase), end in zip(marks, ends, strict=True)]
+
+
+def _clip(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> None:
+    """Correct stamps that came late: on a busy machine the thread that makes them may be preempted first.
+
+    Who waits for a call goes on when it is done, so it was done by then: the end of the
+    `Work.wait` of a blocking call, the end of the backward pass for DDP's buckets.
+    """
+    waits = sorted(stamped.waits)
+    ends = [end for _, end, phase in segments if phase == BACKWARD]
+    for call in stamped.calls:
+        if call.done is None:
+            continue
+        if call.deferred:
+            index = bisect.bisect_right(ends, call.entered)
+            call.done = min(call.done, ends[index]) if index < len(ends) else call.done
+        elif call.blocking:
+            index = bisect.bisect_left(waits, (call.entered, 0))
+            # Not where it was waited for in C++: the next wait is another's.
+            if index < len(waits) and waits[index][0] < call.done:
+                call.done = min(call.done, waits[index][1])
+
+
+def _blocked(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> Iterable[Interval]:
+    """Yield when the training thread stood in a collective.
+
+    A call that blocks does so from entry, and `Work.wait` says itself how long it took. DDP
+    waits at the end of backward for all-reduces that it issued as gradients became ready:
+    there the thread computes until it has entered the last of them. Where they are not timed
+    it is taken to wait until the end.
+    """
+    yield from stamped.waits
+    for call in stamped.calls:
+        if call.done is not None and call.blocking:
+            yield call.entered, call.done
+    for begin, end, phase in segments:
+        if phase == BACKWARD:
+            inside = [call for call in stamped.calls if call.deferred and begin <= call.entered < end]
+            if inside:
+                finished = max((call.done for call in inside if call.done is not None), default=end)
+                yield max(call.entered for call in inside), min(end, finished)
+
+
+def _merge(intervals: Iterable[Interval]) -> list[Interval]:
+    merged: list[Interval] = []
+    for since, until in sorted(intervals):
+        if merged and since <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], until))
+        else:
+            merged.append((since, until))
+    return merged
+
+
+def _collectives(stamped: StepStamps, start: int) -> Iterable[Collective]:
+    """Yield the wire's form of the calls, with the time that each queued for a worker.
+
+    A backend with two workers takes up a call once at most one of the earlier ones of its
+    group is unfinished.
+    """
+    earlier: dict[str, list[int]] = {}
+    for call in stamped.calls[:MAX_COLLECTIVES]:
+        queued = 0
+        if call.workers:
+            done = earlier.setdefault(call.group, [])
+            if len(done) >= call.workers:
+                queued = max(0, done[-call.workers] - call.entered)
+            if call.done is not None:
+                queued = min(queued, call.done - call.entered)
+                bisect.insort(done, call.done)
+        yield Collective(
+            call.op,
+            call.entered - start,
+            call.duration,
+            call.bytes,
+            call.in_flight,
+            group=call.group,
+            blocking=call.blocking,
+            queued_ns=queued,
+            estimated=queued > 0 or call.estimated,
+            on_device=call.device is not None,
+        )

@@ -1,0 +1,109 @@
+"""Secrets of a run: which values they are, and where they are stored.
+
+What is shown, or stored to be read, has a mask in their place.  What a repetition of the run needs
+is in a file of its own in the run directory, for the owner alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ddptop.agent.run.files import private
+from ddptop.agent.run.records import Run
+
+MASK: Final = "***"
+"""Stands for a value that is not shown."""
+_FILE: Final = "secrets.json"
+_SECRET: Final = re.compile(
+    # Words that only look alike are left out: tokenizer, keyboard, author.
+    r"SECRET|PASSW(?:OR)?D|PASSPHRASE|CREDENTIAL|TOKEN(?!I[ZS])|AUTH(?!OR(?!I[ZS]))|KEY(?!BOARD|WORD|FRAME|POINT)",
+    re.IGNORECASE,
+)
+_COUNTED: Final = re.compile(r"TOKENS", re.IGNORECASE)
+_COUNT: Final = re.compile(r"[0-9]{1,9}[kKmMbB]?")
+_ASSIGNED: Final = re.compile(r"(?P<name>[^=\s]+)=(?P<value>.*)", re.DOTALL)
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """Fields of a run as they were given."""
+
+    environment: dict[str, str]
+    arguments: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+def is_secret(name: str, value: str = "") -> bool:
+    """Say whether the name of a variable or an option says that its value is nobody's business."""
+    if not _SECRET.search(name):
+        return False
+    # `--max-tokens 512`: a number of them is no secret.
+    rest = _COUNTED.sub("", name)
+    return rest == name or bool(_SECRET.search(rest)) or not _COUNT.fullmatch(value)
+
+
+def masked_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment to be shown."""
+    return {name: MASK if is_secret(name, value) else value for name, value in environment.items()}
+
+
+def masked_words(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the words of a command line to be shown: `--token ***`, `--api-key=***`, `API_KEY=***`."""
+    shown: list[str] = []
+    option = ""
+    for word in words:
+        assigned = _ASSIGNED.fullmatch(word)
+        if option and not word.startswith("-") and is_secret(option, word):
+            shown.append(MASK)
+        elif assigned and is_secret(assigned["name"].rpartition("/")[2], assigned["value"]):
+            shown.append(f"{assigned['name']}={MASK}")
+        else:
+            shown.append(word)
+        option = word if word.startswith("-") and "=" not in word else ""
+    return tuple(shown)
+
+
+def masked(run: Run) -> Run:
+    """Return the record of a run as it may be read."""
+    return msgspec.structs.replace(
+        run,
+        environment=masked_variables(run.environment),
+        arguments=masked_words(run.arguments),
+        command=masked_words(run.command),
+    )
+
+
+def store(folder: Path, run: Run) -> None:
+    """Write what `masked` takes out of a run's record, if anything, into a file of its own.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if masked(run) != run or _is_masked(run):
+        private.replace(folder / _FILE, msgspec.json.encode(_Stored(run.environment, run.arguments, run.command)))
+
+
+def whole(folder: Path, run: Run) -> Run:
+    """Return a run as it was given, from the record that was read in its folder.
+
+    Raises:
+        private.RunDirError: its secrets cannot be read.
+    """
+    if not _is_masked(run):
+        # No secret was given, or the record is older than this file.
+        return run
+    try:
+        stored = msgspec.json.decode(private.read(folder / _FILE), type=_Stored)
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise private.RunDirError(f"run {run.run}: its secrets are not to be had ({problem}); launch it anew") from None
+    return msgspec.structs.replace(
+        run, environment=stored.environment, arguments=stored.arguments, command=stored.command
+    )
+
+
+def _is_masked(run: Run) -> bool:
+    return any(MASK in word for word in (*run.environment.values(), *run.arguments, *run.command))

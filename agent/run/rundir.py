@@ -1,0 +1,481 @@
+"""The run directory: who is in a run, where each of them listens, how it ended.
+
+One folder a run, `<base>/<run>/`, mode 0700, holding `run.json` (the run), `ranks/N.json`
+(one a rank, written by its agent), `logs/`, `run.db` (recorded by the supervisor)
+and the sockets.  Files are replaced atomically, so that a reader sees one or the other; a rank that ends on
+a full disk writes over its record, and a reader of that moment may find it damaged.
+Each folder bears a mark of ours, and nothing without it is listed or removed, but for what an older version has made
+in the default base: another base may be a folder in use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind
+removes that when the user's last session ends, which is the very moment a detached run must outlive.  Knows neither
+torch nor textual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ddptop.agent.run import generations, records, states
+from ddptop.agent.run.files import marks, masking, private, removal
+from ddptop.agent.run.files.marks import Mark
+from ddptop.agent.run.files.private import Hold
+from ddptop.agent.run.files.private import RunDirError as RunDirError
+from ddptop.agent.run.identity import Process as Process
+from ddptop.agent.run.identity import identify as identify
+from ddptop.agent.run.identity import is_alive as is_alive
+from ddptop.agent.run.records import ENGINE as ENGINE
+from ddptop.agent.run.records import MOST_RANKS as MOST_RANKS
+from ddptop.agent.run.records import Ended as Ended
+from ddptop.agent.run.records import Member as Member
+from ddptop.agent.run.records import Run as Run
+from ddptop.agent.run.records import own_word as own_word
+
+BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
+MARKER: Final = "DDPTOP_RUN_ID"
+"""Environment variable that marks every process of a run with the run's id."""
+DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
+"""Environment variable that tells a rank its run directory."""
+RANK_VARIABLE: Final = "DDPTOP_RANK_PID"
+"""Environment variable that tells what a rank starts which process that rank is."""
+
+ENDED_STATES: Final = states.ENDED
+KEEP_ENDED: Final = 20
+"""Ended runs retained for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
+
+LEAST_ROOM: Final = 1 << 20
+"""Bytes that must be free for a run to begin: its records, its sockets, the first of its logs."""
+_DEFAULT: Final = "ddptop-"
+"""The folder of a user's runs, with the user's number after it."""
+MOST_ENTRIES: Final = 100_000
+"""Names looked at in one folder; who has put more there is not to hold everybody up."""
+_LETS_GO_S: Final = 1.0
+"""How long a supervisor may still hold a run that it has called over."""
+_SOCKET_PATH_LIMIT: Final = 107
+_LONGEST_SOCKET_NAME: Final = "9999.pub"
+_LONGEST_USER: Final = 10
+"""Digits of a user's number."""
+LONGEST_NAME: Final = 40
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_LEFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}")
+"""What a run directory is called while it is made or removed."""
+
+
+def base() -> Path:
+    """Return the folder that holds this user's runs, making it if need be.
+
+    Raises:
+        RunDirError: it cannot be made or written, or somebody else could look into it.
+    """
+    given = os.environ.get(BASE_VARIABLE)
+    path = Path(given).absolute() if given else _default_base(os.getuid())
+    advice = f"set {BASE_VARIABLE} to a short path of your own that can be written"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.check_folder(path, os.getuid(), f"remove it or set {BASE_VARIABLE}")
+    except OSError as error:
+        raise RunDirError(f"runtime directory {path}: {error.strerror}; {advice}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise RunDirError(f"runtime directory {path}: not writable; {advice}")
+    longest = len(os.fsencode(path)) + 1 + LONGEST_NAME + 1 + len(_LONGEST_SOCKET_NAME)
+    if longest > _SOCKET_PATH_LIMIT:
+        raise RunDirError(
+            f"runtime directory {path}: too long for socket paths by {longest - _SOCKET_PATH_LIMIT} "
+            f"characters; {advice}"
+        )
+    if not os.path.lexists(path / marks.NAME):
+        # On a full disk there is still something to be seen.
+        with contextlib.suppress(OSError):
+            marks.write(path, Mark(marks.BASE))
+    return path
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can name a run.
+
+    Raises:
+        RunDirError: it has characters that a file name or a shell would trip over.
+    """
+    if not _NAME.fullmatch(name):
+        raise RunDirError(
+            f"run name {name!r}: use 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-', "
+            f"beginning with a letter or digit"
+        )
+    return name
+
+
+def suggest_name(program: str) -> str:
+    """Return a fresh run name such as `resnet-7f3a` for a program."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:30] or "run"
+    while True:
+        name = f"{stem}-{secrets.token_hex(2)}"
+        if not (base() / name).exists():
+            return name
+
+
+class RunDir:
+    """Paths and files of one run. Cheap to make; reads and writes only when asked."""
+
+    def __init__(self, path: Path, owner: int | None = None) -> None:
+        self.path = path
+        self.owner = os.getuid() if owner is None else owner
+        """Whose run it is said to be; what belongs to anybody else is not trusted."""
+        self.name = path.name
+        self.logs = path / "logs"
+        self.database = path / "run.db"
+
+    def __repr__(self) -> str:
+        return f"RunDir({str(self.path)!r})"
+
+    def rank_log(self, rank: int) -> Path:
+        """Return the file that takes stdout and stderr of a rank, in the order written."""
+        return self.logs / f"rank-{rank}.log"
+
+    @property
+    def torchrun_log(self) -> Path:
+        """What torchrun itself printed, its failure summary included."""
+        return self.logs / "torchrun.log"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """The supervisor's own log."""
+        return self.logs / "supervisor.log"
+
+    def address(self, who: int | str, kind: str) -> str:
+        """Return the socket address of a rank or of `supervisor`; kind is `pub` or `cmd`."""
+        return f"ipc://{self.path}/{who}.{kind}"
+
+    def read(self) -> Run:
+        """Return the run.
+
+        Raises:
+            RunDirError: there is no readable record, or others could have written it.
+        """
+        try:
+            private.check_folder(self.path, self.owner, "remove it")
+            return records.decode(private.read(self.path / "run.json"), Run)
+        except OSError as error:
+            where = self.path / "run.json"
+            raise RunDirError(f"run {self.name}: no record {where} ({error.strerror}); {self._cure}") from error
+        except ValueError as error:
+            raise RunDirError(f"run {self.name}: damaged record, {error}; {self._cure}") from error
+
+    def write(self, run: Run) -> None:
+        """Replace the run's record."""
+        private.replace(self.path / "run.json", msgspec.json.encode(run))
+
+    def update(self, **changes: object) -> Run:
+        """Change fields of the record and return it."""
+        run = msgspec.structs.replace(self.read(), **changes)
+        self.write(run)
+        return run
+
+    def members(self) -> dict[int, Member]:
+        """Return the ranks that have reported, by rank, of the newest generation. Unreadable ones are left out.
+
+        So are those that the run does not have.  Their addresses and logs are those of this directory, whatever
+        the records say: a reader connects to nothing that somebody else names.  A generation that the run cannot have
+        is not believed, nor one that most of those that live know nothing of.
+        """
+        most = None
+        try:
+            run = self.read()
+            world = run.world
+            if run.launched:
+                most = generations.most(run, 1 << 31)
+        except RunDirError:
+            world = MOST_RANKS
+        found = {}
+        for file in _files(self.path / "ranks", ".json"):
+            try:
+                member = records.decode(private.read(file), Member)
+            except (OSError, ValueError):
+                continue
+            if member.rank >= world or (most is not None and member.generation > most):
+                continue
+            if file.stem == str(member.rank):
+                found[member.rank] = msgspec.structs.replace(
+                    own_word(member),
+                    pub=self.address(member.rank, "pub"),
+                    cmd=self.address(member.rank, "cmd"),
+                    log=None if member.log is None else str(self.rank_log(member.rank)),
+                )
+        if len({member.generation for member in found.values()}) > 1:
+            claims = [(member.generation, is_alive(member.process)) for member in found.values()]
+            newest = generations.present(claims, bounded=most is not None)
+            found = {rank: member for rank, member in found.items() if member.generation == newest}
+        return dict(sorted(found.items()))
+
+    def write_member(self, member: Member) -> None:
+        """Replace one rank's record."""
+        private.replace(self.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
+
+    def remove_sockets(self) -> None:
+        """Remove the socket files, which an ended run has no use for."""
+        if self.mark() is None:
+            return
+        for suffix in (".pub", ".cmd"):
+            for file in _files(self.path, suffix):
+                if file.stem.isdecimal() or file.stem == "supervisor":
+                    file.unlink(missing_ok=True)
+
+    def mark(self) -> Mark | None:
+        """Return our mark in this directory, None where there is none: then it is somebody else's."""
+        return marks.read(self.path, marks.RUN)
+
+    def read_own(self) -> Run:
+        """Return the run as `read` does, and make sure that the directory is ours and that run's.
+
+        Raises:
+            RunDirError: it does not bear our mark, or has no readable record of the run that is marked.
+        """
+        mark = self.mark()
+        if mark is None:
+            raise RunDirError(f"{self.path}: ddptop did not make this (no mark of its own); it stays as it is")
+        if mark.format > marks.FORMAT:
+            raise RunDirError(f"run {self.name}: made by a newer ddptop (format {mark.format}); use that one")
+        run = self.read()
+        if run.run_id != mark.run_id:
+            raise RunDirError(f"run {self.name}: its record is of another run; {self._cure}")
+        return run
+
+    @property
+    def _cure(self) -> str:
+        return f"if no process of it lives, remove {self.path}"
+
+
+def create(run: Run) -> RunDir:
+    """Make the directory of a new run. The name of an ended run may be taken again.
+
+    Raises:
+        RunDirError: the name is in use, or nothing can be written.
+    """
+    target = RunDir(base() / check_name(run.run))
+    if not 1 <= run.world <= MOST_RANKS:
+        raise RunDirError(f"run {run.run}: {run.world:,} ranks; a run has 1 to {MOST_RANKS:,}")
+    _check_room(target.path.parent)
+    if os.path.lexists(target.path):
+        _make_way(target)
+    staging = target.path.with_name(f".{run.run}.{secrets.token_hex(4)}")
+    try:
+        staging.mkdir(mode=0o700)
+    except OSError as error:
+        raise RunDirError(f"runtime directory {base()}: {error.strerror}; set {BASE_VARIABLE}") from error
+    hold = None
+    try:
+        # Held before it is marked: who meets a marked folder that nobody holds knows that its maker is dead.
+        hold = Hold.take(staging)
+        marks.write(staging, Mark(marks.RUN, run_id=run.run_id))
+        for folder in (staging / "ranks", staging / "logs"):
+            folder.mkdir(mode=0o700)
+        if run.launched:
+            # A job started by hand is started again by hand, and needs no secret of ours.
+            masking.store(staging, run)
+        RunDir(staging).write(masking.masked(run))
+        # Renaming onto a directory that is not empty fails: of two that come at once, one wins.
+        staging.rename(target.path)
+    except OSError as error:
+        removal.empty(staging)
+        if os.path.lexists(target.path):
+            raise RunDirError(f"run {run.run}: name already in use; choose another with --name") from error
+        raise RunDirError(f"runtime directory {base()}: {error.strerror}; set {BASE_VARIABLE}") from error
+    finally:
+        if hold is not None:
+            hold.release()
+    return target
+
+
+def _check_room(folder: Path) -> None:
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    # A file system without a count of files says 0 of 0.
+    if free < LEAST_ROOM or (room.f_files and not room.f_favail):
+        what = f"{free >> 10} KiB free" if free < LEAST_ROOM else "no more files"
+        raise RunDirError(f"runtime directory {folder}: full ({what}); make room, or set {BASE_VARIABLE}")
+
+
+def _make_way(target: RunDir) -> None:
+    try:
+        _adopt(target)
+        old = target.read_own()
+        if old.state in ENDED_STATES:
+            # It says so a moment before its supervisor lets go of it.
+            # What stays of it has another name, and the next launch tries again.
+            with contextlib.suppress(removal.Remained):
+                removal.take_away(target, old.run_id, _LETS_GO_S)
+            return
+    except RunDirError as problem:
+        raise RunDirError(f"{problem}; or choose another --name") from problem
+    raise RunDirError(
+        f"run {target.name}: already there ({old.state}); `ddptop attach {target.name}` shows it, "
+        f"or choose another --name"
+    )
+
+
+def remove(directory: RunDir, run_id: str | None = None) -> None:
+    """Remove a run that is over, with all its files; with a `run_id`, that run and none that has taken its name.
+
+    Raises:
+        RunDirError: it is not ours, not over, another run, somebody still lives in it, or it cannot be removed.
+    """
+    run = directory.read_own()
+    if run_id is not None and run.run_id != run_id:
+        raise RunDirError(f"run {directory.name}: another run has taken this name meanwhile; `ddptop ps` lists it")
+    if run.state not in ENDED_STATES:
+        raise RunDirError(f"run {directory.name}: not over ({run.state}); `ddptop kill {directory.name}` ends it")
+    removal.take_away(directory, run.run_id)
+
+
+def discard(directory: RunDir) -> None:
+    """Take back a run that was just made and that nobody has started.
+
+    Raises:
+        RunDirError: as for `remove`.
+    """
+    removal.take_away(directory, directory.read_own().run_id)
+
+
+def runs(damaged: list[str] | None = None) -> list[RunDir]:
+    """Return every run directory of this user, newest first; see `runs_in`."""
+    return runs_in(base(), os.getuid(), damaged=damaged)
+
+
+def runs_in(folder: Path, owner: int, *, onlooker: bool = False, damaged: list[str] | None = None) -> list[RunDir]:
+    """Return the run directories in a base of that user's, newest first: what bears our mark and a sound record.
+
+    Args:
+        folder: the base.
+        owner: whose it is.
+        onlooker: mark nothing; what an older version has made is listed as it is.
+        damaged: takes a line on each directory that bears our mark and cannot be listed.
+
+    Raises:
+        RunDirError: the base is not that user's alone.
+        OSError: it cannot be read.
+    """
+    private.check_folder(folder, owner, "remove it")
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in islice(entries, MOST_ENTRIES):
+            if not _NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                continue
+            run = RunDir(Path(entry.path), owner)
+            try:
+                if _is_unmarked(run) and onlooker:
+                    record = run.read()
+                else:
+                    _adopt(run)
+                    record = run.read_own()
+                if record.run == run.name:
+                    found.append((record.created_at_ns, run))
+            except RunDirError as problem:
+                if damaged is not None and run.mark() is not None:
+                    damaged.append(str(problem))
+    return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
+def bases_of_others() -> dict[int, Path]:
+    """Return the bases of other users in the default place, by user.
+
+    Where another user has set `DDPTOP_RUNTIME_DIR` is not known here.
+    """
+    found = {}
+    with os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            number = entry.name.removeprefix(_DEFAULT)
+            if number == entry.name or not (number.isascii() and number.isdecimal()) or len(number) > _LONGEST_USER:
+                continue
+            uid = int(number)
+            # Only one folder is a user's own, whatever else is called much like it.
+            if uid == os.getuid() or str(uid) != number:
+                continue
+            with contextlib.suppress(OSError, RunDirError):
+                private.check_folder(Path(entry.path), uid, "")
+                found[uid] = Path(entry.path)
+    return found
+
+
+def _default_base(uid: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"{_DEFAULT}{uid}"
+
+
+def _is_unmarked(directory: RunDir) -> bool:
+    """Say whether an older version, which marked nothing, may have made it: only in its user's default base.
+
+    That folder is nobody else's by name, owner and mode, so that a sound record under its run's name tells enough.
+    """
+    own = directory.path.parent == _default_base(directory.owner)
+    return own and not os.path.lexists(directory.path / marks.NAME)
+
+
+def _adopt(directory: RunDir) -> None:
+    """Mark a run of this user's that an older version has made."""
+    if directory.owner == os.getuid() and _is_unmarked(directory):
+        with contextlib.suppress(OSError, RunDirError):
+            run = directory.read()
+            if run.run == directory.name and run.run_id:
+                marks.write(directory.path, Mark(marks.RUN, run_id=run.run_id))
+
+
+def find(prefix: str) -> RunDir:
+    """Return the run of that name, or the only one whose name begins so.
+
+    Raises:
+        RunDirError: there is none, or more than one.
+    """
+    names = {run.name: run for run in runs()}
+    if prefix in names:
+        return names[prefix]
+    matches = sorted(name for name in names if name.startswith(prefix))
+    if len(matches) == 1:
+        return names[matches[0]]
+    if matches:
+        raise RunDirError(f"run {prefix!r}: could be {', '.join(matches)}; give more of the name")
+    if _NAME.fullmatch(prefix) and (damaged := RunDir(base() / prefix)).mark() is not None:
+        damaged.read_own()
+    raise RunDirError(f"run {prefix!r}: no such run; `ddptop ps` lists them")
+
+
+def prune(spared: RunDir | None = None, measure: Callable[[Path], int] = lambda path: 0) -> dict[str, int]:
+    """Remove all but the newest `KEEP_ENDED` ended runs, and what launches and removals that broke off have left.
+
+    Return the names of the removed runs, with the size that `measure` gave of each; `spared` is not among them.
+    """
+    removed = {}
+    for run in [run for run in runs() if _is_over(run)][KEEP_ENDED:]:
+        if spared is not None and run.path == spared.path:
+            continue
+        with contextlib.suppress(RunDirError):
+            size = measure(run.path)
+            remove(run)
+            removed[run.name] = size
+    with os.scandir(base()) as entries:
+        left = [entry for entry in islice(entries, MOST_ENTRIES) if _LEFT.fullmatch(entry.name)]
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            removal.clear_away(Path(entry.path))
+    return removed
+
+
+def _is_over(run: RunDir) -> bool:
+    try:
+        return run.read().state in ENDED_STATES
+    except RunDirError:
+        # Removed by somebody else since it was listed.
+        return False
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in islice(entries, MOST_ENTRIES) if entry.name.endswith(suffix)]
+    except OSError:
+        return []

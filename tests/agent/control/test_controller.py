@@ -1,0 +1,326 @@
+"""The controller against ranks that behave badly: either all are held at one step, or none is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.control.controller import Controller, Refused, Unholdable
+from ddptop.agent.rank.commands.follower import Follower
+from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.run.decisions import Decisions
+
+
+class Clock:
+    """A clock that moves when somebody sleeps, and a little whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Rank:
+    """A real gate and follower, and a training thread that steps when it is told to."""
+
+    def __init__(self, steps: int, decisions: Decisions, clock: Clock) -> None:
+        self.gate = Gate(clock)
+        self.gate.completed = steps
+        self.follower = Follower(self.gate, decisions, Faults())
+        self.moving = True
+        self.checkpoint: Callable[[], Saved] | None = None
+        self.ended = False
+
+    def advance(self) -> None:
+        """Do what the training thread would in a while: a step, or what it is asked for where it is held."""
+        gate = self.gate
+        if self.ended or not self.moving:
+            return
+        if gate.limit is not None and gate.completed >= gate.limit:
+            gate.held_at_ns = gate.held_at_ns or 1
+            if gate._work is not None:
+                gate._saved, gate._work = gate._work(), None
+            self.ended = gate.ended_by is not None
+        else:
+            gate.completed += 1
+            gate.held_at_ns = None
+
+    def answer(self, command: wire.Command) -> wire.Reply:
+        """Answer as the publisher does."""
+        gate = self.gate
+        try:
+            match command:
+                case wire.Hold(id, token, lease):
+                    self.follower.start_afresh()
+                    return wire.Reply(id, True, "", gate.promise(token, lease / 1000))
+                case wire.Commit(id, token, step, lease):
+                    gate.commit(token, step, lease / 1000)
+                    return wire.Reply(id, True, "", step)
+                case wire.Resume(id, serial):
+                    self.follower.catch_up()
+                    text = "goes on" if serial or gate.limit is not None else "was not paused"
+                    gate.resume()
+                    return wire.Reply(id, True, text, gate.completed)
+                case wire.Save(id, token):
+                    assert self.checkpoint is not None
+                    saved = gate.save(token, self.checkpoint)
+                    if saved is None:
+                        return wire.Reply(id, False, "saving", pending=True)
+                    return wire.Reply(id, saved.done, saved.text, took_ns=saved.took_ns)
+                case wire.Query(id):
+                    told = self.checkpoint is not None
+                    return wire.Reply(id, gate.held, "", gate.completed, kept=gate.kept, checkpoints=told)
+            self.follower.catch_up()
+            return wire.Reply(command.id, True, "", gate.completed)
+        except GateError as refusal:
+            return wire.Reply(command.id, False, str(refusal), gate.completed)
+
+
+class Group:
+    """Ranks behind a connection that loses what it is told to lose."""
+
+    def __init__(self, folder, steps: list[int]) -> None:
+        self.clock = Clock()
+        self.decisions = Decisions(folder)
+        self.members = [Rank(step, self.decisions, self.clock) for step in steps]
+        self.deaf: set[tuple[int, type]] = set()
+        """(rank, kind of command) that never arrives."""
+
+    @property
+    def ranks(self) -> list[int]:
+        return [rank for rank, member in enumerate(self.members) if not member.ended]
+
+    @property
+    def gates(self) -> list[Gate]:
+        return [member.gate for member in self.members]
+
+    def ask(self, commands, timeout_s):
+        for member in self.members:
+            member.advance()
+        return {
+            rank: self.members[rank].answer(command)
+            for rank, command in commands.items()
+            if (rank, type(command)) not in self.deaf and not self.members[rank].ended
+        }
+
+    def departed(self):
+        for member in self.members:
+            member.advance()
+        return {rank for rank, member in enumerate(self.members) if member.ended}
+
+    def newest(self):
+        return self.decisions.newest()
+
+    def decide(self, serial, decision):
+        return self.decisions.decide(serial, wire.encode(decision))
+
+    def controller(self) -> Controller:
+        return Controller(self, "ada", clock=self.clock, sleep=self.clock.sleep)
+
+    def tick(self) -> None:
+        """Let the agents look for decisions on their own, as they do ten times a second."""
+        for member in self.members:
+            if member.gate.limit is not None:
+                member.follower.catch_up()
+
+
+@pytest.fixture
+def group_of(tmp_path):
+    """Make a group of ranks that have done so many steps."""
+    return lambda *steps: Group(tmp_path, list(steps))
+
+
+def test_laggards_run_up_to_the_foremost(group_of):
+    """Ranks a step apart are all held at the largest promise."""
+    group = group_of(4, 5, 4)
+    assert group.controller().pause().startswith("held at step 7 ")
+    assert [(gate.completed, gate.held, gate.kept) for gate in group.gates] == [(7, True, True)] * 3
+
+
+@pytest.mark.parametrize("kind", [wire.Hold, wire.Commit, wire.Query])
+def test_a_rank_that_does_not_answer_leaves_nobody_held(group_of, kind):
+    """Whichever message is lost, the others are let go and the user is told who was silent."""
+    group = group_of(1, 1, 1)
+    group.deaf.add((1, kind))
+    with pytest.raises(Refused, match="rank 1 did not answer"):
+        group.controller().pause()
+    group.clock.sleep(5.0)
+    group.tick()
+    assert not any(gate.kept for gate in group.gates)
+    for gate in group.gates:
+        gate._lapse()
+    assert [gate.limit for gate in group.gates] == [None, None, None]
+
+
+def test_a_rank_that_misses_the_decision_follows_it_all_the_same(group_of):
+    """One rank is not told that the hold is kept: when its lease ends it stays with the others."""
+    group = group_of(1, 1, 1)
+    group.deaf.add((1, wire.Keep))
+    group.controller().pause()
+    assert [gate.kept for gate in group.gates] == [True, False, True]
+    group.clock.sleep(5.0)
+    group.gates[1]._lapse()
+    assert [(gate.limit, gate.kept) for gate in group.gates] == [(group.gates[0].limit, True)] * 3
+
+
+def test_a_hold_that_lapses_first_cannot_be_kept(group_of, monkeypatch):
+    """Where one rank has let go before the decision, the decision fails and nobody is held."""
+    group = group_of(1, 1)
+    controller = group.controller()
+    decide = group.decide
+
+    def late(serial, decision):
+        group.clock.sleep(5.0)
+        group.gates[0]._lapse()
+        return decide(serial, decision)
+
+    monkeypatch.setattr(group, "decide", late)
+    with pytest.raises(Refused, match="somebody else acted"):
+        controller.pause()
+    group.tick()
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_a_group_without_steps_is_told_so_and_goes_on(group_of):
+    """A rank that never comes to the boundary is named, and all are let go."""
+    group = group_of(1, 1)
+    group.members[1].moving = False
+    with pytest.raises(Unholdable, match="rank 1 did not come to the end of step 3 within 60 s"):
+        group.controller().pause()
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_a_group_that_has_never_stepped_is_not_waited_for_long(group_of):
+    """Without a single optimizer step there may be none to come, and nobody waits a minute for it."""
+    group = group_of(0, 0)
+    for member in group.members:
+        member.moving = False
+    with pytest.raises(Unholdable, match="no rank has completed an optimizer step yet"):
+        group.controller().pause()
+    assert group.clock.now < 12
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_ranks_that_do_not_count_alike_are_told_apart_at_once(group_of):
+    """Counts that are hundreds apart have no common step: nobody waits for it."""
+    group = group_of(12, 400)
+    with pytest.raises(Unholdable, match="do not share a step count"):
+        group.controller().pause()
+    assert group.clock.now < 1
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_a_second_pause_does_not_undo_the_first(group_of):
+    """Refused with the step at which the run is held, which it still is."""
+    group = group_of(1, 1)
+    group.controller().pause()
+    with pytest.raises(Refused, match="already paused at step 3"):
+        group.controller().pause()
+    assert [gate.limit for gate in group.gates] == [3, 3]
+    assert group.controller().resume() == "goes on from step 3"
+    with pytest.raises(Refused, match="not paused"):
+        group.controller().resume()
+
+
+def test_a_step_is_exact_whatever_is_lost(group_of):
+    """All ranks come to the same target, also the one that was not told."""
+    group = group_of(7, 7, 7)
+    with pytest.raises(Refused, match="not paused; pause it first"):
+        group.controller().advance(1)
+    held = int(group.controller().pause().split()[3])
+    for steps in (1, 10, 3):
+        group.deaf = {(steps % 3, wire.Advance)}
+        with pytest.raises(Refused, match=f"rank {steps % 3} did not answer"):
+            group.controller().advance(steps)
+        held += steps
+        for _ in range(steps + 2):
+            group.tick()
+            group.ask({}, 1)
+        assert [(gate.completed, gate.held) for gate in group.gates] == [(held, True)] * 3
+        group.deaf = set()
+        assert group.controller().advance(1).startswith(f"held at step {held + 1} after 1 step ")
+        held += 1
+
+
+def test_a_resume_reaches_the_rank_that_was_not_told(group_of):
+    """Nobody stays behind in a collective because a message was lost."""
+    group = group_of(1, 1)
+    group.controller().pause()
+    group.deaf.add((1, wire.Resume))
+    with pytest.raises(Refused, match="rank 1 did not answer"):
+        group.controller().resume()
+    group.tick()
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_a_rank_that_ends_does_not_hold_up_the_others(group_of):
+    """One script is over while the pause is under way: the others are held without it."""
+    group = group_of(5, 5, 5)
+    answer = group.members[2].answer
+
+    def ends(command):
+        reply = answer(command)
+        group.members[2].ended = isinstance(command, wire.Commit)
+        return reply
+
+    group.members[2].answer = ends
+    assert group.controller().pause().startswith("held at step 7 ")
+    assert [gate.held for gate in group.gates] == [True, True, False]
+    assert group.controller().advance(2).startswith("held at step 9 ")
+
+
+def saves(where: str | None, error: str = ""):
+    """Return a checkpoint function's outcome."""
+    return lambda: Saved(not error, error or where or "", 1_500_000_000)
+
+
+def test_a_checkpoint_is_saved_at_one_step_and_the_run_goes_on(group_of):
+    """All ranks save where they are held; the answer names the place once; a paused run stays paused."""
+    group = group_of(3, 4)
+    with pytest.raises(Refused, match=r"has not said how to save a checkpoint: ddptop\.agent\.on_checkpoint"):
+        group.controller().checkpoint()
+    group.members[0].checkpoint = saves("/data/c.pt")
+    with pytest.raises(Refused, match="rank 1 has registered no checkpoint function, others have"):
+        group.controller().checkpoint()
+    group.members[1].checkpoint = saves(None)
+    said = group.controller().checkpoint()
+    assert said.endswith("saved in /data/c.pt (1.5 s)")
+    assert [gate.limit for gate in group.gates] == [None, None]
+    group.controller().pause()
+    group.controller().checkpoint()
+    assert [gate.kept for gate in group.gates] == [True, True]
+
+
+def test_a_checkpoint_that_fails_ends_nothing(group_of):
+    """The rank and its words are told; neither checkpoint nor stop ends or holds a run that could not be saved."""
+    group = group_of(3, 3)
+    group.members[0].checkpoint = saves("/data/c.pt")
+    group.members[1].checkpoint = saves(None, "OSError: disk full")
+    for act in (Controller.checkpoint, Controller.stop):
+        with pytest.raises(Refused, match="no checkpoint, the run goes on: rank 1: OSError: disk full"):
+            act(group.controller())
+        assert [(gate.limit, gate.ended_by) for gate in group.gates] == [(None, None)] * 2
+    assert "without a checkpoint" in group.controller().stop(checkpoint=False)
+
+
+def test_a_stop_ends_all_at_one_step(group_of):
+    """Also the rank that is not told, and from a pause as well."""
+    group = group_of(3, 4, 3)
+    group.deaf.add((1, wire.End))
+    looked = group.departed
+
+    def looks():
+        group.tick()
+        return looked()
+
+    group.departed = looks
+    step = int(group.controller().stop().split()[3].rstrip(","))
+    assert [(gate.completed, gate.ended_by) for gate in group.gates] == [(step, "ada")] * 3

@@ -1,0 +1,161 @@
+"""How a run ended, and why first."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddptop.agent.observer.end import cause
+from ddptop.agent.run.rundir import Ended, Member, Process
+from ddptop.agent.text import clean_line
+
+SUMMARY = """
+ddptop.agent FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-01-01_00:00:01
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 100)
+  error_file: <N/A>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_00:00:00
+  host      : localhost
+  rank      : 2 (local_rank: 2)
+  exitcode  : -9 (pid: 102)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 102
+"""
+
+
+def member(rank: int, code: int | None = None, error: str | None = None, at_ns: int = 0) -> Member:
+    """Return a rank with pid 100 + rank that ended so, or left no word."""
+    ended = None if code is None else Ended(at_ns, code, error)
+    return Member(rank, rank, 3, Process(100 + rank, 0.0), "host", 0, "", "", None, ended)
+
+
+def members(*all_of_them: Member) -> dict[int, Member]:
+    """Return members by rank."""
+    return {each.rank: each for each in all_of_them}
+
+
+def test_earliest_error_is_the_cause() -> None:
+    """Of two ranks with errors of their own, the earlier one."""
+    group = members(member(0, 1, "KeyError: 'b'", at_ns=20), member(1, 1, "ValueError: a", at_ns=10), member(2))
+    judgement = cause.judge(3, group, 1, "", {2: 30})
+    assert (judgement.state, judgement.rank, judgement.cause) == ("failed", 1, "rank 1: ValueError: a")
+
+
+def test_killed_rank_beats_peers_that_lost_it() -> None:
+    """A peer may report its lost connection before the supervisor sees the death that broke it."""
+    lost = "RuntimeError: [enforce fail at pair.cc:580] Connection closed by peer [127.0.0.1]:1234"
+    group = members(member(0, 1, lost, at_ns=10), member(1, 1, lost, at_ns=11), member(2))
+    seen = cause.judge(3, group, 1, "", {2: 12})
+    assert seen.rank == 2
+    named = cause.judge(3, group, 1, SUMMARY, {2: 12})
+    assert named.cause == "rank 2 was killed by SIGKILL (out of memory, or kill -9)"
+
+
+def test_ranks_that_torchrun_ended_are_not_the_cause() -> None:
+    """A silent death that torchrun does not list as a failure was torchrun's own doing."""
+    group = members(member(0), member(1, 1, "ConnectionResetError: Connection reset by peer", at_ns=50), member(2))
+    only_rank_2 = SUMMARY.split("Root Cause")[1]
+    assert cause.judge(3, group, 1, only_rank_2, {0: 1, 2: 60}).rank == 2
+
+
+def test_lines_of_a_script_that_look_like_a_summary_name_nobody() -> None:
+    """Only entries with the pid of that rank are torchrun's."""
+    forged = SUMMARY.replace("pid: 102", "pid: 7").replace("pid: 100", "pid: 8")
+    group = members(member(0, 1, "ValueError: a"), member(1), member(2))
+    assert cause.judge(3, group, 1, forged).rank == 0
+
+
+def test_abort_after_the_last_line_of_the_script_is_no_failure() -> None:
+    """Torch sometimes aborts at interpreter exit; when every script had finished, so had the run."""
+    group = members(member(0, 0), member(1, 0), member(2, 0))
+    judgement = cause.judge(3, group, 1, SUMMARY.replace("-9", "-6"))
+    assert (judgement.state, judgement.exit_code) == ("finished", 0)
+    assert judgement.warning is not None
+    assert "SIGABRT" in judgement.warning
+
+
+def test_torchrun_that_never_had_ranks() -> None:
+    """Without ranks, the last line of torchrun is the reason."""
+    judgement = cause.judge(2, {}, 1, "usage: …\n/usr/bin/python: No module named torch\n\n")
+    assert (judgement.state, judgement.exit_code) == ("failed", 1)
+    assert judgement.cause == "/usr/bin/python: No module named torch"
+    assert cause.judge(2, {}, -9).cause == "torchrun was killed by SIGKILL"
+
+
+def test_a_rank_that_torchrun_took_along_is_not_the_cause() -> None:
+    """Rank 0 was ended by TERM because rank 1 had failed, though that error looks like a lost peer's."""
+    lost = "RuntimeError: Gloo connectFullMesh failed: timed out connecting: Connection refused"
+    group = members(member(0), member(1, 1, lost, at_ns=5))
+    log = "".join(f"rank : {n} (local_rank: {n})\n exitcode : {c} (pid: {100 + n})\n" for n, c in ((0, -15), (1, 1)))
+    assert cause.judge(2, group, 1, log, {0: 9, 1: 5}).rank == 1
+
+
+def test_before_a_restart_torchrun_tells_in_one_line() -> None:
+    """Without a summary, the line on the first failure gives the signal; an earlier generation has other pids."""
+    line = "failed (exitcode: -9) local_rank: 1 (pid: {}) of binary: python\n"
+    group = members(member(0), member(1))
+    told = cause.judge(2, group, 1, line.format(group[1].process.pid), {1: 4})
+    assert told.cause == "rank 1 was killed by SIGKILL (out of memory, or kill -9)"
+    assert cause.judge(2, group, 1, line.format(9999), {1: 4}).cause != told.cause
+
+
+def test_torchrun_that_was_told_to_end() -> None:
+    """The ranks it took along are not the cause; Python 3.10 and later spell the signal differently."""
+    group = members(member(0), member(1), member(2))
+    for spelling in ("15", "Signals.SIGTERM"):
+        log = f"torch.distributed.elastic.multiprocessing.api.SignalException: Process 5 got signal: {spelling}\n"
+        judgement = cause.judge(3, group, 1, log, {0: 1, 1: 2, 2: 3})
+        assert (judgement.state, judgement.rank) == ("failed", None)
+        assert judgement.cause == "torchrun was told to end by SIGTERM"
+
+
+def test_ranks_that_ended_by_themselves_are_not_lost() -> None:
+    """All have left word and none of a failure, but what they ended with nobody knows."""
+    unknown = [Ended(0, None, None) for _ in (0, 1)]
+    group = {rank: msgspec.structs.replace(member(rank, 0), ended=ended) for rank, ended in enumerate(unknown)}
+    judgement = cause.judge(2, group, None)
+    assert (judgement.state, judgement.exit_code, judgement.rank) == ("ended", None, None)
+    assert cause.judge(2, {0: group[0], 1: member(1)}, None).state == "lost"
+    stopped = msgspec.structs.replace(group[0], ended=msgspec.structs.replace(unknown[0], stopped_by="ada"))
+    assert cause.judge(2, {0: stopped, 1: group[1]}, None).state == "stopped"
+
+
+def test_without_a_witness_it_is_lost() -> None:
+    """Nobody waited for torchrun and a rank left no word: nothing is claimed."""
+    judgement = cause.judge(2, members(member(0, 0), member(1)), None)
+    assert (judgement.state, judgement.rank, judgement.exit_code) == ("lost", None, None)
+
+
+def test_hostile_text_becomes_one_clean_line() -> None:
+    """No escape sequence, control character or direction mark gets through, and no wall of text."""
+    text = clean_line("a\x1b[31mb\x1b]0;title\x07c\r\nd\x9b2Je\u202ef" + "x" * 500)
+    assert text.startswith("abc defx")
+    assert text.isprintable()
+    assert len(text) == 300
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "failed (exitcode: 1) local_rank: 70000 (pid: 1)",
+        "failed (exitcode: 99999999999) local_rank: 1 (pid: 1)",
+        f"failed (exitcode: 1) local_rank: {'9' * 5000} (pid: 1)",
+        f"rank : {'9' * 5000} (local_rank: 0)\n exitcode : 1 (pid: 1)",
+        f"SignalException: Process 1 got signal: {'9' * 5000}",
+    ],
+    ids=["rank", "code", "endless rank", "endless rank in the summary", "endless signal"],
+)
+def test_numbers_that_cannot_be_are_no_summary(log: str) -> None:
+    """A script prints into that log, too: whatever it says, the judgement is one that a record can hold."""
+    judgement = cause.judge(2, {}, 1, log)
+    assert judgement.state == "failed"
+    assert judgement.rank is None
+    assert judgement.exit_code is None or abs(judgement.exit_code) < 2**31

@@ -1,0 +1,87 @@
+"""What runs take on the disk, and which go when it is too much."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ddptop.agent.observer.record import retention
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import Hold
+from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
+
+
+@pytest.fixture
+def base(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runtime directory without any run."""
+    folder = runtime / f"r{secrets.token_hex(2)}"
+    monkeypatch.setenv(BASE_VARIABLE, str(folder))
+    return folder
+
+
+def made(name: str, age: int, *, state: str = "finished", size: int = 1 << 20) -> RunDir:
+    """Make a run that began so many hours ago."""
+    began = time.time_ns() - age * 3600 * 10**9
+    directory = rundir.create(
+        Run(name, secrets.token_hex(8), "p", (), 1, "gloo", "cpu", began, False, state=state, ended_at_ns=began + 10**9)
+    )
+    (directory.logs / "rank-0.log").write_bytes(os.urandom(size))
+    return directory
+
+
+def test_sizes_are_what_the_disk_says(base: Path) -> None:
+    """Against du's own count of blocks: files in all folders, holes not, links not followed."""
+    directory = made("a", 1)
+    (directory.path / "link").symlink_to("/usr")
+    with (directory.path / "hole").open("wb") as file:
+        file.truncate(1 << 30)
+    du = subprocess.run(["du", "-s", "-B1", directory.path], capture_output=True, text=True, check=True)
+    told = int(du.stdout.split()[0])
+    # du counts the folder itself.
+    assert abs(retention.size_of(directory.path) - told) <= 8192
+    assert retention.size_of(base / "nowhere") == 0
+
+
+def test_the_oldest_ended_runs_go_first(base: Path) -> None:
+    """Live runs stay, however old and large; so does the newest ended one, even if it alone is too large."""
+    made("live", 9, state="running", size=3 << 20)
+    for age in (8, 7, 6):
+        made(f"old-{age}", age)
+    (base / "foreign").mkdir()
+    (base / "foreign" / "file").write_bytes(b"x" * (4 << 20))
+    said: list[str] = []
+    retention.make_room(5 << 20, lambda text, level: said.append(text))
+    assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
+    assert len(said) == 2
+    retention.make_room(0, lambda text, level: said.append(text))
+    assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
+    assert (base / "foreign" / "file").exists()
+
+
+def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
+    """Again only once it has changed; a run that is to be kept is not removed, and what was is returned."""
+    held = made("held", 9)
+    for age in (8, 7, 6):
+        made(f"old-{age}", age)
+    hold = Hold.take(held.path)
+    said: list[str] = []
+    told: set[str] = set()
+    spared = RunDir(base / "old-8")
+    removed = [
+        retention.make_room(3 << 20, lambda text, level: said.append(f"{level}: {text}"), spared=spared, told=told)
+        for _ in range(3)
+    ]
+    assert [list(each) for each in removed] == [["old-7"], [], []]
+    assert removed[0]["old-7"] >= 1 << 20
+    assert [line.partition(":")[0] for line in said] == ["warning", "info"]
+    assert "run held was not removed" in said[0]
+    hold.release()
+    assert sorted(run.name for run in rundir.runs()) == ["held", "old-6", "old-8"]
+    assert list(retention.make_room(0, spared=spared, told=told)) == ["held"]
+    assert sorted(run.name for run in rundir.runs()) == ["old-6", "old-8"]
+    assert told == set()

@@ -1,0 +1,228 @@
+"""A launched run from its first process to its last."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from support.harness import DEADLINE_S, carriers, until
+from support.supervised import SLEEP, events, over, running
+
+from ddptop.agent import wire
+from ddptop.agent.observer import launcher
+from ddptop.agent.observer.status import survey
+from ddptop.agent.run.rundir import RunDir, identify, is_alive
+
+Launch = Callable[..., RunDir]
+
+
+def left(directory: RunDir) -> list[str]:
+    """Return the sockets, locks and write-ahead logs in the run directory."""
+    return [
+        path.name for path in directory.path.iterdir() if path.suffix in (".pub", ".cmd") or path.name == "lock"
+    ] + [path.name for path in directory.path.glob("run.db-*")]
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    """A context for the test's own sockets."""
+    with zmq.Context() as made:
+        yield made
+
+
+class Controller:
+    """A DEALER that speaks to the supervisor."""
+
+    def __init__(self, context: zmq.Context[Any], directory: RunDir) -> None:
+        """Connect."""
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(directory.address("supervisor", "cmd"))
+
+    def ask(self, command: wire.Command, seconds: float = DEADLINE_S) -> wire.Reply:
+        """Send a command and return its reply."""
+        self.socket.send(wire.encode(command))
+        assert self.socket.poll(int(seconds * 1000)), "no reply"
+        answer = wire.read_answer(self.socket.recv())
+        assert isinstance(answer, wire.Reply)
+        return answer
+
+
+def test_real_torchrun_carries_the_arguments_and_finishes(launch: Launch, tmp_path: Path) -> None:
+    """Arguments that torchrun could take for its own arrive as they are; the end leaves a record and no trace."""
+    arguments = ("--lr", "0.1", "-h", "", "a b", "--", "--nproc-per-node=9", "-m", "x\ny", "ünï", "--standalone")
+    directory = launch(
+        "import json, os, sys; open('argv' + os.environ['RANK'], 'w').write(json.dumps(sys.argv[1:]))",
+        command=launcher.command("script.py", arguments, 2),
+    )
+    run_id = directory.read().run_id
+    end = over(directory)
+    assert (end.state, end.exit_code, end.dead) == ("finished", 0, (0, 1))
+    for rank in (0, 1):
+        assert tuple(json.loads((tmp_path / f"argv{rank}").read_text())) == arguments
+    assert {"rank 0 finished", "rank 1 finished", "run finished"} <= set(events(directory))
+    assert left(directory) == []
+    assert carriers(run_id) == []
+
+
+def test_real_torchrun_names_the_signal_that_killed_a_rank(launch: Launch, tmp_path: Path) -> None:
+    """A rank that is gone without a word is the cause, not the peer whose connection broke."""
+    os.mkfifo(tmp_path / "line")
+    directory = launch(
+        "import os, signal\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    line = open('line', 'w')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "open('line').read()  # ends when the writer dies\n"
+        "raise RuntimeError('Connection closed by peer')",
+        command=launcher.command("script.py", (), 2),
+    )
+    end = over(directory)
+    assert (end.state, end.exit_code, end.cause_rank) == ("failed", 128 + signal.SIGKILL, 1)
+    assert end.cause == "rank 1 was killed by SIGKILL (out of memory, or kill -9)"
+
+
+def test_failing_script(launch: Launch) -> None:
+    """The rank that raised first is named with its error."""
+    directory = launch("import os, time\nif os.environ['RANK'] == '1': raise ValueError('bad lr')\ntime.sleep(100)")
+    end = over(directory)
+    assert (end.state, end.exit_code) == ("failed", 1)
+    assert (end.cause_rank, end.cause) == (1, "rank 1: ValueError: bad lr")
+    assert left(directory) == []
+
+
+def test_torchrun_that_cannot_start(launch: Launch, tmp_path: Path) -> None:
+    """Without ranks, the run fails with what torchrun said last, or with why it could not be started."""
+    silent = launch("", command=(sys.executable, "-m", "no_such_module"))
+    absent = launch("", command=(str(tmp_path / "no-such-program"),))
+    assert "No module named no_such_module" in (over(silent).cause or "")
+    assert "could not be started" in (over(absent).cause or "")
+    assert (silent.read().state, absent.read().state) == ("failed", "failed")
+
+
+def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
+    """Helpers that ignore TERM included: no process, socket or lock is left when the reply comes."""
+    directory = launch(
+        "import subprocess, sys, time\n"
+        "deaf = 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(100)'\n"
+        "helper = subprocess.Popen([sys.executable, '-c', deaf], stdout=subprocess.PIPE, start_new_session=True)\n"
+        "helper.stdout.readline(); open('up-' + __import__('os').environ['RANK'], 'w').close(); time.sleep(100)"
+    )
+    run = directory.read()
+    running(directory)
+    until(lambda: all((Path(run.cwd) / f"up-{rank}").exists() for rank in (0, 1)), "the helpers are up")
+    news = context.socket(zmq.SUB)
+    news.linger = 0
+    news.subscribe(wire.TOPIC_RUN)
+    news.connect(directory.address("supervisor", "pub"))
+    controller = Controller(context, directory)
+    assert news.poll(1000 * DEADLINE_S), "the state is on the air"
+    reply = controller.ask(wire.Kill(7, 0.3, who="a\x1b[31mda"))
+    assert reply == wire.Reply(7, True, "2 ranks and 2 helpers ended, 0 left")
+    assert carriers(run.run_id) == []
+    assert left(directory) == []
+    end = survey.look(directory)
+    assert (end.state, end.cause, end.alive) == ("killed", "killed by ada", ())
+    states: list[str] = []
+    while "killed" not in states:
+        assert news.poll(1000 * DEADLINE_S)
+        message = wire.read_telemetry(news.recv_multipart()[1])
+        assert isinstance(message, wire.RunState)
+        states.append(message.state)
+    assert "killing" in states
+    controller.socket.close()
+    news.close()
+
+
+def test_killing_one_rank_says_who_did_it(launch: Launch, context: zmq.Context[Any]) -> None:
+    """The end of one rank on request ends the run, and the cause is the request."""
+    directory = launch(SLEEP)
+    running(directory)
+    controller = Controller(context, directory)
+    assert not controller.ask(wire.Kill(1, 1.0, rank=5)).done
+    reply = controller.ask(wire.Kill(2, 1.0, rank=1, who="ada"))
+    assert reply.done
+    assert reply.text.startswith("rank 1: 1 rank and 0 helpers ended, 0 left")
+    end = over(directory)
+    assert (end.state, end.cause_rank, end.cause) == ("failed", 1, "rank 1 was killed by ada")
+    controller.socket.close()
+
+
+def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, context: zmq.Context[Any]) -> None:
+    """A thousand messages of noise change a number; then the supervisor still answers."""
+    directory = launch(SLEEP)
+    running(directory)
+    controller = Controller(context, directory)
+    for number in range(1000):
+        controller.socket.send(bytes([number % 256]) * (number % 60))
+    controller.socket.send_multipart([b"", wire.encode(wire.Kill(1, 0.0))])
+    for command in (wire.Resume(2), wire.Kill(3, float("nan")), wire.Kill(4, -1.0)):
+        reply = controller.ask(command)
+        assert (reply.id, reply.done) == (command.id, False)
+    news = context.socket(zmq.SUB)
+    news.linger = 0
+    news.subscribe(wire.TOPIC_RUN)
+    news.connect(directory.address("supervisor", "pub"))
+    assert news.poll(1000 * DEADLINE_S)
+    state = wire.read_telemetry(news.recv_multipart()[1])
+    assert isinstance(state, wire.RunState)
+    assert (state.refused, state.state) == (1001, "running")
+    assert survey.look(directory).alive == (0, 1)
+    controller.socket.close()
+    news.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_end_of_the_supervisor_leaves_the_training(launch: Launch, number: int) -> None:
+    """Told to go or killed, it takes nobody along; the run can still be counted and killed."""
+    directory = launch(SLEEP)
+    running(directory)
+    run = directory.read()
+    assert run.supervisor
+    os.kill(run.supervisor.pid, signal.SIGHUP)
+    os.kill(run.supervisor.pid, number)
+    until(lambda: not is_alive(run.supervisor), "the supervisor has gone")
+    now = survey.settle(directory)
+    assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
+    assert ("supervisor.cmd" in left(directory)) == (number == signal.SIGKILL)
+    assert survey.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks and 0 helpers ended, 0 left"
+    assert carriers(run.run_id) == []
+    assert survey.look(directory).state == "killed"
+    assert [name for name in left(directory) if not name.startswith("run.db")] == []
+
+
+def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context[Any]) -> None:
+    """After kill -9 of torchrun the ranks go on under supervision, are called orphans, and a kill ends them."""
+    directory = launch(SLEEP)
+    running(directory)
+    run = directory.read()
+    torchrun = run.torchrun
+    assert torchrun
+    os.kill(torchrun.pid, signal.SIGKILL)
+    until(lambda: identify(torchrun.pid) is None, "torchrun has gone")
+    until(lambda: any("go on without it" in text for text in events(directory)), "the event")
+    now = survey.look(directory)
+    assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", True, True, (0, 1))
+    controller = Controller(context, directory)
+    assert controller.ask(wire.Kill(1, 1.0)).text == "2 ranks and 0 helpers ended, 0 left"
+    assert carriers(run.run_id) == []
+    assert survey.look(directory).state == "killed"
+    controller.socket.close()
+
+
+def test_what_outlives_the_run_is_ended(launch: Launch) -> None:
+    """A child that a finished script has left behind goes with the run."""
+    directory = launch(
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
+    )
+    run_id = directory.read().run_id
+    assert over(directory).state == "finished"
+    assert carriers(run_id) == []
+    assert "left behind by the run: 0 ranks and 2 helpers ended, 0 left" in events(directory)

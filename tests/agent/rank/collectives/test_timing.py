@@ -1,0 +1,257 @@
+"""Every collective of real ranks is seen, timed and let go; the rest is tried with clocks moved by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop.agent.rank.collectives import timing
+from ddptop.agent.rank.collectives.backends import Backend, Backends
+from ddptop.agent.rank.collectives.timing import Collectives
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.records import meter
+from ddptop.agent.rank.records.device_time import Captures, EventClock
+from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
+
+LATE_NS = 150_000_000
+"""How late rank 1 comes, in the script, where rank 0 must be seen to wait; if it comes late itself, less."""
+
+
+@pytest.fixture(scope="module", params=["hooks", "wrapper"])
+def seen(request, tmp_path_factory) -> dict[str, Any]:
+    """What rank 0 saw of each kind of collective, with torch's hooks and without."""
+    script = Path(__file__).with_name("collectives_script.py")
+    meeting = tmp_path_factory.mktemp("comms") / "meet"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"NO_HOOKS": "1"} if request.param == "wrapper" else {})
+    # Without torchrun, which takes as long to start as a rank.
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ddptop.agent", str(script), str(meeting)],
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        (out, errors), (_, others) = [rank.communicate() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    reports = [line for line in out.splitlines() if line.startswith("REPORT ")]
+    assert len(reports) == 1, out + errors + others
+    report: dict[str, Any] = json.loads(reports[0].removeprefix("REPORT "))
+    return {"by": request.param} | report
+
+
+def operations(seen: dict[str, Any], name: str) -> list[tuple[str, int]]:
+    return [(call["op"], call["bytes"]) for call in seen[name]["calls"]]
+
+
+def test_every_collective_is_seen_with_its_size_and_its_group(seen):
+    """However a function was imported and whoever calls it, Python or DDP's C++, exactly one call is noted."""
+    assert seen["mechanism"] == {"hooks": "process-group hooks", "wrapper": "process-group wrapper"}[seen["by"]]
+    for name in ("all_reduce", "by name", "asynchronous", "mesh", "group", "split group"):
+        assert operations(seen, name) == [("all_reduce", 4000)]
+    assert operations(seen, "send and recv") == [("send", 4000)]
+    assert operations(seen, "isend and irecv") == [("send", 4000), ("recv", 4000)]
+    assert operations(seen, "monitored barrier") == [("monitored_barrier", 0)]
+    assert operations(seen, "all_gather") == [("all_gather", 4000)]
+    assert operations(seen, "reduce_scatter") == [("reduce_scatter_tensor", 4000)]
+    assert {op for op, _ in operations(seen, "forward")} == {"broadcast"}
+    parameters = (10 * 10 + 10) + 2 * 10 + (10 + 1)
+    assert operations(seen, "backward") == [("all_reduce", 4 * parameters)]
+    assert operations(seen, "fsdp forward") == [("all_gather_into_tensor", 8 * 9 * 4 // 2)] * 2
+    backward = [op for op, _ in operations(seen, "fsdp backward")]
+    assert backward == ["all_gather_into_tensor"] * 2 + ["reduce_scatter_tensor"] * 2
+    default, sub = seen["all_reduce"]["calls"][0]["group"], seen["group"]["calls"][0]["group"]
+    assert default != sub
+
+
+def test_every_collective_is_timed(seen):
+    """Each call has a duration within the time that the script measured around it, and none is left over."""
+    assert (seen["outstanding"], seen["faults"]) == (0, None)
+    for name, report in seen.items():
+        if isinstance(report, dict):
+            assert all(call["duration"] is not None for call in report["calls"]), name
+            if name != "asynchronous":
+                assert all(call["duration"] < report["took"] for call in report["calls"]), name
+
+
+def test_waiting_is_told_from_going_on(seen):
+    """Rank 1 comes late: rank 0 is blocked in what it waits for, not in what it only starts."""
+    for name in (
+        "all_reduce",
+        "send and recv",
+        "functional",
+        "monitored barrier",
+        "forward",
+        "backward",
+        "fsdp forward",
+    ):
+        assert seen[name]["blocked"] > 0.3 * LATE_NS, name
+    assert seen["asynchronous"]["blocked"] == 0
+    assert seen["asynchronous"]["calls"][0]["duration"] > 0.3 * LATE_NS
+    (bucket,) = seen["backward"]["calls"]
+    assert (bucket["blocking"], bucket["deferred"]) == (False, True)
+    assert all(call["blocking"] for call in seen["forward"]["calls"])
+    assert not any(call["deferred"] for call in seen["fsdp backward"]["calls"])
+
+
+def test_functional_collectives_block_where_their_result_is_used(seen):
+    """Rank 1 comes late: rank 0 stands where it needs the sum. A wrapper in Python is not asked for their call."""
+    assert seen["functional"]["blocked"] > 0.3 * LATE_NS
+    assert operations(seen, "functional") == ([("all_reduce", 4000)] if seen["by"] == "hooks" else [])
+
+
+def test_a_comm_hook_of_the_script_keeps_working_and_is_timed(seen):
+    """Its own reduction is what the gradients go through: the mean over the ranks, in half precision."""
+    assert seen["comm hook used"]
+    assert seen["comm hook gradient"] == 4 * (1 + 2) / 2
+    (call,) = seen["comm hook"]["calls"]
+    assert call["op"] == "all_reduce"
+    assert call["bytes"] == 11 * 2
+    assert call["deferred"]
+
+
+def test_no_tensor_is_kept_alive(seen):
+    """A tensor that went through collectives is gone as soon as the script lets go of it."""
+    assert seen["kept alive"] is False
+
+
+class Clock:
+    """Nanoseconds moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class FakeEvent:
+    """A CUDA event that the device passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.at_ms: float | None = None
+
+    def record(self, stream: object) -> None:
+        pass
+
+    def query(self) -> bool:
+        return self.at_ms is not None
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        assert later.at_ms is not None
+        assert self.at_ms is not None
+        return later.at_ms - self.at_ms
+
+
+class FakeBackends(Backends):
+    """A process group with one backend for all tensors."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.group, self._only = "0", backend
+
+    def of(self, tensors: list[Any]) -> Backend:
+        return self._only
+
+
+class FakeWork:
+    """Work whose future calls back at once, as NCCL's does when the work is enqueued."""
+
+    def get_future(self) -> FakeWork:
+        return self
+
+    def add_done_callback(self, callback) -> None:
+        callback(self)
+
+
+def test_on_a_device_the_duration_is_unknown_until_the_device_has_passed_both_events():
+    """The callback, which comes when work is enqueued, is never taken for completion."""
+    clock, events = Clock(), []
+
+    def event() -> FakeEvent:
+        events.append(FakeEvent())
+        return events[-1]
+
+    stamps = Stamps(clock, clock)
+    collectives = Collectives(stamps, Faults())
+    backends = FakeBackends(Backend(0, EventClock(event, lambda: None, Captures()), True))
+    call = collectives.begin("all_reduce", [], backends, clock.now, blocking=True, origin="")
+    collectives.end(call, FakeWork())
+    stamps.cut(1)
+    assert (call.duration, call.blocking, collectives.outstanding) == (None, False, 1)
+    assert not meter.is_ready(stamps.finished[0])
+    events[0].at_ms = 3.0
+    unknown = call.duration
+    assert unknown is None
+    events[1].at_ms = 3.25
+    assert (call.duration, collectives.outstanding) == (250_000, 0)
+    (collective,) = meter.record(stamps.finished[0]).collectives
+    assert (collective.duration_ns, collective.on_device) == (250_000, True)
+
+
+def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
+    """At 4,000 a second one step of 64 is timed, the same on all ranks; calls are counted in every step."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    collectives = Collectives(stamps, Faults())
+    backends = FakeBackends(Backend(2, None, True))
+    for number in range(1, 601):
+        collectives.end(collectives.begin("all_reduce", [], backends, clock.now, blocking=False, origin=""), FakeWork())
+        clock.now += 250_000
+        stamps.cut(number)
+    # The next power of two, so that ranks that look at different moments still have steps in common.
+    assert 4000 / timing.MAX_TIMED_PER_S <= collectives.timed_every == 64
+    late = list(stamps.finished)[-256:]
+    timed = [stamped.seq for stamped in late if stamped.calls[0].duration is not None]
+    assert timed == [stamped.seq for stamped in late if (stamped.seq - 1) % 64 == 0]
+    assert all(len(stamped.calls) == 1 and meter.is_ready(stamped) for stamped in late)
+    assert collectives.outstanding <= 1
+
+
+def test_what_queues_for_a_worker_is_told_and_marked():
+    """Five at once on two workers: the third begins when the first is done, and so on; others are exact."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    for index, done in enumerate((100, 130, 210, 260, 330)):
+        call = Call("all_reduce", index, 8, index + 1, False, group="0", workers=2)
+        call.done = done
+        stamps.call(call)
+    other = Call("all_reduce", 5, 8, 6, False, group="1", workers=2)
+    other.done = 50
+    stamps.call(other)
+    clock.now = 400
+    stamps.cut(1)
+    calls = meter.record(stamps.finished[0]).collectives
+    begun = [call.entered_ns + call.queued_ns for call in calls]
+    start = begun[0]
+    assert [each - start for each in begun] == [0, 1, 100, 130, 210, 5]
+    assert [call.estimated for call in calls] == [False, False, True, True, True, False]
+
+
+def test_a_stamp_that_came_late_is_corrected_by_who_waited():
+    """DDP goes on when its buckets are done: they were done by the end of the backward pass."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    stamps.observed = True
+    stamps.enter(BACKWARD)
+    call = Call("all_reduce", 10, 8, 1, False)
+    call.deferred, call.done = True, 90
+    stamps.call(call)
+    clock.now = 40
+    stamps.leave()
+    clock.now = 100
+    stamps.cut(1)
+    step = meter.record(stamps.finished[0])
+    assert (step.collectives[0].duration_ns, step.wait_ns, step.backward_ns) == (30, 30, 10)

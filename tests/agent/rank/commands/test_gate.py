@@ -1,0 +1,165 @@
+"""The gate holds a group at one step, whatever the ranks were doing when it was asked."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+
+
+class Clock:
+    """A clock that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_open_gate_lets_steps_pass():
+    """Without a command a boundary only counts."""
+    gate = Gate()
+    assert [gate.boundary() for _ in range(3)] == [False] * 3
+    assert gate.completed == 3
+
+
+def test_a_promise_lapses_by_itself():
+    """A controller that dies before the commit costs nothing."""
+    clock = Clock()
+    gate = Gate(clock)
+    assert gate.promise("a", 4.0) == 1
+    clock.now = 5.0
+    assert gate.boundary() is False
+    with pytest.raises(GateError, match="lapsed"):
+        gate.commit("a", 1)
+
+
+def test_a_held_rank_is_let_go_when_its_promise_lapses():
+    """The training thread itself wakes from an uncommitted hold."""
+    gate = Gate()
+    gate.promise("a", 0.05)
+    assert gate.boundary() is True
+    assert gate.limit is None
+
+
+def test_two_controllers_do_not_mix():
+    """Of two pauses at a time, and of a pause of what is paused, the second is refused with the reason."""
+    gate = Gate()
+    gate.promise("a", 60)
+    with pytest.raises(GateError, match="under way"):
+        gate.promise("b", 60)
+    gate.commit("a", 1)
+    with pytest.raises(GateError, match="already paused at step 1"):
+        gate.promise("b", 60)
+
+
+def test_a_commit_never_lies_behind_the_promise():
+    """A rank cannot be told to hold at a step that it may have passed."""
+    gate = Gate()
+    gate.boundary()
+    assert gate.promise("a", 60) == 2
+    with pytest.raises(GateError):
+        gate.commit("a", 1)
+
+
+def test_ranks_in_lockstep_are_held_at_the_same_step():
+    """Ranks that meet in a barrier each step, asked at random moments, all stop at one step, 200 times."""
+    seed = random.Random(1)
+    gates = [Gate() for _ in range(3)]
+    barrier = threading.Barrier(len(gates))
+    stop = threading.Event()
+
+    def rank(gate: Gate) -> None:
+        while not stop.is_set():
+            try:
+                barrier.wait(timeout=20)  # the collective of a step
+            except threading.BrokenBarrierError:
+                return
+            gate.boundary()
+
+    threads = [threading.Thread(target=rank, args=(gate,)) for gate in gates]
+    for thread in threads:
+        thread.start()
+    try:
+        for cycle in range(200):
+            token = str(cycle)
+            order = seed.sample(gates, len(gates))
+            step = max(gate.promise(token, 60) for gate in order)
+            for gate in order:
+                gate.commit(token, step)
+            while not all(gate.held and gate.completed == step for gate in gates):
+                assert not barrier.broken, "a rank was left waiting in the collective"
+            for gate in order:
+                gate.resume()
+    finally:
+        stop.set()
+        barrier.abort()
+        for gate in gates:
+            gate.resume()
+        for thread in threads:
+            thread.join(timeout=20)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_lease_that_is_renewed_lasts_and_else_lapses():
+    """Each commit with a lease renews it; a kept hold needs none."""
+    clock = Clock()
+    gate = Gate(clock)
+    gate.promise("a", 4.0)
+    for now in (3.0, 6.0, 9.0):
+        clock.now = now
+        gate.commit("a", 1, 4.0)
+    clock.now = 13.5
+    with pytest.raises(GateError, match="lapsed"):
+        gate.commit("a", 1, 4.0)
+    gate.promise("b", 4.0)
+    gate.keep("b", 1)
+    clock.now = 1e6
+    assert gate.limit == 1
+
+
+def test_a_checkpoint_is_saved_once_on_the_training_thread():
+    """However often it is asked for with one token, and the lease does not lapse meanwhile."""
+    clock = Clock()
+    gate = Gate(clock)
+    calls = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def work() -> Saved:
+        calls.append(threading.current_thread())
+        entered.set()
+        leave.wait(20)
+        return Saved(True, "/c.pt", 1)
+
+    with pytest.raises(GateError, match="not held"):
+        gate.save("a", work)
+    gate.promise("a", 4.0)
+    training = threading.Thread(target=gate.boundary)
+    training.start()
+    while not gate.held:
+        pass
+    assert gate.save("a", work) is None
+    assert entered.wait(20)
+    clock.now = 100.0
+    assert gate.save("a", work) is None
+    leave.set()
+    while gate.save("a", work) is None:
+        pass
+    assert gate.save("a", work) == Saved(True, "/c.pt", 1)
+    assert calls == [training]
+    gate.resume()
+    training.join(20)
+
+
+def test_an_end_reaches_the_held_and_the_running():
+    """The boundary lets go and says so, at once and at every later one."""
+    gate = Gate()
+    gate.end("ada")
+    assert gate.boundary() is False
+    assert gate.ended_by == "ada"
+    with pytest.raises(GateError, match="being ended by ada"):
+        gate.promise("b", 4.0)

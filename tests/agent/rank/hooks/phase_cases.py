@@ -1,0 +1,433 @@
+"""Training loops of many kinds in one process a rank; rank 0 prints what the agent made of each as JSON.
+
+Run as `phase_cases.py RANK FILE`: two ranks, which meet at the file.  Delays are slept, so
+that the test knows from the outside what each phase must hold at least.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import distributed, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from ddptop.agent.rank.hooks import patches
+from ddptop.agent.rank.publisher import Publisher
+from ddptop.agent.rank.records.health import Health
+from ddptop.agent.rank.session import Session
+from ddptop.agent.run import rundir
+
+RANK = int(sys.argv[1])
+DELAY = 0.02
+cases: list[Callable[[], dict[str, Any] | None]] = []
+session: Session
+"""The rank's own, made before the first case."""
+
+
+def case(function: Callable[[], dict[str, Any] | None]) -> Callable[[], dict[str, Any] | None]:
+    cases.append(function)
+    return function
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Eight samples in batches of four; drawing one batch takes `delay`."""
+
+    def __init__(self, delay: float = 0.0, size: int = 8) -> None:
+        self.delay, self.size = delay, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.delay / 4)
+        return torch.full((3,), float(index))
+
+
+class SlowModule(nn.Module):
+    """A linear layer whose forward and backward pass take `DELAY` each."""
+
+    def __init__(self, delay: float = DELAY) -> None:
+        super().__init__()
+        self.delay = delay
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.delay)
+        outputs: torch.Tensor = self.layer(inputs)
+        if outputs.requires_grad:
+            outputs.register_hook(lambda _: time.sleep(self.delay))
+        return outputs
+
+
+def under_ddp(module: nn.Module) -> tuple[Any, torch.optim.Optimizer]:
+    return nn.parallel.DistributedDataParallel(module), torch.optim.SGD(module.parameters(), lr=1e-3)
+
+
+@case
+def accumulation() -> dict[str, Any]:
+    model, sgd = under_ddp(SlowModule())
+    losses = []
+    for _ in range(2):
+        batches = iter(DataLoader(Slow(DELAY, 16), batch_size=4))
+        for _ in range(3):
+            with model.no_sync():
+                loss = model(next(batches)).mean()
+                loss.backward()
+                losses.append(loss.item())
+        loss = model(next(batches)).mean()
+        loss.backward()
+        losses.append(loss.item())
+        sgd.step()
+    return {"losses": losses}
+
+
+@case
+def workers() -> None:
+    model, sgd = under_ddp(SlowModule(0.0))
+    for batch in DataLoader(Slow(DELAY, 12), batch_size=4, num_workers=1):
+        model(batch).mean().backward()
+        sgd.step()
+
+
+@case
+def gan() -> None:
+    generator, g_step = under_ddp(SlowModule())
+    critic, c_step = under_ddp(nn.Linear(1, 1))
+    for batch in DataLoader(Slow(4 * DELAY), batch_size=4):
+        critic(generator(batch).detach()).mean().backward()
+        c_step.step()
+        (critic(generator(batch)) * 2).mean().backward()
+        g_step.step()
+
+
+@case
+def scaler() -> dict[str, Any]:
+    model, sgd = under_ddp(SlowModule(0.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    losses = []
+    for number in range(4):
+        sgd.zero_grad()
+        loss = model(torch.ones(4, 3)).mean() + 1
+        losses.append(loss.item())
+        scaler.scale(loss * float("inf") if number == 1 else loss).backward()
+        if number == 2:
+            scaler.unscale_(sgd)
+        scaler.step(sgd)
+        scaler.update()
+    return {"losses": losses}
+
+
+@case
+def derived_from_scaled() -> None:
+    model, sgd = under_ddp(SlowModule(0.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    (scaler.scale(model(torch.ones(4, 3)).mean() + 1) / 2).backward()
+    scaler.step(sgd)
+    scaler.update()
+
+
+def evaluating(evaluate: Callable[[Any, DataLoader[torch.Tensor]], None], delay: float = DELAY) -> None:
+    model, sgd = under_ddp(SlowModule(delay))
+    held_out = DataLoader(Slow(DELAY, 16), batch_size=4)
+    for _ in range(4):
+        for batch in DataLoader(training, batch_size=4):
+            model(batch).mean().backward()
+            sgd.step()
+        evaluate(model, held_out)
+
+
+training = Slow()
+
+
+@case
+def evaluation_without_gradients() -> None:
+    def evaluate(model: Any, loader: DataLoader[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for batch in loader:
+                model.module(batch)
+
+    evaluating(evaluate)
+
+
+@case
+def evaluation_through_ddp() -> None:
+    def evaluate(model: Any, loader: DataLoader[torch.Tensor]) -> None:
+        for batch in loader:
+            with torch.inference_mode():
+                model(batch)
+
+    evaluating(evaluate)
+
+
+@case
+def evaluation_that_forgets() -> None:
+    def evaluate(model: Any, loader: DataLoader[torch.Tensor]) -> None:
+        for batch in loader:
+            model(batch)
+
+    evaluating(evaluate)
+
+
+@case
+def clipping() -> None:
+    model, sgd = under_ddp(SlowModule(0.0))
+    for number in range(2):
+        sgd.zero_grad()
+        (model(torch.ones(4, 3)).mean()).backward()
+        if number == 1:
+            model.module.layer.weight.grad.mul_(float("nan"))
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        sgd.step()
+        for parameter in model.parameters():
+            parameter.data.fill_(0.5)
+
+
+def spoiled(rank: int) -> None:
+    """Three steps; in the second, the gradients of one rank are lost on their way back from a loss that is finite."""
+    model, sgd = under_ddp(nn.Sequential(nn.Linear(3, 200), nn.Linear(200, 1)))
+    for number in range(3):
+        hidden = model.module[0].register_forward_hook(
+            lambda _module, _inputs, outputs, bad=number == 1 and rank == RANK: (
+                outputs.register_hook(lambda gradient: gradient * float("nan" if bad else 1)) and None
+            )
+        )
+        model(torch.ones(4, 3)).mean().backward()
+        hidden.remove()
+        sgd.step()
+
+
+@case
+def spoiled_here() -> None:
+    spoiled(0)
+
+
+@case
+def spoiled_elsewhere() -> None:
+    spoiled(1)
+
+
+@case
+def no_loader() -> None:
+    model, sgd = under_ddp(SlowModule())
+    for _ in range(2):
+        time.sleep(DELAY)
+        model(torch.ones(4, 3)).mean().backward()
+        sgd.step()
+
+
+@case
+def synced_by_hand() -> None:
+    module = SlowModule()
+    session.sees_forward = False
+    sgd = torch.optim.SGD(module.parameters(), lr=1e-3)
+    for batch in DataLoader(Slow(), batch_size=4):
+        module(batch).mean().backward()
+        time.sleep(8 * DELAY * RANK)
+        for parameter in module.parameters():
+            assert parameter.grad is not None
+            distributed.all_reduce(parameter.grad)
+        sgd.step()
+    session.sees_forward = True
+
+
+@case
+def closure() -> None:
+    model, _ = under_ddp(SlowModule())
+    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def evaluate() -> torch.Tensor:
+        lbfgs.zero_grad()
+        loss: torch.Tensor = model(torch.ones(4, 3)).pow(2).mean()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        lbfgs.step(evaluate)
+
+
+@case
+def losses_of_all_kinds() -> dict[str, Any]:
+    module = nn.Linear(3, 1)
+    sgd = torch.optim.SGD(module.parameters(), lr=1e-3)
+
+    class Odd(torch.Tensor):
+        """A subclass, as DTensor is."""
+
+    first, second = module(torch.ones(1, 3)).sum(), module(torch.ones(1, 3)).sum() + 1
+    torch.autograd.backward([first, second])
+    sgd.step()
+    module(torch.ones(1, 3)).sum().as_subclass(Odd).backward()
+    sgd.step()
+    outputs = module(torch.ones(2, 3))
+    outputs.backward(torch.ones_like(outputs))
+    sgd.step()
+    checked = torch.utils.checkpoint.checkpoint(module, torch.ones(1, 3, requires_grad=True), use_reentrant=True)
+    checked.sum().backward()
+    sgd.step()
+    return {"sum": first.item() + second.item()}
+
+
+@case
+def a_step_that_raises() -> dict[str, Any]:
+    module = nn.Linear(3, 1)
+    sgd = torch.optim.SGD(module.parameters(), lr=1e-3)
+
+    def fail() -> float:
+        raise KeyError("the script's own")
+
+    raised = 0
+    for number in range(3):
+        module(torch.ones(1, 3)).sum().backward()
+        try:
+            sgd.step(fail if number == 1 else None)
+        except KeyError:
+            raised += 1
+    return {"raised": raised}
+
+
+@case
+def sharded() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model = SlowModule()
+    fully_shard(model.layer)
+    fully_shard(model)
+    session.sees_forward = False
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        model(torch.ones(4, 3)).mean().backward()
+        sgd.step()
+
+
+@case
+def nan() -> None:
+    model, sgd = under_ddp(SlowModule(0.0))
+    for number in range(14):
+        (model(torch.ones(4, 3)).mean() * (float("nan") if number == 1 else 0.0)).backward()
+        for parameter in model.parameters():
+            parameter.grad = None
+        sgd.step()
+
+
+class Endless(IterableDataset[torch.Tensor]):
+    """Batches for a loop that never calls an optimizer of torch."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.ones(4, 3)
+
+
+@case
+def own_optimizer() -> dict[str, Any]:
+    module, activities = SlowModule(0.0), []
+    module.layer.weight.register_hook(lambda _: activities.append(session.stamps.activity))
+    for _, batch in zip(range(20), DataLoader(Endless(), batch_size=None), strict=False):
+        module(batch).mean().backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(1e-3 * parameter.grad)
+    return {"state": session.state, "activities": sorted(set(activities)), "marks": len(session.stamps._current.marks)}
+
+
+def compiled() -> dict[str, Any]:
+    """Return what torch's compiler did for the usual ways to use it, by way."""
+    found = {}
+    for way in ("model", "inner", "optimizer"):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch.manual_seed(0)
+        backend = CompileCounterWithBackend("eager")
+        module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+        inner = torch.compile(module, backend=backend) if way == "inner" else module
+        model: Any = nn.parallel.DistributedDataParallel(inner)
+        if way == "model":
+            model = torch.compile(model, backend=backend)
+        sgd = torch.optim.SGD(module.parameters(), lr=0.1)
+        step = torch.compile(lambda sgd=sgd: sgd.step(), backend=backend) if way == "optimizer" else sgd.step
+        for _ in range(3):
+            sgd.zero_grad()
+            loss = model(torch.ones(4, 3)).pow(2).mean()
+            loss.backward()
+            step()
+        counters = torch._dynamo.utils.counters
+        found[way] = {
+            "breaks": sum(counters["graph_break"].values()),
+            "graphs": backend.frame_count,
+            "operations": backend.op_count,
+            "loss": loss.item(),
+        }
+    return found
+
+
+def drained() -> list[dict[str, Any]]:
+    """Return the records since the last call, made by the code of the agent's thread."""
+    assert session._publisher is not None
+    steps: list[Any] = []
+    while session.stamps.finished:
+        steps += session._publisher._collect()
+    return [plain(step) for step in steps]
+
+
+def plain(step: Any) -> dict[str, Any]:
+    return {name: getattr(step, name) for name in step.__struct_fields__ if name != "collectives"} | {
+        "operations": [call.op for call in step.collectives]
+    }
+
+
+def main() -> None:
+    global session
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=RANK, world_size=2)
+    without = compiled()
+    torch._dynamo.reset()
+    distributed.destroy_process_group()
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(RANK), "2"
+    with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as folder:
+        directory = rundir.RunDir(Path(folder))
+        (Path(folder) / "ranks").mkdir()
+        session = Session(directory, run_id="cases", program="cases", log=None)
+        events: list[Any] = []
+        publisher = Publisher(session, directory.address(RANK, "pub"), directory.address(RANK, "cmd"))
+        publisher._send = lambda topic, payload: events.append(payload)  # type: ignore[method-assign]
+        session._publisher = publisher
+        patches.install_with_torch(session)
+        distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}-2", rank=RANK, world_size=2)
+        results: dict[str, Any] = {"compiled": {"without": without, "agent": compiled()}}
+        results["compiled"]["steps"] = drained()
+        for each in cases:
+            session.stamps.resume()
+            session.health = Health()
+            extra = each()
+            steps = drained()
+            told = [_read(event) for event in events]
+            events.clear()
+            results[each.__name__] = {"steps": steps, "events": told, **(extra or {})}
+        results["faults"] = [session.faults.count, session.faults.last]
+        distributed.destroy_process_group()
+    if RANK == 0:
+        print(json.dumps(results))
+
+
+def _read(payload: bytes) -> Any:
+    from ddptop.agent.wire import Event, read_telemetry
+
+    event = read_telemetry(payload)
+    assert isinstance(event, Event)
+    return {"text": event.text, "level": event.level, "rank": event.rank}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Which batches count as training, told from the stamps alone."""
+
+from __future__ import annotations
+
+from ddptop.agent.rank.hooks.batches import Batches
+from ddptop.agent.rank.records.stamps import BACKWARD, DATA, FORWARD, OTHER, Stamps, StepStamps
+
+TRAIN, HELD_OUT, SECOND = 1, 2, 3
+
+
+def new_stamps() -> Stamps:
+    now = iter(range(10**6))
+    return Stamps(lambda: next(now), lambda: 0)
+
+
+def draw(stamps: Stamps, dataset: int, *, evaluation: bool = False) -> None:
+    """One batch of four, and what is computed from it."""
+    stamps.draw(dataset, evaluation=evaluation)
+    stamps.drew(4)
+    stamps.turn(FORWARD)
+
+
+def train(stamps: Stamps) -> None:
+    stamps.used(evaluation=False)
+    stamps.enter(BACKWARD)
+    stamps.settle()
+
+
+def sorted_stamps(stamps: Stamps, batches: Batches) -> StepStamps:
+    stamps.cut(1)
+    stamped = stamps.finished.popleft()
+    batches.sort(stamped)
+    return stamped
+
+
+def count(stamped: StepStamps, phase: int) -> int:
+    return sum(mark == phase for _, mark in stamped.marks)
+
+
+def test_batches_drawn_ahead_of_their_use_are_training():
+    """Drawing all micro-batches of a step before the first pass over them makes no evaluation of them."""
+    stamps = new_stamps()
+    for _ in range(4):
+        draw(stamps, TRAIN)
+    for _ in range(4):
+        train(stamps)
+    stamped = sorted_stamps(stamps, Batches())
+    assert (count(stamped, DATA), stamped.samples) == (4, 16)
+
+
+def test_several_loaders_may_feed_one_step():
+    """A second loader, drawn from as often as the first, is as much a part of the training."""
+    stamps = new_stamps()
+    for _ in range(3):
+        draw(stamps, SECOND)
+        draw(stamps, TRAIN)
+        train(stamps)
+    assert sorted_stamps(stamps, Batches()).samples == 24
+
+
+def test_an_evaluation_before_the_first_step_is_seen_by_its_number_of_batches():
+    """Many batches that no backward pass followed are none of this step, with what was computed from them."""
+    stamps = new_stamps()
+    for _ in range(5):
+        draw(stamps, HELD_OUT)
+    draw(stamps, TRAIN)
+    train(stamps)
+    stamped = sorted_stamps(stamps, Batches())
+    phases = [phase for _, phase in stamped.marks]
+    assert set(phases[: phases.index(DATA)]) == {OTHER}
+    assert FORWARD in phases[phases.index(DATA) :]
+    assert (count(stamped, DATA), stamped.samples) == (1, 4)
+
+
+def test_a_batch_drawn_after_backward_is_training_once_its_loader_is_known():
+    """A loop that draws the next batch before the optimizer steps."""
+    stamps, batches = new_stamps(), Batches()
+    draw(stamps, TRAIN)
+    train(stamps)
+    sorted_stamps(stamps, batches)
+    for _ in range(3):
+        draw(stamps, TRAIN)
+    assert sorted_stamps(stamps, batches).samples == 12
+
+
+def test_a_loader_used_for_both_is_told_apart_by_gradients():
+    """The training data evaluated without gradients between two steps is no training."""
+    stamps, batches = new_stamps(), Batches()
+    draw(stamps, TRAIN)
+    train(stamps)
+    sorted_stamps(stamps, batches)
+    for _ in range(3):
+        draw(stamps, TRAIN, evaluation=True)
+    draw(stamps, TRAIN)
+    stamps.used(evaluation=True)
+    draw(stamps, TRAIN)
+    train(stamps)
+    assert sorted_stamps(stamps, batches).samples == 4
+
+
+def test_a_step_that_never_ends_does_not_fill_the_memory():
+    """Without a boundary, what is kept has a bound, and the phases still make up the time."""
+    now = iter(range(10**6))
+    stamps = Stamps(lambda: next(now), lambda: 0, room=100)
+    for _ in range(1000):
+        draw(stamps, TRAIN)
+        train(stamps)
+    stamped = stamps._current
+    assert max(len(stamped.marks), len(stamped.draws), len(stamped.losses)) <= 101
+    assert stamped.marks[-1][1] == OTHER

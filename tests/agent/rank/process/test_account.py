@@ -1,0 +1,145 @@
+"""How a rank ended can be read, whatever ended it and however little room there is."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import msgspec
+import pytest
+
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.process import ending
+from ddptop.agent.rank.process.account import LONGEST_ERROR, LONGEST_TRACEBACK, Account
+from ddptop.agent.run.rundir import Member, Process, RunDir
+
+HOSTILE = {
+    "long": "raise ValueError('first ' + 'x' * 3_000_000 + ' last')",
+    "silent": "class E(Exception):\n    def __str__(self): raise RuntimeError\nraise E",
+    "surrogates": "raise ValueError('a\\udcff\\ud800b')",
+    "zeros": "raise ValueError('\\0' * 200_000)",
+    "notes": "error = ValueError('noted')\nerror.__notes__ = 5\nraise error",
+    "exit": "class Code:\n    def __str__(self): raise RuntimeError\nraise SystemExit(Code())",
+    "deep": "def f(): f()\nf()",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_any_exception_leaves_a_readable_record(rank, kind):
+    """Its length, its text and its methods are the script's; the record is ours."""
+    done = rank.run(HOSTILE[kind])
+    assert done.returncode == 1
+    ended = rank.member.ended
+    assert ended.exit_code == 1
+    assert len(ended.error.encode()) <= LONGEST_ERROR
+    assert len((ended.traceback or "").encode()) <= LONGEST_TRACEBACK
+    if kind == "long":
+        assert ended.error.startswith("ValueError: first x")
+        assert "bytes cut out" in ended.error
+        assert ended.error.endswith("x last")
+        assert "bytes cut out" in ended.traceback
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(None, 0), (0, 0), (7, 7), (-1, 255), (256, 0), (2**80, 255), (True, 1), ("bad", 1)]
+)
+def test_the_status_is_the_systems(rank, code, status):
+    """What is written down is what the process ends with."""
+    assert ending.status(code) == status
+    if code != 0:
+        assert rank.run(f"raise SystemExit({code!r})").returncode == rank.member.ended.exit_code == status
+
+
+FULL = """
+import os
+with open(os.environ["DISK"] + "/ballast", "wb", buffering=0) as ballast:
+    for size in (4096, 1):
+        try:
+            while True:
+                ballast.write(bytes(size))
+        except OSError:
+            pass
+number = 0
+try:
+    while True:
+        os.close(os.open(os.environ["DISK"] + f"/f{number}", os.O_CREAT))
+        number += 1
+except OSError:
+    pass
+raise ValueError("the end")
+"""
+
+
+def test_the_end_is_written_down_on_a_full_disk(small_runtime, rank):
+    """No room for another byte nor another file: the record that is there takes the end, without its traceback."""
+    done = rank.run(FULL, DISK=str(small_runtime))
+    assert done.returncode == 1
+    assert (rank.member.ended.exit_code, rank.member.ended.error) == (1, "ValueError: the end")
+    assert rank.member.ended.traceback is None
+
+
+def test_a_record_that_found_no_room_is_written_once_there_is(rank):
+    """A rank that could not say that it is there says so later, and never over its end."""
+    faults = Faults()
+    ranks = rank.directory.path / "ranks"
+    ranks.rmdir()
+    member = Member(0, 0, 1, Process(1, 1.0), "host", 0, "pub", "cmd", None)
+    account = Account(rank.directory, member, faults)
+    account.begin()
+    assert (account.written, faults.count) == (False, 1)
+    ranks.mkdir()
+    account.begin()
+    assert account.written
+    account.end(0, None, None, "ada" * 1000, 7)
+    account.begin()
+    ended = msgspec.json.decode((ranks / "0.json").read_bytes(), type=Member).ended
+    assert ended is not None
+    assert (ended.exit_code, len(ended.stopped_by or ""), ended.step) == (0, 200, 7)
+
+
+def test_the_script_goes_on_only_once_the_record_is_there(rank):
+    """Two threads say that the rank is there: neither goes on while the other still writes."""
+    writing, go = threading.Event(), threading.Event()
+
+    class SlowDisk(RunDir):
+        def write_member(self, member: Member) -> None:
+            writing.set()
+            assert go.wait(60)
+            super().write_member(member)
+
+    account = Account(SlowDisk(rank.directory.path), Member(0, 0, 1, Process(1, 1.0), "h", 0, "p", "c", None), Faults())
+    publisher = threading.Thread(target=account.begin)
+    publisher.start()
+    assert writing.wait(60)
+    found: list[bool] = []
+
+    def begins() -> None:
+        account.begin()
+        found.append(account.written)
+
+    script = threading.Thread(target=begins)
+    script.start()
+    # Where it does not wait, it is through long before.
+    script.join(0.2)
+    go.set()
+    publisher.join()
+    script.join()
+    assert found == [True]
+    assert rank.member.rank == 0
+
+
+def test_a_folder_that_is_gone_changes_nothing_for_the_script(rank):
+    """The whole run directory removed under it: its output is lost, its end is its own."""
+    script = "import os, shutil, sys\nshutil.rmtree(os.environ['DDPTOP_RUN_DIR'])\nprint('on')\nsys.exit(5)"
+    done = rank.run(script)
+    assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
+def test_the_error_is_the_message_and_not_a_note(rank):
+    """What somebody has added to an exception stands in the traceback."""
+    done = rank.run("error = ValueError('the shard is missing')\nerror.add_note('try another seed')\nraise error")
+    assert done.returncode == 1
+    ended = rank.member.ended
+    assert ended.error == "ValueError: the shard is missing"
+    assert "try another seed" in ended.traceback

@@ -1,0 +1,59 @@
+"""What is believed of what ranks say of themselves."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ddptop.agent.run import generations, rundir
+from ddptop.agent.run.rundir import Member, Process, Run, identify
+
+RUN = Run("r", "id", "x.py", (), 3, None, None, 1, True, max_restarts=3)
+HUGE = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("claims", "expected"),
+    [
+        ([], 0),
+        ([(0, True), (0, True), (HUGE, True)], 0),
+        ([(0, True), (HUGE, True)], 0),
+        ([(0, True), (0, True), (1, True)], 0),
+        ([(0, False), (0, False), (1, True)], 1),
+        ([(5, False), (7, True)], 7),
+        ([(0, False), (1, False), (1, False)], 1),
+        ([(4, False), (4, False), (HUGE, False)], 4),
+    ],
+)
+def test_the_present_generation(claims: list[tuple[int, bool]], expected: int) -> None:
+    """Who lives decides, by number; where nobody does, the newest that was not skipped to."""
+    assert generations.present(claims) == expected
+    assert generations.present(claims[::-1]) == expected
+
+
+def test_the_last_start_of_a_run_that_failed_at_once_is_its_present(runtime: Path) -> None:
+    """Rank 2 was ended before it had written its record in either of two starts: nobody lives, and 2 is allowed."""
+    directory = rundir.create(msgspec.structs.replace(RUN, run="failed-at-once"))
+    for rank, generation in ((0, 2), (1, 2), (2, 0)):
+        directory.write_member(Member(rank, rank, 3, Process(1, 1.0), "h", generation, "", "", None))
+    assert list(directory.members()) == [0, 1]
+    assert generations.present([(2, False), (0, True), (0, True)], bounded=True) == 0
+
+
+def test_a_false_record_takes_no_other_rank_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank of a generation that the run cannot have, or that alone is of it, is left out; the others are listed."""
+    living = identify(os.getpid()) or Process(1, 0.0)
+    with tempfile.TemporaryDirectory(prefix="dt-", dir="/tmp") as base:
+        monkeypatch.setenv(rundir.BASE_VARIABLE, base)
+        for launched, claim in ((True, HUGE), (True, 3), (False, HUGE)):
+            run = f"r-{launched}-{claim}"
+            directory = rundir.create(msgspec.structs.replace(RUN, run=run, launched=launched))
+            for rank, generation in ((0, 1), (1, 1), (2, claim)):
+                directory.write_member(Member(rank, rank, 3, living, "h", generation, "", "", None))
+            assert list(directory.members()) == [0, 1]
+        directory.write_member(Member(2, 2, 3, living, "h", 1, "", "", None))
+        assert list(directory.members()) == [0, 1, 2]

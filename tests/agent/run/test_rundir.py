@@ -1,0 +1,114 @@
+"""The run directory keeps names apart, strangers out, and half-written files from everybody."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Run, RunDirError
+
+
+@pytest.fixture(autouse=True)
+def base(tmp_path_factory, monkeypatch):
+    """A base of its own for each test."""
+    path = Path("/tmp") / f"dt-{os.getpid()}-{time.time_ns() % 10**6}"
+    monkeypatch.setenv(rundir.BASE_VARIABLE, str(path))
+    yield path
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def a_run(name: str, state: str = "running", created: int = 1) -> Run:
+    return Run(name, name, "x.py", (), 2, None, None, created, True, state=state)
+
+
+def test_only_the_owner_can_enter(base):
+    """A new base has mode 0700, and one that others can enter is refused with the cure."""
+    assert rundir.base().stat().st_mode & 0o777 == 0o700
+    base.chmod(0o755)
+    with pytest.raises(RunDirError, match="chmod 700"):
+        rundir.base()
+
+
+def test_a_base_too_long_for_sockets_is_refused(monkeypatch, tmp_path):
+    """The limit of a socket path is met with a clear line, not with an error from ZeroMQ later."""
+    monkeypatch.setenv(rundir.BASE_VARIABLE, str(tmp_path / ("x" * 90)))
+    with pytest.raises(RunDirError, match="too long"):
+        rundir.base()
+
+
+def test_a_base_that_cannot_be_made_is_refused(monkeypatch, tmp_path):
+    """An unwritable place gives one line that names the variable to set."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(rundir.BASE_VARIABLE, str(tmp_path / "file" / "x"))
+    with pytest.raises(RunDirError, match=rundir.BASE_VARIABLE):
+        rundir.base()
+
+
+def test_a_live_name_is_taken_and_an_ended_one_is_free():
+    """Two runs never share a name while one of them lives."""
+    first = rundir.create(a_run("a"))
+    with pytest.raises(RunDirError, match="--name"):
+        rundir.create(a_run("a"))
+    first.update(state="finished")
+    assert rundir.create(a_run("a", created=2)).read().created_at_ns == 2
+
+
+def _try_to_create(number: int) -> bool:
+    try:
+        rundir.create(a_run("same", created=number))
+    except RunDirError:
+        return False
+    return True
+
+
+def test_of_many_that_come_at_once_one_wins():
+    """The name is taken atomically: eight processes race for it, one gets it."""
+    with multiprocessing.get_context("fork").Pool(8) as pool:
+        assert sum(pool.map(_try_to_create, range(8))) == 1
+
+
+def test_find_takes_an_unambiguous_beginning():
+    """A run is found by a prefix when that is clear, and the error lists the choices when not."""
+    for name in ("resnet-1", "resnet-2", "toy"):
+        rundir.create(a_run(name))
+    assert rundir.find("t").name == "toy"
+    with pytest.raises(RunDirError, match="resnet-1, resnet-2"):
+        rundir.find("res")
+    with pytest.raises(RunDirError, match="ddptop ps"):
+        rundir.find("nothing")
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "a b", "x" * 41, "é"])
+def test_names_that_a_shell_or_a_path_would_trip_over_are_refused(name):
+    """A run name is always one harmless path component."""
+    with pytest.raises(RunDirError):
+        rundir.check_name(name)
+
+
+def test_prune_keeps_live_runs_and_the_newest_ended():
+    """Old ended runs go, live ones never."""
+    rundir.create(a_run("live", created=0))
+    for number in range(rundir.KEEP_ENDED + 3):
+        rundir.create(a_run(f"old-{number}", "finished", created=1 + number))
+    rundir.prune()
+    names = {run.name for run in rundir.runs()}
+    assert "live" in names
+    assert "old-2" not in names
+    assert len(names) == rundir.KEEP_ENDED + 1
+
+
+def test_identity_is_more_than_a_number():
+    """A process is alive only under its own start time: a reused number is somebody else."""
+    me = rundir.identify(os.getpid())
+    assert me is not None
+    assert rundir.is_alive(me)
+    assert not rundir.is_alive(msgspec.structs.replace(me, started=me.started - 10))
+    assert rundir.identify(2**22 + 1) is None

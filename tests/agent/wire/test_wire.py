@@ -1,0 +1,116 @@
+"""What crosses a socket is read back as it was sent, and nothing else is let in."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import msgspec
+import pytest
+from msgspec import inspect
+from support.messages import read_steps
+
+from ddptop.agent import wire
+
+STEP = wire.Step(
+    seq=7, step=7, end_at_ns=1, wall_ns=100, data_ns=10, forward_ns=20, backward_ns=30, optimizer_ns=5,
+    wait_ns=None, other_ns=35, loss=float("inf"), samples=32,
+    collectives=(wire.Collective("all_reduce", 5, None, 1024, 2),), metrics={"lr": 0.1},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "read"),
+    [
+        (wire.Steps(3, (STEP,)), wire.read_telemetry),
+        (wire.Summary(3, 1, 9, 7, 7, 2, 100, 10, 20, 30, 5, None, 35, metrics={"lr": 0.1}), wire.read_telemetry),
+        (wire.Event(1, "text", None, "warning"), wire.read_telemetry),
+        (wire.RunState(1, "killing", 12), wire.read_telemetry),
+        (wire.Hold(1, "token"), wire.read_command),
+        (wire.Kill(1, 5.0, None, "ada"), wire.read_command),
+        (wire.Reply(1, False, "no", 3), wire.read_answer),
+        (wire.Steps(0, ()), wire.read_answer),
+    ],
+)
+def test_round_trip(message, read):
+    """Every kind of message survives the wire unchanged."""
+    assert read(wire.encode(message)) == message
+
+
+def test_a_command_is_no_telemetry():
+    """A message of one direction is refused in the other."""
+    with pytest.raises(wire.Unreadable):
+        wire.read_telemetry(wire.encode(wire.Resume(1)))
+
+
+def test_garbage_is_refused_and_nothing_else_is_raised():
+    """Whatever bytes come, the reader says Unreadable."""
+    seed = random.Random(5)
+    good = wire.encode(wire.Steps(0, (STEP,)))
+    for _ in range(2000):
+        junk = bytearray(good)
+        for _ in range(seed.randrange(1, 4)):
+            junk[seed.randrange(len(junk))] = seed.randrange(256)
+        for read in (wire.read_telemetry, wire.read_command, wire.read_answer):
+            with contextlib.suppress(wire.Unreadable):
+                read(bytes(junk))
+    for nest in (b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff", b""):
+        with pytest.raises(wire.Unreadable):
+            wire.read_command(nest)
+
+
+def test_a_newer_peer_may_add_fields():
+    """Fields that a later version appends are skipped, so old and new can talk."""
+    newer = [*msgspec.msgpack.decode(wire.encode(wire.Event(1, "text"))), "a field of the future"]
+    assert wire.read_telemetry(msgspec.msgpack.encode(newer)) == wire.Event(1, "text")
+
+
+@pytest.mark.parametrize("kind", [wire.Collective, wire.Step, *wire.Telemetry.__args__, *wire.Command.__args__])
+def test_every_whole_number_is_bounded(kind):
+    """No field takes a number that 63 bits do not hold."""
+
+    def unbounded(found):
+        match found:
+            case inspect.IntType():
+                return None in (found.ge, found.le) and None in (found.ge, found.lt)
+            case inspect.UnionType(types):
+                return any(map(unbounded, types))
+            case inspect.VarTupleType(item):
+                return unbounded(item)
+            case inspect.DictType(key, value):
+                return unbounded(key) or unbounded(value)
+            case inspect.Metadata(inner):
+                return unbounded(inner)
+        return False
+
+    described = inspect.type_info(kind)
+    assert isinstance(described, inspect.StructType)
+    assert [field.name for field in described.fields if unbounded(field.type)] == []
+
+
+@pytest.mark.parametrize("changes", [{"seq": -1}, {"wall_ns": 1 << 60}, {"samples": 1 << 60}, {"end_at_ns": 1 << 63}])
+def test_a_step_beyond_all_measure_is_no_message(changes):
+    """Nor is a collective of one."""
+    damaged = msgspec.structs.replace(STEP, **changes)
+    call = msgspec.structs.replace(STEP.collectives[0], bytes=1 << 60)
+    for step in (damaged, msgspec.structs.replace(STEP, collectives=(call,))):
+        with pytest.raises(wire.Unreadable):
+            wire.read_telemetry(wire.encode(wire.Steps(0, (step,))))
+
+
+def test_names_that_are_remembered_are_bounded(monkeypatch):
+    """A sender of ever new names, or of very many at once, does not fill the memory of who reads."""
+    monkeypatch.setattr(wire, "_MOST_PLAIN", 20)
+    metrics: set[object] = set()
+    calls: set[object] = set()
+    monkeypatch.setattr(wire, "_plain_metrics", metrics)
+    monkeypatch.setattr(wire, "_plain_calls", calls)
+    for number in range(60):
+        call = wire.Collective(f"op{number}", 5, None, 1024, 2)
+        step = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0}, collectives=(call,))
+        assert read_steps(wire.encode(wire.Steps(0, (step,)))) == (step,)
+    assert (len(metrics), len(calls)) == (20, 20)
+    metrics.clear()
+    many = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0 for number in range(wire._MOST_NAMES)})
+    wire.read_telemetry(wire.encode(wire.Steps(0, (many,))))
+    assert not metrics

@@ -1,0 +1,318 @@
+"""Frames and sources for tests of the screens; run as a program it shows a moving run.
+
+python tests/support/frames.py [WORLD] [STATE]
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ddptop.agent.run.identity import Process
+from ddptop.agent.wire import Collective, Step
+from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.link.source import Refused, Unholdable
+from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, Verdict
+from ddptop.tui.model.history.history import History
+
+NOW = 1_800_000_000.0
+"""The one moment at which still frames are taken."""
+
+EVIL = "x[/foo] [bold red]y[@click=app.bell]z[/] \x1b]0;owned\x07\x1b[31mred\x1b[0m \x9b2Jc1 \x07\u202egnp.\u200b"
+"""Markup and escape sequences, as a hostile program would print them."""
+
+_SHARES = {"data": 0.14, "forward": 0.26, "backward": 0.36, "optimizer": 0.06, "wait": 0.14, "other": 0.04}
+
+
+def rank_frame(rank: int = 0, state: str = "running", step: int = 1284, **changes: Any) -> RankFrame:
+    """Return a rank in that state, as it looks after `step` steps."""
+    rng = random.Random(rank * 7919 + 1)
+    losses = tuple(
+        2.4 * math.exp(-(step - 239 + index) / 900) + 0.3 + rng.uniform(-0.08, 0.08)
+        for index in range(max(0, 240 - max(0, 240 - step)))
+    )
+    step_ms = 81.3 if rank != 2 else 93.4
+    phases = {phase: share * 81.3 for phase, share in _SHARES.items()}
+    if rank == 2:
+        phases = {**phases, "data": phases["data"] + 23.0, "wait": phases["wait"] - 10.9}
+    full = RankFrame(
+        rank=rank,
+        state=state,
+        activity="backward",
+        pid=4711 + rank,
+        host="node-a",
+        step=step,
+        step_age_s=0.1 + 0.01 * rank,
+        heard_age_s=0.4,
+        loss=losses[-1] if losses else None,
+        losses=losses,
+        step_ms=step_ms,
+        phases_ms=phases,
+        allreduce_p50_ms=12.1 + rank,
+        allreduce_p99_ms=48.2 + rank,
+        samples_per_s=103.0,
+        memory_bytes=(812 + 3 * rank) * 2**20,
+        cpu_percent=96.0 + rank,
+        device="cpu",
+        mechanism="process-group hooks",
+        metrics={"accuracy": 0.4375, "lr": 0.1},
+    )
+    if state == "starting":
+        full = RankFrame(rank, "starting", "imports", pid=4711 + rank, host="node-a", memory_bytes=210 * 2**20)
+    if state in ENDED:
+        how = {
+            "finished": "exit code 0",
+            "ended": "exit code not known",
+            "stopped": "exit code 0",
+            "failed": "exit code 1",
+            "killed": "signal TERM",
+            "lost": "not known",
+        }
+        full = replace(full, activity="", ended=how[state])
+    return replace(full, **changes)
+
+
+def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
+    """Return a run in that state."""
+    began = NOW - 103.7
+    starting = state == "starting"
+    ranks = tuple(rank_frame(rank, state) for rank in range(world))
+    events = (
+        EventLine(began, "launched by torchrun 4710", None, "info"),
+        EventLine(began + 3.1, "first step after 3.1 s", 0, "info"),
+        EventLine(began + 60, "data loader is slow", 2, "warning"),
+    )
+    full = Frame(
+        run="resnet-7f3a",
+        state=state,
+        program="resnet",
+        world=world,
+        at=NOW if not starting else began + 3.2,
+        backend="gloo",
+        device="cpu",
+        placement="no GPU: gloo on the CPU, 1 thread a rank",
+        note="synthetic data, not CIFAR-10",
+        started_at=began,
+        ended_at=NOW - 1 if state in ENDED else None,
+        held_since=NOW - 12.4 if state in ("paused", "frozen") else None,
+        step=None if starting else 1284,
+        total_steps=4000,
+        eta_s=None if starting else 372.0,
+        step_ms=None if starting else 93.4,
+        phases_ms=None if starting else {phase: share * 81.3 for phase, share in _SHARES.items()},
+        samples_per_s=None if starting else 412.0,
+        loss=None if starting else 0.8764,
+        slowest=2 if state == "running" and world > 2 else None,
+        torchrun_pid=4710,
+        exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),
+        ranks=ranks,
+        events=events[:1] if starting else events,
+        history=History(world) if starting else _usual_history(world),
+        logged=frozenset() if starting else frozenset({"accuracy", "lr"}),
+    )
+    if state == "failed":
+        full = replace(full, cause=f"rank {min(2, world - 1)}: ValueError: bad lr", cause_rank=min(2, world - 1))
+        ranks = tuple(
+            replace(rank, ended="exit code 1: ValueError: bad lr") if rank.rank == full.cause_rank else
+            replace(rank, state="killed", ended="signal TERM from torchrun")
+            for rank in full.ranks
+        )  # fmt: skip
+        full = replace(full, ranks=ranks)
+    return replace(full, **changes)
+
+
+@cache
+def _usual_history(world: int) -> History:
+    # Of many ranks no test looks far back, and each of them would take its second to make up.
+    return history_of(world, seconds=300 if world <= 16 else max(10, 4800 // world))
+
+
+def verdict_frame() -> Frame:
+    """Return a running group that one rank holds back."""
+    text = "rank 2 holds the group back by 31 ms a step (38%): data loading, for 120 steps"
+    return frame(verdict=Verdict("slow", text, rank=2, phase="data", cost_ms=31.0, share=0.38))
+
+
+def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> History:
+    """Return what a run of `world` ranks left behind up to `NOW`: steps alike but for noise, one rank slow in data.
+
+    At one moment all ranks hiccup; for the last third the slow rank is slow.
+    """
+    history = History(world)
+    rng = random.Random(7)
+    # A record for each quarter of a second is as good as all of them.
+    for number in range(1, seconds * 4):
+        end = NOW - seconds + number / 4
+        hiccup = 400.0 if number == seconds * 2 else 0.0
+        behind = 30.0 if number > seconds * 8 // 3 else 0.0
+        for rank in range(world):
+            own = step_ms * 0.8 * rng.uniform(0.97, 1.03) + hiccup + (behind if rank == slow else 0.0)
+            wall = step_ms * 0.8 + behind + hiccup + 0.1 * step_ms
+            history.take(
+                rank, recorded(number, int(end * 1e9), own, wall, 2.4 * math.exp(-number / 900) + rng.random() / 9)
+            )
+            if not number % 4:
+                memory = (812 + 3 * rank + number // 40) * 2**20
+                history.by_time.take_memory(rank, int(end * 1e9), memory)
+    return history
+
+
+def recorded(number: int, end_at_ns: int, own_ms: float, wall_ms: float, loss: float | None = None) -> Step:
+    """Return the record of a step with two buckets of DDP at the end of its backward."""
+    own, wall = round(own_ms * 1e6), round(max(own_ms, wall_ms) * 1e6)
+    forward, backward, optimizer, other = 21_000_000, 27_000_000, 5_000_000, 3_000_000
+    data = max(0, own - forward - backward - optimizer - other)
+    ready = data + forward + backward
+    calls = (
+        Collective("all_reduce", ready - 9_000_000, wall - own + 9_000_000, 25 << 20, 1, group="0"),
+        Collective("all_reduce", ready, wall - own + 1_000_000, 11 << 20, 2, group="0", estimated=True),
+    )
+    return Step(
+        number, number, end_at_ns, wall, data, forward, backward, optimizer, wall - own, other, loss, 32, calls
+    )  # fmt: skip
+
+
+class StillSource:
+    """A source that always shows the frame it was given, and notes what it is asked."""
+
+    def __init__(self, current: Frame) -> None:
+        self.current = current
+        self.asked: list[str] = []
+        self.refusal: str | None = None
+        self.watched: frozenset[int] = frozenset()
+        self.unholdable = False
+
+    def poll(self) -> None:
+        """Nothing arrives."""
+
+    def frame(self, now: float) -> Frame:
+        """Return the frame."""
+        return self.current
+
+    def open(self, run: str) -> None:
+        """Note it."""
+        self.asked.append(f"open {run}")
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Note whose steps are looked at."""
+        self.watched = ranks
+
+    def pause(self) -> str:
+        """Hold, unless there is a reason not to."""
+        return self._do("pause", "held at step 1,284 in 8 ms", "paused")
+
+    def resume(self) -> str:
+        """Go on."""
+        return self._do("resume", "4 ranks go on", "running")
+
+    def step(self, steps: int) -> str:
+        """Go on a little."""
+        return self._do(f"step {steps}", f"held at step {1284 + steps:,} after {steps} steps", "paused")
+
+    def freeze(self) -> str:
+        """Stop where it stands."""
+        return self._do("freeze", "4 ranks got SIGSTOP", "frozen")
+
+    def checkpoint(self) -> str:
+        """Save."""
+        return self._do("checkpoint", "step 1,284 saved in /data/c.pt (0.2 s)", self.current.state)
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End in order."""
+        return self._do(f"stop {checkpoint}", "stopped at step 1,284", "stopped")
+
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
+        """End, telling about it."""
+        assert consent is None or consent.begin()
+        progress("TERM to torchrun 4710")
+        whom = aim.pid if isinstance(aim, Process) else aim
+        return self._do(f"kill {whom} {grace_s:g}", "4 ranks and 8 helpers ended, 0 left", "killed")
+
+    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
+        """Send."""
+        whom = aim.pid if isinstance(aim, Process) else aim
+        return self._do(f"signal {number} {whom}", f"signal {number} sent", self.current.state)
+
+    def victims(self, aim: Aim) -> str:
+        """Describe."""
+        if isinstance(aim, Process):
+            return f"process (pid {aim.pid}) alone"
+        return "torchrun 4710, 4 ranks, 8 helpers" if aim is None else f"rank {aim} (pid {4711 + aim})"
+
+    def processes(self) -> list[ProcessLine]:
+        """Return torchrun, and each rank with two data workers."""
+        lines = [ProcessLine(Process(4710, 1.0), "torchrun", None, "sleeping", 104.0, 1.2, 180 << 20, "torchrun")]
+        for rank in range(self.current.world):
+            ours = (
+                ("rank", 4711 + rank, 96.4, 812 << 20),
+                *(("data worker", 4800 + 2 * rank + n, 9.0, 300 << 20) for n in (0, 1)),
+            )
+            lines += [
+                ProcessLine(Process(pid, 1.0), role, rank, "running", 100.0, cpu, memory, "python -m ddptop.agent")
+                for role, pid, cpu, memory in ours
+            ]
+        return lines
+
+    def resumable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def restart(self, *, resume: bool) -> str:
+        """Start again."""
+        return self._do(f"restart {resume}", "started again as resnet-7f3a.2", "starting")
+
+    def close(self) -> None:
+        """Note it."""
+        self.asked.append("close")
+
+    def _do(self, what: str, said: str, state: str) -> str:
+        self.asked.append(what)
+        if self.refusal is not None:
+            raise (Unholdable if self.unholdable else Refused)(self.refusal)
+        self.current = replace(self.current, state=state)
+        return said
+
+
+class MovingSource(StillSource):
+    """A run of fake ranks that never stand still."""
+
+    def __init__(self, world: int = 4, state: str = "running") -> None:
+        super().__init__(frame(state, world))
+        self._rng = random.Random(0)
+        self._began = time.monotonic()
+
+    def frame(self, now: float) -> Frame:
+        """Return the frame of this moment."""
+        current = self.current
+        if current.state != "running":
+            return current
+        steps = 1284 + int((time.monotonic() - self._began) / 0.08)
+        ranks = tuple(self._move(rank, steps) for rank in current.ranks)
+        return replace(current, at=now, started_at=now - steps * 0.08, step=steps, ranks=ranks)
+
+    def _move(self, rank: RankFrame, steps: int) -> RankFrame:
+        new = [2.4 * math.exp(-steps / 900) + 0.3 + self._rng.uniform(-0.08, 0.08) for _ in range(3)]
+        phases = {phase: value * self._rng.uniform(0.8, 1.2) for phase, value in (rank.phases_ms or {}).items()}
+        return replace(
+            rank,
+            step=steps,
+            step_age_s=self._rng.uniform(0, 0.1),
+            losses=(*rank.losses, *new)[-240:],
+            loss=new[-1],
+            phases_ms=phases,
+            step_ms=sum(phases.values()),
+            cpu_percent=self._rng.uniform(80, 110),
+        )
+
+
+if __name__ == "__main__":
+    from ddptop.tui.app.app import run_dashboard
+
+    world = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    raise SystemExit(run_dashboard(MovingSource(world, sys.argv[2] if len(sys.argv) > 2 else "running")))

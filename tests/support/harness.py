@@ -1,0 +1,100 @@
+"""Tools of the tests: run the command line, start a process and end it, wait for a condition, look into /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from ddptop.agent.run import rundir
+from ddptop.tui.cli.status import as_json
+from ddptop.tui.link.look import frames
+from ddptop.tui.settings import Thresholds
+
+DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
+DEADLINE_S: Final = 60.0
+"""How long to wait for what is sure to come: on a busy machine a process may take half a minute to start."""
+
+
+@contextlib.contextmanager
+def started(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that is ended with the block, however the block ends."""
+    with subprocess.Popen(command, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ddptop(
+    *arguments: str, timeout: float = 2 * DEADLINE_S, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end, without a terminal."""
+    return subprocess.run(
+        [*DDPTOP, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def status(run: str) -> dict[str, Any]:
+    """Return what `status --json` tells, once every rank that has come up was heard of.
+
+    The verb itself waits two seconds for them, which on a busy machine may be too short.  Asked in this
+    process: to start one for each look takes the time that the run under test needs.
+    """
+
+    def told() -> dict[str, Any] | None:
+        (frame,) = frames([rundir.find(run)], "test", Thresholds())
+        found: dict[str, Any] = json.loads(json.dumps(as_json(frame)))
+        silent = [
+            rank
+            for rank in found["ranks"]
+            if rank["pid"] and rank["state"] in ("starting", "silent") and rank["step"] is None
+        ]
+        return None if silent else found
+
+    found = until(told, f"all ranks of {run} to be heard")
+    assert isinstance(found, dict)
+    return found
+
+
+def until(condition: Callable[[], object], what: str, timeout: float = DEADLINE_S) -> object:
+    """Wait until `condition` holds and return what it gave; fail with `what` when it does not in time."""
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
+        time.sleep(0.05)
+    return found
+
+
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def carriers(run_id: str) -> list[int]:
+    """Return the processes whose environment carries the run's marker, read from /proc alone."""
+    wanted = f"{rundir.MARKER}={run_id}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found

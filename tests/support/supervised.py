@@ -1,0 +1,28 @@
+"""Launched runs under test: what their script does, and waiting for them."""
+
+from __future__ import annotations
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.status import survey
+from ddptop.agent.run.rundir import RunDir, is_alive
+from support.harness import until
+
+SLEEP = "import time; time.sleep(100)"
+
+
+def over(directory: RunDir) -> survey.Survey:
+    """Wait until the supervisor has written the end and has gone, and return what is true then."""
+    until(lambda: survey.look(directory).ended, "the run is over")
+    until(lambda: not is_alive(directory.read().supervisor), "the supervisor has gone")
+    return survey.look(directory)
+
+
+def running(directory: RunDir) -> None:
+    """Wait until all ranks are up."""
+    until(lambda: directory.read().state == "running", "the run is running")
+
+
+def events(directory: RunDir) -> list[str]:
+    """Return the texts of the recorded events."""
+    return [message.text for message in read_history(directory.database) if isinstance(message, wire.Event)]

@@ -1,0 +1,517 @@
+"""The dashboard under keys, mouse, resizes, signals and errors, with a fake run behind it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from support.dashboards import dashboard, footer_keys, seen, until
+from support.frames import NOW, MovingSource, StillSource, frame
+from support.harness import DEADLINE_S
+from support.terminal import RUN, Terminal
+from textual.binding import Binding, BindingType
+
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.control.consent import Aim, Consent
+from ddptop.tui.model.frame import STATES
+from ddptop.tui.screens import live
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.question import Question
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.views.heatmap.heatmap import Heatmap
+from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.screen.keybar import KeyBar
+from ddptop.tui.views.screen.log import LogView
+from ddptop.tui.views.timeline.timeline import TimelineView
+
+DIALOGS = KillDialog, ProcessMenu, Question, SignalMenu
+
+
+async def test_arrows_and_tab_choose_a_rank() -> None:
+    """Arrows move in the grid, tab goes round, home and end to its edges."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
+        grid = pilot.app.screen.query_one(PanelGrid)
+        for key, expected in (
+            ("right", 1), ("down", 3), ("left", 2), ("up", 0), ("up", 0), ("left", 0),
+            ("tab", 1), ("end", 3), ("tab", 0), ("shift+tab", 3), ("home", 0),
+        ):  # fmt: skip
+            await pilot.press(key)
+            assert grid.chosen == expected, key
+
+
+async def test_the_mouse_chooses_and_opens() -> None:
+    """A click chooses the panel under it, a double click opens that rank's screen."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.click(PanelGrid, offset=(60, 10))
+        assert pilot.app.screen.query_one(PanelGrid).chosen == 3
+        await pilot.click(PanelGrid, offset=(10, 10), times=2)
+        assert isinstance(pilot.app.screen, RankScreen)
+        assert pilot.app.screen.rank == 2
+
+
+async def test_enter_opens_a_rank_and_escape_returns_to_it() -> None:
+    """Left and right go through the ranks in a ring; the one shown last is chosen on return."""
+    async with dashboard(StillSource(frame())).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("right", "enter")
+        assert "rank 1 of 4" in seen(pilot.app)
+        await pilot.press("right")
+        assert "rank 2 of 4" in seen(pilot.app)
+        await pilot.press("left", "left", "left")
+        assert "rank 3 of 4" in seen(pilot.app)
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        assert pilot.app.screen.query_one(PanelGrid).chosen == 3
+
+
+async def test_space_pauses_and_resumes() -> None:
+    """Space holds the run, then lets it go; the answer is shown, the footer offers what works."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        app = pilot.app
+        assert "Pause" in footer_keys(app)
+        await pilot.press("space")
+        await until(pilot, lambda: "held at step 1,284 in 8 ms" in seen(app), "the answer")
+        await until(pilot, lambda: "Resume" in footer_keys(app), "resume is offered")
+        assert "Pause" not in footer_keys(app)
+        await pilot.press("space")
+        await until(pilot, lambda: source.asked == ["pause", "resume"], "resumed")
+
+
+async def test_a_count_before_the_dot_makes_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`.` makes one step, `1` `0` `.` ten, and the header shows the count while it is typed."""
+    monkeypatch.setattr(live, "COUNT_S", 3600)
+    source = StillSource(frame("paused"))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("full_stop")
+        await until(pilot, lambda: source.asked == ["step 1"], "one step")
+        await pilot.press("1", "0")
+        assert "10 steps: type . to make exactly so many" in seen(pilot.app)
+        await pilot.press("full_stop")
+        await until(pilot, lambda: source.asked == ["step 1", "step 10"], "ten steps")
+        assert "10 steps: type" not in seen(pilot.app)
+
+
+async def test_a_digit_alone_is_the_key_that_it_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows no `.` goes to the view that has the digit, at once where the run is not paused."""
+
+    class Numbered(RunScreen):
+        BINDINGS: ClassVar[list[BindingType]] = [Binding("2", "view('second')", "View")]
+        views = 0
+
+        def action_view(self, name: str) -> None:
+            self.views += 1
+
+    for state in ("running", "paused"):
+        async with dashboard(StillSource(frame(state))).run_test(size=(80, 24), notifications=True) as pilot:
+            screen = Numbered(frame(state))
+            await pilot.app.push_screen(screen)
+            monkeypatch.setattr(live, "COUNT_S", 3600)
+            await pilot.press("2")
+            assert screen.views == (1 if state == "running" else 0)
+            if state == "paused":
+                monkeypatch.setattr(live, "COUNT_S", 0.1)
+                await screen._forget_typed()
+                await pilot.press("2")
+                await until(pilot, lambda: screen.views == 2, "the view")  # noqa: B023 - awaited within the turn
+
+
+def test_a_frame_may_come_before_the_widgets() -> None:
+    """A screen that has not been laid out yet can be asked what it shows, as happens when another run is shown."""
+    assert RunScreen(frame(), "table").in_sight == {0}
+
+
+async def test_a_stop_asks_how() -> None:
+    """Saving comes first where the script can, unsaved is a choice, and without either nothing is done."""
+    source = StillSource(frame(checkpoints=True))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("c")
+        await until(pilot, lambda: "saved in /data/c.pt" in seen(pilot.app), "where it was saved")
+        await pilot.press("x", "escape")
+        await pilot.press("x", "enter")
+        await until(pilot, lambda: source.asked == ["checkpoint", "stop True"], "saved and stopped")
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("x")
+        assert "no way to save a checkpoint" in seen(pilot.app)
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked == ["stop False"], "stopped")
+
+
+async def test_a_group_that_cannot_be_held_may_be_frozen() -> None:
+    """The reason and the price are told before, the countdown after, and space lets it go on."""
+    source = StillSource(frame(timeout_s=1800.0))
+    source.refusal, source.unholdable = "the ranks do not share a step count", True
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("space")
+        await until(pilot, lambda: "do not share a step count" in seen(pilot.app), "the reason")
+        assert "30:00, the run may fail" in seen(pilot.app)
+        source.refusal = None
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked == ["pause", "freeze"], "frozen")
+        source.current = frame("frozen", timeout_s=1800.0)
+        await until(pilot, lambda: "a collective fails in 29:47" in seen(pilot.app), "the countdown")
+        await pilot.press("space")
+        await until(pilot, lambda: source.asked[-1] == "resume", "it goes on")
+
+
+async def test_a_refusal_shows_its_reason() -> None:
+    """What was refused says why, as text."""
+    source = StillSource(frame())
+    source.refusal = "rank 2 did not answer [/bold]"
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("space")
+        await until(pilot, lambda: "rank 2 did not answer [/bold]" in seen(pilot.app), "the reason")
+        assert source.current.state == "running"
+
+
+async def test_a_slow_pause_does_not_hold_up_the_screen() -> None:
+    """While the pause is under way other keys work, and a second pause is not sent."""
+    source = StillSource(frame())
+    let_go = threading.Event()
+    pause = source.pause
+
+    def slow() -> str:
+        assert let_go.wait(DEADLINE_S)
+        return pause()
+
+    source.pause = slow  # type: ignore[method-assign]
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("space", "right", "space")
+        assert pilot.app.screen.query_one(PanelGrid).chosen == 1
+        await until(pilot, lambda: "still under way" in seen(pilot.app), "the second one is turned away")
+        let_go.set()
+        await until(pilot, lambda: source.current.state == "paused", "held")
+    assert source.asked == ["pause"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [(("enter",), "kill None 5"), (("right", "enter"), "kill 2 5"), (("down", "left", "enter"), "kill None 5")],
+)
+async def test_kill_asks_first_and_tells_the_end(keys: tuple[str, ...], asked: str) -> None:
+    """The dialog says who gets which signal; Enter does it, its account is shown, Enter closes it."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("right", "tab", "k")
+        assert isinstance(pilot.app.screen, KillDialog)
+        await until(pilot, lambda: "torchrun 4710, 4 ranks, 8 helpers" in seen(pilot.app), "the victims")
+        assert "TERM" in seen(pilot.app)
+        assert "after 5 s gets KILL" in seen(pilot.app)
+        await pilot.press(*keys)
+        await until(pilot, lambda: "4 ranks and 8 helpers ended, 0 left" in seen(pilot.app), "the result")
+        assert "TERM to torchrun 4710" in seen(pilot.app)
+        await pilot.press("enter")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await until(pilot, lambda: "Kill" not in footer_keys(pilot.app), "an ended run cannot be killed")
+    assert source.asked == [asked]
+
+
+async def test_a_second_escape_in_a_burst_closes_nothing_more() -> None:
+    """Two come at once, as over a slow line: the screen on top closes, the one below stays."""
+    async with dashboard(StillSource(frame())).run_test(size=(120, 40), notifications=True) as pilot:
+        for key in ("k", "x", "g", "enter", "question_mark", "ctrl+p"):
+            await pilot.press(key)
+            screen, before = pilot.app.screen, len(pilot.app.screen_stack)
+            assert before == 2, key
+            # Both were sent to the screen before the first of them was answered.
+            for _ in range(2):
+                screen.dismiss()
+            await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the screen below")
+        assert pilot.app.screen_stack[0] is pilot.app.screen
+
+
+async def test_escape_and_cancel_kill_nothing() -> None:
+    """Neither Escape nor the cancel button sends anything."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("k", "escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await pilot.press("k", "left", "enter")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await pilot.press("k")
+        await pilot.click("#cancel")
+        assert isinstance(pilot.app.screen, RunScreen)
+    assert source.asked == []
+
+
+async def test_kill_stays_with_the_rank_it_was_opened_for() -> None:
+    """When ranks come and go under the open dialog, it still ends the rank that was chosen."""
+    source = StillSource(frame())
+    app = dashboard(source)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("right", "k")
+        source.current = replace(source.current, ranks=source.current.ranks[2:])
+        await until(pilot, lambda: app.frame is not None and len(app.frame.ranks) == 2, "the ranks are gone")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: source.asked, "ended")
+    assert source.asked == ["kill 1 5"]
+
+
+async def test_one_process_is_chosen_from_the_list() -> None:
+    """The list shows torchrun, ranks and workers; Enter asks about the marked one, Enter again ends it alone."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("k", "right", "right", "enter")
+        await until(pilot, lambda: "data worker" in seen(pilot.app), "the list")
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda: "End the data worker 4800 of resnet-7f3a?" in seen(pilot.app), "the question")
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked, "ended")
+    assert source.asked == ["kill 4800 5"]
+
+
+async def test_a_signal_is_found_by_typing_and_warns_where_it_must() -> None:
+    """Typing filters the signals of the platform; SIGSTOP to a rank tells of the collective timeout; Enter sends."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("right", "k", "right", "s")
+        await until(pilot, lambda: "Send a signal to rank 1" in seen(pilot.app), "the menu")
+        assert "SIGTERM" in seen(pilot.app)
+        await pilot.press(*"usr1")
+        await until(pilot, lambda: "SIGTERM" not in seen(pilot.app) and "SIGUSR1" in seen(pilot.app), "the filter")
+        assert "collective timeout" not in seen(pilot.app)
+        await pilot.press(*["backspace"] * 4, *"stop")
+        await until(pilot, lambda: "collective timeout" in " ".join(seen(pilot.app).split()), "the warning")
+        await pilot.press("enter")
+        await until(pilot, lambda: f"signal {int(signal.SIGSTOP)} sent" in seen(pilot.app), "the account")
+    assert source.asked == [f"signal {int(signal.SIGSTOP)} 1"]
+
+
+async def test_a_closed_dialog_lets_the_kill_go_on() -> None:
+    """The header counts down meanwhile, k shows the account again, and the end is told once."""
+    source, let_go = StillSource(frame()), threading.Event()
+
+    def kill(grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
+        assert consent is not None
+        consent.begin()
+        progress("SIGTERM to torchrun")
+        let_go.wait(DEADLINE_S)
+        return "4 ranks and 8 helpers ended, 0 left"
+
+    source.kill = kill  # type: ignore[method-assign]
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("k", "enter")
+        await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account")
+        source.current = replace(source.current, state="killing", ending="4 ranks left, KILL in 3 s")
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await until(pilot, lambda: "being ended: 4 ranks left, KILL in 3 s" in seen(pilot.app), "the header")
+        await pilot.press("k")
+        await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account again")
+        await pilot.press("escape")
+        let_go.set()
+        await until(pilot, lambda: "8 helpers ended, 0 left" in seen(pilot.app), "the end is told")
+
+
+async def test_an_ended_run_is_restarted_from_where_the_user_says() -> None:
+    """R asks for the beginning or the checkpoint; Escape starts nothing; a live run has no such key."""
+    source = StillSource(frame("failed"))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("R", "escape", "R", "enter")
+        await until(pilot, lambda: source.asked, "started")
+        await until(pilot, lambda: "Restart" not in footer_keys(pilot.app), "it lives")
+    assert source.asked == ["restart True"]
+
+
+async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
+    """The end is followed; scrolled back it stands still while lines come; `end` follows again."""
+    log = tmp_path / "rank-0.log"
+    log.write_text("".join(f"line {number}\n" for number in range(200)))
+    shown_frame = frame()
+    source = MovingSource()
+    source.current = replace(shown_frame, ranks=(replace(shown_frame.ranks[0], log=str(log)), *shown_frame.ranks[1:]))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("g")
+        assert isinstance(pilot.app.screen, LogScreen)
+        await until(pilot, lambda: "line 199" in seen(pilot.app), "the end")
+        await pilot.press("pageup")
+        await until(pilot, lambda: "scrolled back" in seen(pilot.app), "it says so")
+        assert "Follow" in footer_keys(pilot.app)
+        view = pilot.app.screen.query_one(LogView)
+        place = view.scroll_y
+        with log.open("a") as file:
+            file.write("".join(f"more {number}\n" for number in range(50)))
+        await until(pilot, lambda: view.file is not None and "more 49" in view.file.lines, "read")
+        assert view.scroll_y == place
+        await pilot.press("end")
+        await until(pilot, lambda: "more 49" in seen(pilot.app), "the end again")
+        await pilot.press("tab")
+        assert "writes to the terminal that started the run" in seen(pilot.app)
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        assert pilot.app.screen.query_one(PanelGrid).chosen == 1
+
+
+async def test_help_lists_every_binding() -> None:
+    """Each binding of each screen has an id and a tooltip, and its tooltip is in the help."""
+    async with dashboard(StillSource(frame())).run_test(size=(100, 230), notifications=True) as pilot:
+        await pilot.press("question_mark")
+        assert isinstance(pilot.app.screen, HelpScreen)
+        text = seen(pilot.app)
+        for owner in (DdptopApp, RunScreen, PanelGrid, Heatmap, TimelineView, RankScreen, LogScreen, *DIALOGS):
+            for binding in owner.BINDINGS:
+                assert isinstance(binding, Binding)
+                assert binding.id
+                assert binding.tooltip in text
+        for state in STATES:
+            assert state in text
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_leaving_touches_nothing(key: str) -> None:
+    """Leaving ends the dashboard with 0 and asks nothing of the run."""
+    source = StillSource(frame())
+    app = dashboard(source)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("enter", key)
+    assert app.return_code == 0
+    assert source.asked == []
+
+
+async def test_ctrl_c_leaves_even_a_dialog() -> None:
+    """No dialog keeps the user in."""
+    app = dashboard(StillSource(frame()))
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("k", "ctrl+c")
+        await until(pilot, lambda: app.return_code == 0, "left")
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "killed", "lost"])
+async def test_an_ended_run_stays_on_the_screen(state: str) -> None:
+    """The last frame stays, says how it ended and what to do; pause and kill are not offered."""
+    source = StillSource(frame(state))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        text = seen(pilot.app)
+        assert state.upper() in text
+        assert "q leaves" in text
+        assert "0.9348" in text
+        assert not {"Pause", "Resume", "Kill"} & footer_keys(pilot.app)
+        await pilot.press("space", "k")
+        assert isinstance(pilot.app.screen, RunScreen)
+    assert source.asked == []
+
+
+async def test_a_resize_uses_the_new_size() -> None:
+    """From small to large and back, the same ranks are there, and the plot where there is room."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
+        app = pilot.app
+
+        def shows_plot(wanted: bool) -> bool:
+            return app.screen.query_one("#plots").display == wanted
+
+        for width, height, plot in (
+            (200, 50, True),
+            (80, 24, False),
+            (120, 40, True),
+            (40, 10, False),
+            (80, 24, False),
+        ):
+            await pilot.resize_terminal(width, height)
+            await until(pilot, partial(shows_plot, plot), "the plot")
+            await pilot.pause()
+            assert app.screen.query_one(KeyBar).region.bottom == height
+            if width >= 80:
+                for rank in range(4):
+                    assert re.search(rf"[─━] {rank} ●", seen(app)), (rank, width, height)
+
+
+async def test_nothing_is_repainted_when_nothing_changes() -> None:
+    """The same frame again asks for no repaint; a frame that differs in one rank, for that panel only."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
+        grid = pilot.app.screen.query_one(PanelGrid)
+        await pilot.pause()
+        grid._exchange_repaint_regions()
+        grid.show(replace(source.current, at=NOW + 1))
+        assert list(grid._exchange_repaint_regions()) == []
+        second = replace(source.current.ranks[1], loss=0.5)
+        grid.show(replace(source.current, ranks=(source.current.ranks[0], second, *source.current.ranks[2:])))
+        assert len(list(grid._exchange_repaint_regions())) == 1
+
+
+# In a real terminal
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_the_terminal_restored(number: signal.Signals) -> None:
+    """TERM and HUP leave the alternate screen, show the cursor, stop the mouse; the code is 128 + n."""
+    terminal = Terminal(RUN + "raise SystemExit(run_dashboard(source))")
+    try:
+        terminal.read_until(b"RUNNING")
+        os.kill(terminal.process.pid, number)
+        assert terminal.wait() == 128 + number
+        for restored in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l"):
+            assert terminal.written.rindex(restored) > terminal.written.index(b"\x1b[?1049h")
+    finally:
+        terminal.close()
+
+
+def test_a_closed_terminal_ends_it() -> None:
+    """When the terminal itself goes away, no process stays behind."""
+    terminal = Terminal(RUN + "raise SystemExit(run_dashboard(source))")
+    try:
+        terminal.read_until(b"RUNNING")
+        master, terminal.master = terminal.master, os.open(os.devnull, os.O_RDONLY)
+        os.close(master)
+        os.kill(terminal.process.pid, signal.SIGHUP)
+        terminal.process.wait(DEADLINE_S)
+    finally:
+        terminal.close()
+
+
+def test_it_paints_soon_and_without_torch() -> None:
+    """The dashboard's modules load neither torch nor, before the first paint, the plot library."""
+    code = (
+        "import sys, ddptop.tui.app.app\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'textual_plot')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_it_polls_often_and_paints_seldom() -> None:
+    """The source is polled several times for each frame taken."""
+    source = StillSource(frame())
+    polls, frames = 0, 0
+    poll, take = source.poll, source.frame
+
+    def counted_poll() -> None:
+        nonlocal polls
+        polls += 1
+        poll()
+
+    def counted_frame(now: float) -> object:
+        nonlocal frames
+        frames += 1
+        return take(now)
+
+    source.poll, source.frame = counted_poll, counted_frame  # type: ignore[method-assign, assignment]
+    async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
+        # On a busy machine both are late, and some polls are left out.
+        await until(pilot, lambda: frames >= 4 and polls >= 2 * frames, "twice as many polls as frames")
+
+
+async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
+    """A run watched from its start gets its curve, on a canvas as large as the place for it."""
+    source = StillSource(frame("starting"))
+    app = dashboard(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query("Plot")), "the plot widget")
+        source.current = frame()
+        await until(pilot, lambda: any("⠀" < char <= "⣿" for char in seen(app)), "the curves")

@@ -1,0 +1,68 @@
+"""The palette does what the keys do, and finds a rank."""
+
+from __future__ import annotations
+
+from support.dashboards import dashboard, until
+from support.frames import NOW, StillSource, frame
+from textual.command import CommandPalette
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from ddptop.tui.app import keymap
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.settings import Settings
+
+
+async def offered(pilot: Pilot[None], query: str = "") -> list[str]:
+    """Open the palette, type, and return what it offers."""
+    app = pilot.app
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: isinstance(app.screen, CommandPalette), "the palette")
+    await pilot.press(*("space" if char == " " else char for char in query))
+    options = app.screen.query_one(OptionList)
+
+    def texts() -> list[str]:
+        prompts = (options.get_option_at_index(index).prompt for index in range(options.option_count))
+        return [str(prompt).splitlines()[0] for prompt in prompts]
+
+    await until(pilot, lambda: any(query in text.lower() for text in texts()), "what it offers")
+    await app.workers.wait_for_complete()
+    return texts()
+
+
+async def test_it_offers_every_action_of_the_screen() -> None:
+    """Each binding that works here and now is there under its own words, with its key as the user set it."""
+    app = DdptopApp(StillSource(frame()), clock=lambda: NOW, settings=Settings(keys={"run.kill": "K"}))
+    async with app.run_test(size=(120, 60)) as pilot:
+        for key in ("", "enter", "g"):
+            await pilot.press(*([key] if key else []))
+            active = {each.binding.id: each for each in app.screen.active_bindings.values() if each.enabled}
+            texts = await offered(pilot)
+            for _, action in keymap.actions(DdptopApp):
+                there = any(text.startswith(f"{action.meaning}  (") for text in texts)
+                assert there or action.id not in active or action.id == "app.palette", action
+            assert "End the run, or the chosen rank: asks first  (K)" in texts
+            await pilot.press("escape")
+
+
+async def test_it_jumps_to_a_rank_and_does_an_action() -> None:
+    """A number and Enter chooses that rank, on whatever screen; words and Enter do what the key does."""
+    source = StillSource(frame(world=24))
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert (await offered(pilot, "17"))[0] == "rank 17"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.view.chosen == 17, "chosen")
+        await offered(pilot, "printed")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LogScreen) and app.screen.rank == 17, "the log")
+        await pilot.press("escape", "enter")
+        await offered(pilot, "rank 2")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RankScreen) and app.screen.rank == 2, "another rank's screen")
+        await offered(pilot, "hold all")
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked == ["pause"], "paused")

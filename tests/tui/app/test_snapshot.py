@@ -1,0 +1,81 @@
+"""Snapshots without a terminal and from the dashboard; runs as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from support.dashboards import dashboard, seen, until
+from support.frames import EVIL, StillSource, frame
+from support.harness import ddptop
+from support.harness import until as wait
+
+from ddptop.agent.text import clean
+
+
+def text_of(svg: Path) -> str:
+    """Return the text in a snapshot."""
+    return "\n".join("".join(node.itertext()) for node in ElementTree.parse(svg).iter() if node.tag.endswith("text"))
+
+
+def test_a_snapshot_of_an_ended_run(ended_run: str, tmp_path: Path) -> None:
+    """The file is SVG of the size asked for and shows how the run ended; without a file it says why."""
+    file = tmp_path / "out.svg"
+    done = ddptop("attach", ended_run, "--screenshot", str(file), "--size", "100x20")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}\n", "")
+    text = text_of(file)
+    assert "FAILED" in text
+    assert "bad\u00a0lr" in text
+    assert len(re.findall(r'id="[^"]*-line-\d+"', file.read_text())) == 20 - 1
+    done = ddptop("attach", ended_run, "--screenshot", "/proc/no/out.svg")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "/proc/no/out.svg" in done.stderr
+    assert ddptop("attach", ended_run, "--screenshot", "x.svg", "--size", "1x1").returncode == 2
+
+
+async def test_a_key_writes_what_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is in the current directory, its name is told; where it cannot be written the reason is."""
+    folder = tmp_path / "x[b] [bold"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    async with dashboard(StillSource(frame(note=clean(EVIL)))).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("S")
+        await until(pilot, lambda: list(folder.glob("*.svg")) and "ddptop-resnet-7f3a-" in seen(pilot.app), "the file")
+        await until(pilot, lambda: "RUNNING" in text_of(next(folder.glob("*.svg"))), "the picture")
+        monkeypatch.setattr(Path, "cwd", lambda: Path("/proc/no"))
+        await pilot.press("S")
+        await until(pilot, lambda: "no snapshot" in seen(pilot.app), "the reason")
+
+
+def test_a_run_as_json_lines(quiet_run: str, ended_run: str) -> None:
+    """Each line is the object of `status --json`; it ends after so many, or with the run and its exit code."""
+    done = ddptop("watch", quiet_run, "--json", "--interval", "0", "--count", "3")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr, len(lines)) == (0, "", 3)
+    assert lines[0]["at"] < lines[1]["at"] < lines[2]["at"]
+    now = json.loads(ddptop("status", quiet_run, "--json").stdout)
+    assert {**lines[-1], "at": 0} == {**now, "at": 0}
+    done = ddptop("watch", ended_run, "--json")
+    assert done.returncode == 3
+    assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["failed"]
+    assert ddptop("watch", ended_run, "--count", "1").returncode == 2
+
+
+def test_a_reader_that_leaves_is_no_error(quiet_run: str) -> None:
+    """When the pipe is closed the stream ends without a word."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddptop.tui.cli.main", "watch", quiet_run, "--json", "--interval", "0.05"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["run"] == quiet_run
+    process.stdout.close()
+    wait(lambda: process.poll() is not None, "the end")
+    with process.stderr:
+        assert process.stderr.read() == b""

@@ -1,0 +1,578 @@
+"""The dashboard in a browser: who gets in, what a tab can do, what is left when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pyte
+import pytest
+from support.harness import DDPTOP, DEADLINE_S, ddptop, started, until
+
+if TYPE_CHECKING:
+    import aiohttp
+else:
+    aiohttp = pytest.importorskip("aiohttp", reason="the extra `serve` is not installed")
+pytest.importorskip("textual_serve", reason="the extra `serve` is not installed")
+
+from ddptop.agent.run.rundir import RunDirError
+from ddptop.tui.app.web import browsertab, service, unfinished
+from ddptop.tui.app.web.browser import exactly
+from ddptop.tui.link.source import Refused, Source
+
+TOKEN = "a-token"
+DECIDED_BY_RANKS = {"pause", "step", "checkpoint", "stop"}
+"""Methods of a source that leave nothing half done where they are broken off, and may take as long as the training."""
+LOOKS = {"poll", "frame", "open", "watch", "resumable", "victims", "processes", "close"}
+"""Methods of a source that leave the run as it is."""
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@asynccontextmanager
+async def site(run: str, *, control: bool = False, command: str | None = None) -> AsyncIterator[service.Site]:
+    """A site for the run, in this process; `command` instead of the dashboard behind its tabs."""
+    listening = service.listen(0)
+    # The runs of these tests have their names for their ids.
+    made = service.Site(run, run, listening.getsockname()[1], TOKEN, control=control)
+    made.command = command or made.command
+    async with made.opened(listening):
+        yield made
+
+
+@asynccontextmanager
+async def browser(made: service.Site) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """A client that has opened the printed address, and where that has led it."""
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as client, client.get(made.address) as answer:
+        assert answer.status == 200
+        yield client, str(answer.url)
+
+
+def stub(code: str) -> str:
+    """A program that speaks as one of Textual does."""
+    says = (
+        "import json, os, sys\n"
+        "def say(text): sys.stdout.buffer.write(b'D' + len(text).to_bytes(4, 'big') + text); sys.stdout.flush()\n"
+        "print('__GANGLION__', flush=True)\n"
+    )
+    return shlex.join([sys.executable, "-c", says + code])
+
+
+ECHO = "while True: say(os.read(0, 65536) or sys.exit())"
+DEAF = "import signal; [signal.pause() for _ in iter(int, 1)]"
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_only_who_may_gets_anything(control: bool) -> None:
+    """A wrong host, origin or token is refused on the page, its files and the websocket alike, in both modes."""
+    async with site("nobody", control=control) as made, browser(made) as (client, home):
+        own = f"{service.ADDRESS}:{made.port}"
+        cases = [({}, 200), ({"Origin": f"http://{own}"}, 200), ({"Origin": f"http://localhost:{made.port}"}, 200)]
+        cases += [({"Host": f"evil.example:{made.port}"}, 403), ({"Origin": "http://evil.example"}, 403)]
+        cases += [({"Host": service.ADDRESS}, 403), ({"Origin": "null"}, 403), ({"Origin": f"https://{own}"}, 403)]
+        for headers, expected in cases:
+            for path in ("", "static/js/textual.js", "ws"):
+                async with client.get(home + path, headers=headers) as answer:
+                    # A websocket is not opened by a plain request, which is a bad one.
+                    wanted = 400 if path == "ws" and expected == 200 else expected
+                    assert answer.status == wanted, (headers, path)
+                    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"] or expected == 403
+        async with aiohttp.ClientSession() as stranger:
+            for url in (home, f"{home}ws", f"{home}static/js/textual.js", f"{made.public_url}/no/such/page"):
+                for cookie in (
+                    {},
+                    {"Cookie": f"ddptop-{made.port}=wr\u00f6ng"},
+                    {"Cookie": f"ddptop-{made.port}={TOKEN}"},
+                ):
+                    async with stranger.get(url, headers=cookie) as answer:
+                        assert answer.status == 403, (url, cookie)
+            for query in ("", "?token=", "?token=a-toke", "?token=a-tokenn", "?token=%ff%00", "?TOKEN=a-token"):
+                async with stranger.get(f"{made.public_url}/{query}") as answer:
+                    assert answer.status == 403, query
+                    assert "token" in await answer.text()
+
+
+async def test_at_the_port_of_http_browsers_name_no_port() -> None:
+    """Host, origin and cookie are right without one there, and nowhere else; another host is none all the same."""
+    for port, expected in ((80, 303), (8765, 403)):
+        listening = service.listen(0)
+        at = listening.getsockname()[1]
+        made = service.Site("nobody", "nobody", port, TOKEN)
+        async with made.opened(listening), aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client:
+            url = f"http://{service.ADDRESS}:{at}"
+            named = {"Host": service.ADDRESS, "Origin": f"http://{service.ADDRESS}"}
+            entry = f"{url}/?token={TOKEN}"
+            async with client.get(entry, headers=named, allow_redirects=False) as answer:
+                assert answer.status == expected
+                cookies = {name: each.value for name, each in answer.cookies.items()}
+                home = answer.headers.get("Location", "/")
+            if expected == 303:
+                async with client.get(url + home, headers=named, cookies=cookies) as answer:
+                    assert answer.status == 200
+                    assert f"ws://{service.ADDRESS}:{port}" in answer.headers["Content-Security-Policy"]
+            async with client.get(entry, headers={"Host": "evil.example"}, allow_redirects=False) as answer:
+                assert answer.status == 403
+
+
+async def test_the_token_does_not_stay_in_the_address() -> None:
+    """It is exchanged for a cookie that no script, other site or other server gets; the name of the host is one."""
+    async with site("nobody") as made, site("nobody") as other, aiohttp.ClientSession() as client:
+        assert made.address == f"http://127.0.0.1:{made.port}/?token={TOKEN}"
+        names = set()
+        for each in (made, other):
+            async with client.get(each.address, allow_redirects=False) as answer:
+                assert answer.status == 303
+                assert TOKEN not in answer.headers["Location"]
+                (cookie,) = answer.cookies.values()
+                assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
+                assert cookie["path"] == answer.headers["Location"] != "/"
+                assert TOKEN not in cookie.value
+                names.add(cookie.key)
+        assert len(names) == 2
+        local = made.address.replace("127.0.0.1", "localhost")
+        async with client.get(local, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"], len(answer.cookies)) == (303, made.address, 0)
+
+
+async def test_a_link_on_another_site_leads_in_by_our_own_page() -> None:
+    """Such a browser sends no strict cookie until our page asks for itself; it gets nothing but that page."""
+    async with site("nobody") as made, browser(made) as (_, home), aiohttp.ClientSession() as client:
+        headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        async with client.get(home, headers=headers) as answer:
+            assert answer.status == 200
+            assert 'http-equiv="refresh"' in (page := await answer.text())
+            assert "nobody" not in page
+        async with client.get(home, headers={**headers, "Sec-Fetch-Site": "same-origin"}) as answer:
+            assert answer.status == 403
+
+
+async def told(socket: aiohttp.ClientWebSocketResponse[bool], wanted: str) -> None:
+    """Read what a stub says until this is in it."""
+    said = b""
+    while wanted.encode() not in said:
+        message = await socket.receive(timeout=DEADLINE_S)
+        assert message.type == aiohttp.WSMsgType.BINARY, (message, said)
+        said += message.data
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "expected"),
+    [
+        ("100", "30", (100, 30)), ("100000", "1000000000000", (500, 200)), ("1", "-7", (20, 5)), ("x", "", (80, 24)),
+        ("9" * 5000, "1e9", (80, 24)),
+    ],
+)  # fmt: skip
+async def test_sizes_are_within_limits(width: str, height: str, expected: tuple[int, int]) -> None:
+    """Whatever the address or a message says, a tab has from 20 x 5 to 500 x 200 cells."""
+    code = "say((os.environ['COLUMNS'] + ' x ' + os.environ['ROWS']).encode())\n" + ECHO
+    async with (
+        site("nobody", command=stub(code)) as made,
+        browser(made) as (client, home),
+        client.ws_connect(f"{home}ws?width={width}&height={height}") as socket,
+    ):
+        await told(socket, f"{expected[0]} x {expected[1]}")
+        for given in ((width, height), (float(expected[0]), expected[1])):
+            await socket.send_json(["resize", {"width": given[0], "height": given[1]}])
+            await told(socket, json.dumps({"type": "resize", "width": expected[0], "height": expected[1]}))
+
+
+async def test_what_is_no_message_is_left_out() -> None:
+    """The tab goes on after it."""
+    wrong = ("", "{", "null", "[]", '["stdin"]', '["stdin", 5]', '["resize", {"width": 1}]', "[" * 100_000)
+    async with (
+        site("nobody", command=stub(ECHO)) as made,
+        browser(made) as (client, home),
+        client.ws_connect(f"{home}ws") as socket,
+    ):
+        for text in wrong:
+            await socket.send_str(text)
+        await socket.send_json(["resize", {"width": None, "height": [1]}])
+        await told(socket, '"width": 80, "height": 24')
+        await socket.send_json(["stdin", "a\udc80b"])
+        await told(socket, "a?b")
+
+
+async def test_no_more_tabs_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page says so, and what to do; when one is closed there is room again. Strangers do not count."""
+    monkeypatch.setattr(service, "_RELOAD_S", 0.0)
+    async with site("nobody", command=stub(ECHO)) as made, browser(made) as (client, home):
+        sockets = []
+        for _ in range(service.TABS):
+            sockets.append(await client.ws_connect(f"{home}ws"))
+        async with client.get(home) as answer:
+            assert (answer.status, await answer.text()) == (503, f"{service.TABS} tabs are open already; close one\n")
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            await client.ws_connect(f"{home}ws")
+        await sockets.pop().close()
+        monkeypatch.setattr(service, "_RELOAD_S", DEADLINE_S)
+        async with client.get(home) as answer:
+            assert answer.status == 200
+        async with client.ws_connect(f"{home}ws"):
+            pass
+        for each in sockets:
+            await each.close()
+
+
+async def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither it nor a browser that reads nothing keeps a place; what it has said comes clean to the terminal."""
+    monkeypatch.setattr(browsertab, "END_S", 0.2)
+    before = children()
+    for code in (DEAF, "while True: say(bytes(65536))"):
+        async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
+            socket = await client.ws_connect(f"{home}ws")
+            await asyncio.to_thread(until, lambda: children() - before, "the tab's process is up")
+            processes = children() - before
+            # Gone without a word: the connection is cut, no close is said.
+            assert socket._response.connection is not None
+            assert socket._response.connection.transport is not None
+            socket._response.connection.transport.abort()
+            await gone(processes)
+            while made._tabs:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("end", ["tab", "server"])
+async def test_what_a_tab_has_begun_is_carried_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
+    """A kill takes longer than a process gets to end: neither its tab nor the server cuts it off in the middle."""
+    monkeypatch.setattr(browsertab, "END_S", 0.1)
+    begun, may_end, done = (tmp_path / name for name in ("begun", "may-end", "done"))
+    code = (
+        "import time, signal\n"
+        "os.write(int(sys.argv[-1]), b'+-+')\n"
+        f"open({str(begun)!r}, 'w')\n"
+        f"while not os.path.exists({str(may_end)!r}): time.sleep(0.01)\n"
+        f"open({str(done)!r}, 'w')\n"
+        "os.write(int(sys.argv[-1]), b'-')\n"
+        # It does not even end then.
+        "while True: signal.pause()"
+    )
+    before = children()
+
+    async def closed() -> None:
+        async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
+            socket = await client.ws_connect(f"{home}ws")
+            await asyncio.to_thread(until, begun.exists, "it has begun")
+            if end == "tab":
+                await socket.close()
+                while made._tabs:
+                    await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(service, "END_S", 0.1)
+    closing = asyncio.create_task(closed())
+    await asyncio.to_thread(until, begun.exists, "it has begun")
+    processes = children() - before
+    # Many times what the process and the server's own end get.
+    await asyncio.wait([closing], timeout=1.5)
+    assert not closing.done()
+    assert all(each.is_running() for each in processes)
+    may_end.touch()
+    await closing
+    assert done.exists()
+    await gone(processes)
+
+
+async def test_who_tells_the_server_twice_to_end_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What a tab has begun, and never ends, is broken off then; the first time it was said how."""
+    for module in (browsertab, service):
+        monkeypatch.setattr(module, "END_S", 0.1)
+    begun = tmp_path / "begun"
+    code = f"import signal; os.write(int(sys.argv[-1]), b'+'); open({str(begun)!r}, 'w')\nwhile True: signal.pause()"
+    before = children()
+    # Held: a connection that nobody holds is closed with the next collection of garbage, and its tab with it.
+    async with (
+        site("nobody", command=stub(code)) as made,
+        browser(made) as (client, home),
+        client.ws_connect(f"{home}ws"),
+    ):
+        await asyncio.to_thread(until, begun.exists, "it has begun")
+        processes = children() - before
+        made.patience.end()
+        asyncio.get_running_loop().call_later(1.0, made.patience.end)
+    await gone(processes)
+    assert "ctrl+c again ends it at once" in capfd.readouterr().err
+
+
+def test_a_tab_tells_what_it_does_with_the_run() -> None:
+    """From the beginning of an action to its end, also one that is refused; to look at the run is none."""
+
+    class Run:
+        def kill(self, grace_s: float, *, refused: bool = False) -> str:
+            seen.append(server.any())
+            if refused:
+                raise Refused("no")
+            return f"killed after {grace_s}"
+
+        def poll(self) -> None:
+            seen.append(server.any())
+
+    seen: list[bool] = []
+    server = unfinished.Unfinished()
+    source = unfinished.telling(Run(), server.pipe)  # type: ignore[arg-type]
+    assert not os.get_inheritable(server.pipe)
+    source.poll()
+    assert source.kill(2.0) == "killed after 2.0"  # type: ignore[call-arg]
+    with pytest.raises(Refused):
+        source.kill(2.0, refused=True)  # type: ignore[call-arg]
+    assert (seen, server.any()) == ([False, True, True], False)
+    server.close()
+    # The server is gone: what is asked is done all the same.
+    server.any = lambda: False  # type: ignore[method-assign]
+    assert source.kill(3.0) == "killed after 3.0"  # type: ignore[call-arg]
+    server.handed_over()
+
+
+def test_every_action_of_a_source_is_told() -> None:
+    """What is added to `Source` is known to leave the run alone, or nothing of it half done, or it is told."""
+    actions = {name for name in vars(Source) if not name.startswith("_")} - LOOKS - DECIDED_BY_RANKS
+    assert actions == unfinished._ACTIONS
+
+
+def test_a_tab_shows_the_run_that_is_served_and_no_other(quiet_run: str) -> None:
+    """Neither one that has its name since, nor one whose name begins so."""
+    assert exactly(quiet_run, quiet_run).name == quiet_run
+    for name, run_id in ((quiet_run, "another"), (quiet_run[:-1], quiet_run), ("nobody", "nobody")):
+        with pytest.raises(RunDirError, match="is gone"):
+            exactly(name, run_id)
+
+
+async def test_a_process_that_dies_closes_its_tab(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its last words reach the terminal without escape sequences."""
+    code = "sys.exit('no \\x1b]0;title\\x07\\x1b[2J memory')"
+    async with site("nobody", command=stub(code)) as made, browser(made) as (client, home):
+        async with client.ws_connect(f"{home}ws") as socket:
+            message = await socket.receive(timeout=DEADLINE_S)
+            assert message.type == aiohttp.WSMsgType.CLOSE
+        while made._tabs:
+            await asyncio.sleep(0.01)
+    assert "no  memory\n" in capfd.readouterr().err
+
+
+async def test_idle_connections_do_not_lock_the_owner_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that say nothing, or half of something, are closed after a while, and at once where they are too many."""
+    monkeypatch.setattr(service, "PATIENCE_S", 0.3)
+    async with site("nobody", command=stub(ECHO)) as made, browser(made) as (client, home):
+        async with client.ws_connect(f"{home}ws") as owner:
+            silent = [socket.create_connection((service.ADDRESS, made.port)) for _ in range(8)]
+            for each in silent[::2]:
+                each.sendall(b"GET / HTTP/1.1\r\nHost: ")
+            for each in silent:
+                each.settimeout(DEADLINE_S)
+                with contextlib.suppress(ConnectionResetError):
+                    assert await asyncio.to_thread(each.recv, 100) == b""
+                each.close()
+            # The owner's own, as idle, is still there.
+            await owner.send_json(["stdin", "hello"])
+            await told(owner, "hello")
+        monkeypatch.setattr(service, "PATIENCE_S", 1000.0)
+        many = [socket.create_connection((service.ADDRESS, made.port)) for _ in range(service.STRANGERS + 5)]
+        many[0].settimeout(DEADLINE_S)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.to_thread(many[0].recv, 100) == b""
+        async with client.get(home) as answer:
+            assert answer.status == 200
+        for each in many:
+            each.close()
+
+
+def test_memory_of_a_tab_is_limited() -> None:
+    """What it has at its start is no part of it; what comes on top is, and ends with an error and not the machine."""
+    code = (
+        "from ddptop.tui.app.web.browser import limit_memory\n"
+        "limit_memory(64 << 20)\n"
+        "small = bytearray(16 << 20)\n"
+        "try: bytearray(256 << 20)\n"
+        "except MemoryError: print('refused')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
+
+
+def test_it_listens_on_the_loopback_interface_alone() -> None:
+    """No other machine can connect."""
+    with service.listen(0) as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
+
+
+class Tab:
+    """What a browser does with the page: a websocket with keys in and a terminal's bytes out."""
+
+    def __init__(self, client: aiohttp.ClientSession, home: str) -> None:
+        self._opening = client.ws_connect(f"{home}ws?width=100&height=30")
+        self._screen = pyte.Screen(100, 30)
+        self._terminal = pyte.ByteStream(self._screen)
+        self.seen: set[str] = set()
+        """Every line that was on the screen at some time."""
+
+    async def __aenter__(self) -> Tab:
+        self._socket = await self._opening
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._socket.close()
+
+    async def press(self, keys: str) -> None:
+        await self._socket.send_json(["stdin", keys])
+
+    async def shows(self, *texts: str) -> None:
+        """Read until all these are on the screen."""
+        deadline = time.monotonic() + DEADLINE_S
+        while missing := [text for text in texts if not any(text in line for line in self._screen.display)]:
+            assert time.monotonic() < deadline, missing
+            message = await self._socket.receive(timeout=DEADLINE_S)
+            assert message.type == aiohttp.WSMsgType.BINARY, message
+            self._terminal.feed(message.data)
+            self.seen.update(self._screen.display)
+
+    async def read_to_the_end(self) -> None:
+        """Read until the other side closes."""
+        while (await self._socket.receive(timeout=DEADLINE_S)).type == aiohttp.WSMsgType.BINARY:
+            pass
+
+
+def children() -> set[psutil.Process]:
+    """Return all processes that come from this one."""
+    return set(psutil.Process().children(recursive=True))
+
+
+async def gone(processes: set[psutil.Process]) -> None:
+    """Wait until the processes behind a tab have gone."""
+    assert processes
+    # One that is ending is still running; nothing else can be asked of it.
+    await asyncio.to_thread(
+        until, lambda: not any(each.is_running() for each in processes), "the tab's process has gone"
+    )
+
+
+async def test_a_tab_shows_the_run_and_cannot_touch_it(quiet_run: str) -> None:
+    """Kill and pause do nothing and are not offered; help says nothing of a dialog; closing leaves no process."""
+    before = children()
+    async with site(quiet_run) as made, browser(made) as (client, home):
+        async with Tab(client, home) as tab:
+            await tab.shows("Leave", "Logs", quiet_run)
+            processes = children() - before
+            await tab.press("k g")
+            await tab.shows("log of rank 0")
+            assert not re.findall("Kill|Pause|End ", "\n".join(tab.seen))
+        await gone(processes)
+
+
+async def test_with_control_a_tab_can_end_the_run(quiet_run: str) -> None:
+    """The same key asks, as on a terminal; leaving closes the tab."""
+    before = children()
+    async with site(quiet_run, control=True) as made, browser(made) as (client, home):
+        async with Tab(client, home) as tab:
+            await tab.shows("Kill")
+            processes = children() - before
+            await tab.press("k")
+            await tab.shows("They get TERM")
+            await tab.press("\x03")
+            await tab.read_to_the_end()
+        await gone(processes)
+
+
+@pytest.fixture
+def served(quiet_run: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The verb itself, and the address that it prints."""
+    command = (*DDPTOP, "serve", quiet_run, "--port", "0")
+    with started(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert re.fullmatch(rf"{re.escape(quiet_run)} at http://127\.0\.0\.1:\d+/\?token=[\w-]{{32,}}\n", line), line
+        yield process, line.split()[-1]
+
+
+def test_the_address_is_printed_once(served: tuple[subprocess.Popen[str], str]) -> None:
+    """With its token in the mode to look at, too; ctrl-c ends the site."""
+    process, address = served
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    rest = process.stdout.read()
+    assert process.wait(DEADLINE_S) in (0, 130)
+    assert "read-only" in rest
+    assert address.partition("=")[2] not in rest
+
+
+def test_bad_calls_get_one_line(quiet_run: str) -> None:
+    """A port that is taken, and the extra that is missing: what it is and what to do, exit code 2."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = ddptop("serve", quiet_run, "--port", str(taken.getsockname()[1]))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "--port" in done.stderr
+    code = (
+        "import sys; sys.modules['textual_serve'] = None; sys.argv = ['ddptop', 'serve']\n"
+        "from ddptop.tui.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "pip install 'ddptop[serve]'" in done.stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+async def test_in_a_browser(served: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+    """Chromium shows the dashboard; ctrl-c on the server ends the site and the process behind the tab."""
+    process, address = served
+    browser = subprocess.Popen(
+        [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+         f"--user-data-dir={tmp_path}", "--remote-debugging-port=0", "--window-size=1200,800", "about:blank"],
+        stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        port_file = tmp_path / "DevToolsActivePort"
+        await asyncio.to_thread(until, lambda: port_file.exists() and port_file.read_text(), "Chromium is up")
+        port = port_file.read_text().splitlines()[0]
+        async with aiohttp.ClientSession() as client:
+            async with client.put(f"http://127.0.0.1:{port}/json/new?{address}") as answer:
+                target = json.loads(await answer.text())["webSocketDebuggerUrl"]
+            async with client.ws_connect(target, max_msg_size=0) as devtools:
+                numbers = iter(range(1, 10_000))
+
+                async def ask(method: str, **parameters: object) -> dict[str, object]:
+                    number = next(numbers)
+                    await devtools.send_json({"id": number, "method": method, "params": parameters})
+                    while True:
+                        reply = await devtools.receive_json(timeout=DEADLINE_S)
+                        if reply.get("id") == number:
+                            return dict(reply["result"])
+
+                async def page_is(css_class: str) -> None:
+                    deadline = time.monotonic() + DEADLINE_S
+                    expression = f"document.body.classList.contains('{css_class}')"
+                    while True:
+                        found = await ask("Runtime.evaluate", expression=expression)
+                        if found["result"] == {"type": "boolean", "value": True}:
+                            return
+                        assert time.monotonic() < deadline, css_class
+                        await asyncio.sleep(0.1)
+
+                await page_is("-first-byte")
+                if keep := os.environ.get("DDPTOP_TEST_PICTURE"):
+                    await asyncio.sleep(2)
+                    Path(keep).write_bytes(base64.b64decode(str((await ask("Page.captureScreenshot"))["data"])))
+                tabs = set(psutil.Process(process.pid).children(recursive=True))
+                process.send_signal(signal.SIGINT)
+                await page_is("-closed")
+        assert await asyncio.to_thread(process.wait, DEADLINE_S) in (0, 130)
+        await gone(tabs)
+    finally:
+        os.killpg(browser.pid, signal.SIGKILL)
+        browser.wait()

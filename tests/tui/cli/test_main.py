@@ -1,0 +1,146 @@
+"""Bad input gets one clear line and exit code 2, and nothing is left behind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.harness import DDPTOP, ddptop
+
+from ddptop.agent.run import rundir
+from ddptop.tui.cli.main import _parser, main
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a script that cannot be run and one that can."""
+    (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
+    (tmp_path / "ok.py").write_text("print('ok')\n")
+    (tmp_path / "pack").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["launch"], "give one program"),
+        (["launch", "--world", "0", "ok.py"], "world"),
+        (["launch", "--world", "100000", "ok.py"], "world"),
+        (["launch", "--world", "two", "ok.py"], "--world"),
+        (["launch", "resnt"], "did you mean 'resnet'"),
+        (["launch", "missing.py"], "missing.py"),
+        (["launch", "broken.py"], "line 2"),
+        (["launch", "pack"], "is a directory"),
+        (["launch", "-m", "no.such.module"], "no.such"),
+        (["launch", "--name", "a b", "ok.py"], "run name"),
+        (["launch", "--backend", "mpi", "ok.py"], "--backend"),
+        (["launch", "ok.py", "--lr", "0.1"], "after --"),
+        (["launch", "--world", "2", "--inject", "rank=2,phase=data,ms=5", "ok.py"], "ranks 0 to 1"),
+        (["launch", "--inject", "rank=0,phase=sideways,ms=5", "ok.py"], "backward"),
+        (["launch", "--inject", "rank=0,phase=data,ms=-5", "ok.py"], "milliseconds"),
+        (["attach", "nothing"], "no such run"),
+        (["status", "nothing"], "ddptop ps"),
+        (["kill"], "RUN"),
+        (["atach"], "did you mean 'attach'"),
+    ],
+)
+def test_bad_input_gives_one_line(folder, runtime, monkeypatch, capsys, arguments, says):
+    """What is wrong and what to do, in one line; no run is made."""
+    before = {path.name for path in runtime.iterdir()}
+    # In this process: an interpreter for each of these lines would take most of the time.
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    output, errors = capsys.readouterr()
+    assert (ended.value.code, output) == (2, "")
+    assert len(errors.splitlines()) == 1, errors
+    assert says in errors
+    # Runs that ended long ago may be tidied away meanwhile.
+    assert {path.name for path in runtime.iterdir()} <= before | {".ddptop"}
+
+
+def test_nccl_without_enough_gpus_is_refused(folder):
+    """A backend that cannot work here is refused before anything starts."""
+    done = ddptop("launch", "--world", "30", "--backend", "nccl", "ok.py", cwd=folder)
+    assert done.returncode == 2
+    assert "nccl" in done.stderr.lower()
+
+
+def test_an_unwritable_runtime_directory_is_told(folder, monkeypatch):
+    """One line that names the variable to set."""
+    monkeypatch.setenv(rundir.BASE_VARIABLE, "/proc/no")
+    done = ddptop("launch", "ok.py", cwd=folder)
+    assert done.returncode == 2
+    assert rundir.BASE_VARIABLE in done.stderr
+
+
+def test_without_torch_it_says_what_to_install(folder):
+    """An environment without torch gives the pip command, not a traceback."""
+    code = (
+        "import importlib.util as u, sys; find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a)\n"
+        "sys.argv = ['ddptop', 'launch', 'ok.py']\n"
+        "from ddptop.tui.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 2
+    assert "pip install" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_programs_are_listed():
+    """The catalogue shows each program with what it teaches."""
+    text = ddptop("programs").stdout
+    assert "resnet" in text
+    assert "simplenet" in text
+
+
+def test_ps_without_runs_says_what_to_do(monkeypatch):
+    """An empty list is explained, and is an empty list in JSON."""
+    base = Path("/tmp") / f"dt-{os.getpid()}-empty"
+    monkeypatch.setenv(rundir.BASE_VARIABLE, str(base))
+    try:
+        assert "ddptop launch" in ddptop("ps").stdout
+        assert json.loads(ddptop("ps", "--json").stdout) == []
+        assert ddptop("attach").returncode == 2
+    finally:
+        shutil.rmtree(base)
+
+
+def _parsers(parser):
+    """Return a parser, and those of its verbs."""
+    found = [parser]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found += [each for verb in action.choices.values() for each in _parsers(verb)]
+    return found
+
+
+def test_help_prints_anywhere():
+    """It is printed before signs are chosen for the terminal: so it has none that any could be without."""
+    parsers = _parsers(_parser())
+    assert len(parsers) > 10
+    for parser in parsers:
+        assert parser.format_help().isascii(), parser.prog
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*DDPTOP, "launch", "--help"], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_is_quick():
+    """`--help` loads neither ZeroMQ nor Textual nor torch, so it costs little more than Python itself."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ddptop.tui.cli.main", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert not loaded & {"zmq", "textual", "torch", "msgspec", "psutil", "numpy"}

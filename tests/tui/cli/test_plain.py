@@ -1,0 +1,66 @@
+"""The run as lines: honest, one per interval, with a summary."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from ddptop.tui.cli import plain
+from ddptop.tui.model.frame import EventLine, Frame, RankFrame
+
+if TYPE_CHECKING:
+    from ddptop.tui.link.source import Source
+
+RANK = RankFrame(0, "running", "forward", step=12, loss=1.5, step_ms=80.0, phases_ms={"data": 2.0, "forward": 78.0})
+FRAME = Frame(
+    "toy-1", "running", "toy.py", 1, 0.0, step=12, total_steps=40, eta_s=70, step_ms=80.0, loss=1.5,
+    samples_per_s=412.0, phases_ms=RANK.phases_ms, ranks=(RANK,), started_at=0.0,
+)  # fmt: skip
+
+
+class Film:
+    """A source that shows one frame after another."""
+
+    def __init__(self, *frames: Frame) -> None:
+        self.frames = list(frames)
+
+    def poll(self) -> None:
+        pass
+
+    def frame(self, now: float) -> Frame:
+        return self.frames.pop(0) if len(self.frames) > 1 else self.frames[0]
+
+
+def test_a_line_says_all_and_marks_what_is_unknown():
+    """Progress, loss, throughput, step time and phases, with a dash for what was not observed."""
+    text = plain.line(FRAME)
+    assert "step 12/40 30%" in text
+    assert "loss 1.5" in text
+    assert "412 samples/s" in text
+    assert "80.0 ms (data 2.0, forward 78.0, backward –," in text
+
+
+def test_events_are_told_once_and_the_end_is_summed_up():
+    """Every state change is one line, whatever the number of frames; the summary has the exit code."""
+    event = EventLine(1.0, "paused: all ranks held at step 12", None, "info")
+    held = replace(FRAME, state="paused", events=(event,))
+    over = replace(held, state="failed", exit_code=1, cause="rank 0: ValueError: x", cause_rank=0, ended_at=65.0)
+    out = io.StringIO()
+    frames = [FRAME, held, held] + [over] * 100
+    view = plain.PlainView(cast("Source", Film(*frames)), out, 0.0)
+    assert view.follow(sleep=lambda _: None).state == "failed"
+    text = out.getvalue()
+    assert text.count("paused: all ranks held") == 1
+    assert "toy-1 failed, exit code 1 after 01:05" in text
+    assert "first cause: rank 0: ValueError: x" in text
+
+
+def test_the_traceback_shown_is_the_last_of_the_first_rank_to_fail(tmp_path):
+    """From the opening of its traceback to the end of its log, cleaned of what a terminal would obey."""
+    log = tmp_path / "rank-0.log"
+    log.write_text("epoch 1\n[rank0]: Traceback (most recent call last):\n  boom \x1b[31mred\nValueError: x\n")
+    frame = replace(FRAME, cause_rank=0, ranks=(replace(RANK, log=str(log)),))
+    assert plain.first_traceback(frame)[1:] == [
+        "[rank0]: Traceback (most recent call last):", "  boom red", "ValueError: x",
+    ]  # fmt: skip

@@ -1,0 +1,86 @@
+"""Numbers keep their width; foreign text loses everything a terminal could act on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from rich.cells import cell_len
+
+from ddptop.agent.text import clean
+from ddptop.tui.drawing import units
+
+HOSTILE = [
+    ("plain", "plain"),
+    ("\x1b[31mred\x1b[0m", "red"),
+    ("\x1b]0;title\x07after", "after"),
+    ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+    ("\x1bPq#0;2\x1b\\sixel", "sixel"),
+    ("\x9b2Jc1", "c1"),
+    ("a\tb\rc\x00\x07\x7f", "a    b c"),
+    ("\u202egnp.exe\u200b\u2066", "gnp.exe"),
+    ("z\u0310\u0321algo", "zalgo"),
+    ("e\u0301", "é"),
+    ("[bold]kept[/]", "[bold]kept[/]"),
+    ("line\u2028two", "line two"),
+]
+
+
+@pytest.mark.parametrize(("raw", "expected"), HOSTILE)
+def test_known_tricks_are_taken_out(raw: str, expected: str) -> None:
+    """Escape sequences, controls, direction marks and combining marks go, the text stays."""
+    assert clean(raw) == expected
+
+
+def test_no_random_text_keeps_an_unprintable_character() -> None:
+    """Whatever comes in, what goes out is one printable line of bounded length."""
+    rng = random.Random(5)
+    for _ in range(2000):
+        raw = "".join(chr(rng.choice([rng.randrange(0xA0), rng.randrange(0xD800)])) for _ in range(40))
+        out = clean(raw, limit=30)
+        assert out == "" or out.isprintable()
+        assert len(out) <= 30
+
+
+@pytest.mark.parametrize(
+    ("write", "width"),
+    [
+        (units.milliseconds, 6),
+        (units.short_milliseconds, 4),
+        (units.rate, 5),
+        (units.age, 6),
+        (units.loss, 7),
+        (units.percent, 4),
+    ],
+)
+def test_numbers_keep_their_width(write: object, width: int) -> None:
+    """From nothing known up to absurd sizes, a number takes the same cells."""
+    values = [None, 0.0, 0.004, 0.5, 9.94, 9.95, 9.96, 99.4, 999.94, 999.96, 1e3, 9999.4]
+    values += [1e4, 99_999.4, 1e5, 3e6, 9e6, float("nan")]
+    for value in values:
+        text = write(value)  # type: ignore[operator]
+        assert cell_len(text) == width, (value, text)
+
+
+@pytest.mark.parametrize("power", range(44))
+def test_sizes_keep_their_width(power: int) -> None:
+    """From a byte to terabytes it takes eight cells."""
+    for factor in (1.0, 1.37, 1.99):
+        assert len(units.size(int(2**power * factor))) == 8
+
+
+def test_unknown_is_a_dash_and_never_zero() -> None:
+    """None is drawn as a dash by every unit."""
+    for write in (units.count, units.milliseconds, units.short_milliseconds, units.rate, units.age, units.loss):
+        assert write(None).strip() == units.DASH
+    for other in (units.size, units.percent, units.duration):
+        assert other(None).strip() == units.DASH
+
+
+def test_fitting_counts_cells_not_characters() -> None:
+    """Wide characters take two cells, and the ellipsis shows the cut."""
+    assert units.fit("漢字漢字", 5) == "漢字…"
+    assert cell_len(units.fit("漢字漢字", 4)) == 4
+    assert cell_len(units.fit("漢字", 3)) == 3
+    assert units.fit("ab", 4) == "ab  "
+    assert units.shorten("abc", 3) == "abc"

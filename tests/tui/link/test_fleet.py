@@ -1,0 +1,178 @@
+"""The fleet of a machine, from run directories without processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.frames import frame
+
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Run
+from ddptop.tui.control.launch.launch import Request, RequestError, launch, variables
+from ddptop.tui.link import runs
+from ddptop.tui.link.fleet import line_of
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.runs import Runs
+from ddptop.tui.link.source import Refused
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs with none in it."""
+    path = tmp_path_factory.mktemp("r")
+    path.chmod(0o700)
+    monkeypatch.setenv(rundir.BASE_VARIABLE, str(path))
+    return path
+
+
+@pytest.fixture
+def fleet(folder: Path) -> Iterator[Runs]:
+    """The fleet of that folder."""
+    made = Runs(lambda directory: Link(directory, "test"))
+    yield made
+    made.close()
+
+
+def ended(name: str, at: int, state: str = "finished", run_id: str = "") -> Run:
+    """Write down a run that has ended."""
+    run = Run(
+        run=name, run_id=run_id or name, program="toy", arguments=(), world=2, backend="gloo", device="cpu",
+        created_at_ns=at, launched=True, state=state, exit_code=0, ended_at_ns=at + 5_000_000_000,
+    )  # fmt: skip
+    rundir.create(run)
+    return run
+
+
+def test_live_runs_come_first_and_ended_ones_stay(fleet: Runs) -> None:
+    """The newest first of both; the one shown is not looked at again."""
+    ended("old", 1_000)
+    ended("newer", 2_000)
+    ended("shown", 500, "lost")
+    shown = replace(line_of(frame("running", run="shown")), step=7)
+    listing = fleet.listing(shown)
+    assert [line.run for line in listing.lines] == ["shown", "newer", "old"]
+    assert listing.lines[0] is shown
+    assert listing.lines[1].age_s == pytest.approx(5)
+    assert listing.host.memory_total_bytes > listing.host.memory_bytes > 0
+
+
+@pytest.mark.parametrize(("poll_s", "most"), [(0.0, runs.MOST_POLLS), (2 * runs.BUDGET_S, 1)])
+def test_a_look_is_bounded(folder: Path, poll_s: float, most: int) -> None:
+    """However much is recorded of a run, a look polls it a few times, and once where polls are slow."""
+    now = 0.0
+    polled: Counter[str] = Counter()
+
+    class NeverSettled(Link):
+        settled = False
+
+        def poll(self) -> None:
+            nonlocal now
+            now += poll_s
+            polled[self.directory.name] += 1
+
+    for name in ("one", "two"):
+        ended(name, 1_000)
+    fleet = Runs(lambda directory: NeverSettled(directory, "test"), clock=lambda: now)
+    try:
+        fleet.listing(None)
+        assert polled == {"one": most, "two": most}
+    finally:
+        fleet.close()
+
+
+def test_a_name_taken_again_is_another_run(fleet: Runs) -> None:
+    """What was known of the ended run of that name is not told of its successor."""
+    ended("same", 1_000, "failed", "first")
+    assert [line.state for line in fleet.listing(None).lines] == ["failed"]
+    ended("same", 2_000, "killed", "second")
+    assert [line.state for line in fleet.listing(None).lines] == ["killed"]
+
+
+def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:
+    """`open` changes the frame at once; a name that there is not is refused, and the frame stays."""
+    ended("one", 1_000)
+    ended("two", 2_000, "failed")
+    link = Link(rundir.find("one"), "test")
+    try:
+        link.open("two")
+        assert (link.frame(time.time()).run, link.frame(time.time()).state) == ("two", "failed")
+        with pytest.raises(Refused, match="no such run"):
+            link.open("three")
+        link.poll()
+        assert link.frame(time.time()).run == "two"
+    finally:
+        link.close()
+
+
+def test_a_run_that_takes_the_name_of_the_one_shown_is_not_touched(folder: Path) -> None:
+    """The last frame of the one that is shown stays, and every action on it is refused, in words."""
+    ended("same", 1_000, "failed", "first")
+    link = Link(rundir.find("same"), "test")
+    try:
+        link.poll()
+        ended("same", 2_000, "killed", "second")
+        link._look_due = 0.0
+        link.poll()
+        assert link.frame(time.time()).state == "failed"
+        for act in (
+            link.pause, link.resume, link.freeze, link.checkpoint, link.processes, lambda: link.step(1),
+            lambda: link.stop(checkpoint=True), lambda: link.restart(resume=False), lambda: link.victims(None),
+            lambda: link.kill(0.0, None, print), lambda: link.signal(15, None),
+        ):  # fmt: skip
+            with pytest.raises(Refused, match="another run has its name"):
+                act()
+        link.open("same")
+        assert link.frame(time.time()).state == "killed"
+    finally:
+        link.close()
+
+
+def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) -> None:
+    """What became of it stood in its record: it is lost, and the line says where the name leads now."""
+    run = ended("same", 1_000, "failed", "first")
+    directory = rundir.find("same")
+    directory.update(state="running", ended_at_ns=None, exit_code=None, supervisor=rundir.identify(os.getpid()))
+    link = Link(directory, "test")
+    try:
+        link.poll()
+        assert link.frame(time.time()).state == "starting"
+        store = link.store
+        link.open("same")
+        assert link.store is store, "it is shown already"
+        directory.update(state="failed", supervisor=None)
+        rundir.remove(directory)
+        rundir.create(msgspec.structs.replace(run, run_id="second"))
+        link._look_due = 0.0
+        link.poll()
+        frame = link.frame(time.time())
+        assert (frame.state, frame.cause) == ("lost", "another run has its name: `ddptop attach same` shows that one")
+        link.open("same")
+        assert link.frame(time.time()).state == "failed"
+    finally:
+        link.close()
+
+
+def test_what_acts_on_another_run_is_refused_by_name(fleet: Runs) -> None:
+    """There is no source of a run that is gone, and one and the same of a run that is there."""
+    ended("one", 1_000)
+    assert fleet.source("one") is fleet.source("one")
+    with pytest.raises(Refused, match="no such run"):
+        fleet.source("gone")
+
+
+@pytest.mark.parametrize("text", ["A", "1A=x", "=x", "A B=x", "DDPTOP_RUN_ID=x"])
+def test_environment_that_makes_no_sense_is_refused(folder: Path, text: str) -> None:
+    """Before anything is started, in one line that says what to do."""
+    with pytest.raises(ValueError, match="environment"):
+        variables([text])
+    with pytest.raises(RequestError, match="environment") as refusal:
+        launch(Request("toy", world=1, environment=(text,)))
+    assert "\n" not in str(refusal.value)
+    assert not rundir.runs()

@@ -1,0 +1,131 @@
+"""A run that has been recorded, as a dashboard takes it in that comes late."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
+from ddptop.agent.run import rundir
+from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.history.history import History
+from ddptop.tui.model.store import Store
+
+TICK_S = 0.0001
+"""What goes by on the link's clock whenever it looks at it: once a record."""
+
+
+class Attached(NamedTuple):
+    """What was counted while a run was taken in."""
+
+    link: Link
+    until_full: int
+    """Records taken in before each rank showed what it does."""
+    most_a_poll: int
+
+
+class Ticking:
+    """A clock on which only looking at it takes time, so that the same work takes the same number of polls anywhere."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += TICK_S
+        return self.now
+
+
+def recorded_run(name: str, world: int, steps: int) -> rundir.RunDir:
+    """Make an ended run whose ranks did so many steps of 100 ms, with the step's number as its loss."""
+    directory = rundir.create(
+        rundir.Run(name, name, "toy.py", (), world, "gloo", "cpu", 10**9, True, state="finished", exit_code=0)
+    )
+    with recording.open_file(directory.database) as connection:
+        for number in range(1, steps + 1):
+            step = wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, float(number), 32)
+            for rank in range(world):
+                message = wire.Steps(rank, (step,))
+                connection.execute(*recording.row(message, wire.encode(message)))
+        for rank in range(world):
+            beat = wire.Beat(rank, steps * 10**8, "ended", "", steps, steps * 10**8, steps)
+            connection.execute(*recording.row(beat, wire.encode(beat)))
+    connection.close()
+    return directory
+
+
+def is_full(frame: Frame) -> bool:
+    """Say whether every rank shows what it does."""
+    return all(rank.step is not None and rank.loss is not None and rank.step_ms is not None for rank in frame.ranks)
+
+
+def attach(directory: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> Attached:
+    """Attach as the dashboard does, and count the records that are taken in."""
+    taken = 0
+
+    def counting(owner: type, name: str) -> None:
+        take = getattr(owner, name)
+
+        def count(*arguments: object) -> None:
+            nonlocal taken
+            taken += 1
+            take(*arguments)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counting(Store, "recall")
+    counting(Store, "apply")
+    counting(History, "take_earlier")
+    link = Link(directory, "test", looks_back=True, clock=Ticking())
+    most = until_full = 0
+    for _ in range(10_000):
+        if link.settled:
+            break
+        before = taken
+        link.poll()
+        most = max(most, taken - before)
+        if not until_full and is_full(link.frame(time.time())):
+            until_full = taken
+    assert link.settled
+    return Attached(link, until_full, most)
+
+
+def test_an_ended_run_is_there_at_once_and_whole_soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks' numbers come first; the plot's whole course follows, and no key waits for it."""
+    directory = recorded_run("ended", world=8, steps=6000)
+    link, until_full, most_a_poll = attach(directory, monkeypatch)
+    try:
+        assert 0 < until_full < RECENT_RECORDS + 100 < 8 * 6000
+        assert most_a_poll <= (DRAIN_S + CATCH_UP_S + EARLIER_S) / TICK_S + 2
+        history = link.store.history
+        assert history is not None
+        assert history.by_step.complete
+        for rank in range(8):
+            read = history.by_step.read(rank, "loss")
+            assert read.count.sum() == pytest.approx(6000, abs=16)
+            assert np.all((read.low <= read.steps) & (read.high >= read.low))
+            assert history.by_step.span(rank) == (1, 6000)
+        assert link.frame(time.time()).ranks[7].loss == 6000
+    finally:
+        link.close()
+
+
+def test_a_damaged_recording_gives_what_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are no messages, and a file cut short, end in a dashboard that works."""
+    directory = recorded_run("damaged", world=2, steps=600)
+    with sqlite3.connect(directory.database) as connection:
+        connection.execute("UPDATE steps SET payload = ? WHERE rowid % 7 = 0", (b"\xff" * 9,))
+        connection.execute("UPDATE steps SET payload = NULL WHERE rowid % 11 = 0")
+    connection.close()
+    link = attach(directory, monkeypatch).link
+    assert link.frame(time.time()).ranks[0].loss is not None
+    link.close()
+    directory.database.write_bytes(directory.database.read_bytes()[:9000])
+    link = attach(directory, monkeypatch).link
+    assert link.frame(time.time()).state == "finished"
+    link.close()

@@ -1,0 +1,286 @@
+"""The model of a run: messages in any order in, a true frame out."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.run.rundir import Ended, Member, Process, Run
+from ddptop.tui.model.history.history import History
+from ddptop.tui.model.store import Liveness, Store
+
+RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, max_restarts=2)
+
+
+def step(seq: int, *, wall_ms: int = 10, wait_ms: int | None = 4, loss: float | None = 1.0) -> wire.Step:
+    own = wall_ms - (wait_ms or 0)
+    return wire.Step(
+        seq, seq, seq * 10**7, wall_ms * 10**6, 0, own * 10**6, 0, 0, None if wait_ms is None else wait_ms * 10**6,
+        0, loss, 32, (wire.Collective("all_reduce", 0, 2 * 10**6, 8, 1),),
+    )  # fmt: skip
+
+
+def beat(rank: int, at: int = 1, state: str = "running", **more) -> wire.Beat:
+    return wire.Beat(
+        rank, at, state, "forward", more.pop("step", 1), more.pop("step_at_ns", None), more.pop("seq", 0), **more
+    )
+
+
+def member(rank: int, ended: Ended | None = None) -> Member:
+    return Member(rank, rank, 2, Process(100 + rank, 1.0), "host", 0, "ipc://p", "ipc://c", None, ended)
+
+
+def test_every_rank_is_there_before_it_is_heard():
+    """A rank that has not reported is shown as starting, with unknown numbers, not zeros."""
+    frame = Store(RUN).frame(2.0)
+    assert [rank.state for rank in frame.ranks] == ["starting", "starting"]
+    assert frame.step is None
+    assert frame.ranks[0].loss is None
+    assert frame.ranks[0].memory_bytes is None
+
+
+def test_numbers_come_from_the_records():
+    """Step time, phases, loss, throughput and latency are those of the records."""
+    store = Store(RUN)
+    for rank in (0, 1):
+        store.apply(beat(rank), 2.0)
+        store.apply(wire.Steps(rank, (step(1), step(2, loss=0.5))), 2.0)
+    frame = store.frame(2.0)
+    first = frame.ranks[0]
+    assert (first.step_ms, first.loss, first.allreduce_p50_ms) == (10, 0.5, 2)
+    assert first.phases_ms == {"data": 0, "forward": 6, "backward": 0, "optimizer": 0, "wait": 4, "other": 0}
+    assert frame.samples_per_s == pytest.approx(2 * 32 / 0.010)
+
+
+def test_a_phase_that_was_not_observed_is_absent():
+    """Where collectives are not seen there is no wait, rather than a wait of zero."""
+    store = Store(RUN)
+    store.apply(wire.Steps(0, (step(1, wait_ms=None),)), 2.0)
+    phases = store.frame(2.0).ranks[0].phases_ms
+    assert phases is not None
+    assert "wait" not in phases
+
+
+def test_records_in_any_order_and_repeated_give_the_same_frame():
+    """Live records, a filled gap and repetitions end in the same history, each record once."""
+    seed = random.Random(2)
+    records = [step(seq, loss=float(seq)) for seq in range(1, 101)]
+    for _ in range(30):
+        history = History(2)
+        store = Store(RUN, history=history)
+        late = seed.randrange(2, 80)
+        store.apply(wire.Steps(0, tuple(records[late - 1 : late + 5])), 2.0)
+        assert store.gaps() == {0: 1}
+        upto = seed.randrange(late, 100)
+        store.apply(wire.Steps(0, tuple(records[late + 5 : upto])), 2.0)
+        store.fill(0, records[: min(upto, late + 2)], last=False)
+        store.fill(0, (), last=True)
+        store.apply(wire.Steps(0, tuple(records[seed.randrange(upto) :])), 2.0)
+        frame = store.frame(2.0)
+        assert list(history.by_step.read(0, "loss").mean) == [float(seq) for seq in range(1, 101)]
+        assert frame.ranks[0].missed == 0
+        assert store.gaps() == {}
+
+
+def test_what_cannot_be_had_is_counted():
+    """A gap that the rank no longer keeps is given up, counted, and the run goes on."""
+    store = Store(RUN)
+    store.apply(wire.Steps(0, (step(1),)), 2.0)
+    store.apply(wire.Steps(0, (step(11),)), 2.0)
+    assert store.gaps() == {0: 2}
+    store.fill(0, (), last=True)
+    assert store.frame(2.0).ranks[0].missed == 9
+    assert store.frame(2.0).ranks[0].loss == 1.0
+
+
+def test_a_run_is_paused_only_when_every_live_rank_is():
+    """One held rank is `pausing`; all are `paused`, since when, and at which step."""
+    store = Store(RUN)
+    store.apply(beat(0, state="paused", step=7), 2.0)
+    store.apply(beat(1, step=6), 2.0)
+    assert store.frame(2.0).state == "pausing"
+    store.apply(beat(1, state="paused", step=7), 3.0)
+    frame = store.frame(3.0)
+    assert (frame.state, frame.held_since, frame.step) == ("paused", 3.0, 7)
+    store.apply(beat(1, state="paused", step=7, held_at_ns=2_500_000_000, outstanding=2), 4.0)
+    frame = store.frame(4.0)
+    assert (frame.held_since, frame.outstanding) == (2.5, 2)
+
+
+def test_life_and_progress_are_told_apart():
+    """No heartbeat is silent; heartbeats without steps are stalled; both recover."""
+    store = Store(RUN)
+    for rank in (0, 1):
+        store.apply(beat(rank, step_at_ns=10**9), 2.0)
+        store.apply(wire.Steps(rank, (step(1),)), 2.0)
+    store.apply(beat(1, step_at_ns=59 * 10**9), 60.0)
+    assert [rank.state for rank in store.frame(60.0).ranks] == ["silent", "running"]
+    store.apply(beat(0, step_at_ns=10**9), 60.0)
+    assert store.frame(60.0).ranks[0].state == "stalled"
+    store.apply(beat(0, step_at_ns=60 * 10**9), 60.5)
+    assert store.frame(60.5).ranks[0].state == "running"
+
+
+def test_how_a_rank_ended():
+    """Its own record tells finished from failed; without one it is lost, or killed where a kill was asked for."""
+    store = Store(RUN)
+    store.know_members({0: member(0, Ended(5, 1, "ValueError: x")), 1: member(1)})
+    store.know_liveness(Liveness("running", True, False, frozenset()))
+    assert [rank.state for rank in store.frame(2.0).ranks] == ["failed", "lost"]
+    assert store.frame(2.0).ranks[0].ended == "exit code 1: ValueError: x"
+    store.apply(wire.RunState(1, "killing"), 2.0)
+    assert store.frame(2.0).ranks[1].state == "killed"
+
+
+def test_a_stranger_is_refused_and_counted():
+    """Ranks outside the world and another run's ranks change nothing."""
+    store = Store(RUN)
+    store.apply(beat(9), 2.0)
+    store.apply(wire.Steps(7, (step(1),)), 2.0)
+    store.apply(wire.Hello(1, "other", "other-id", 0, 0, 2, 1, 1, "h", "p", "v", "v"), 2.0)
+    assert store.frame(2.0).refused == 3
+
+
+def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
+    """Equal step times hide who computes and who waits; only a rank that stands out is named."""
+    store = Store(RUN)
+    store.apply(wire.Steps(0, (step(1, wait_ms=4),)), 2.0)
+    store.apply(wire.Steps(1, (step(1, wait_ms=0),)), 2.0)
+    assert store.frame(2.0).slowest == 1
+    level = Store(RUN)
+    level.apply(wire.Steps(0, (step(1, wait_ms=4),)), 2.0)
+    level.apply(wire.Steps(1, (step(1, wait_ms=3),)), 2.0)
+    assert level.frame(2.0).slowest == 1
+    level.apply(wire.Steps(0, (step(2, wait_ms=3),)), 2.0)
+    level.apply(wire.Steps(1, (step(2, wait_ms=4),)), 2.0)
+    assert level.frame(2.0).slowest is None
+
+
+def test_extreme_numbers_do_not_break_the_frame():
+    """NaN, infinity and huge integers from the wire are shown or left out, never raised."""
+    store = Store(RUN, history=History(2))
+    huge = wire.Step(1, 2**62, 2**62, 2**62, 0, 2**62, 0, 0, 0, 0, float("nan"), 2**62)
+    store.apply(beat(0, seq=2**62, memory_bytes=2**63 - 1), 2.0)
+    store.apply(wire.Steps(0, (huge, step(2, loss=float("inf")))), 2.0)
+    frame = store.frame(2.0)
+    assert frame.ranks[0].loss == float("inf")
+
+
+def hello(rank: int, generation: int) -> wire.Hello:
+    return wire.Hello(wire.PROTOCOL, "toy-1", "id", rank, rank, 2, 7, generation + 5, "h", "p", "0", "3", generation)
+
+
+def test_a_restart_keeps_the_curve_and_is_marked():
+    """Steps of a new generation follow the old one's on every rank's curve; what comes late of the old is dropped."""
+    history = History(2)
+    store = Store(RUN, history=history)
+    for rank, last in ((0, 3), (1, 2)):
+        store.apply(hello(rank, 0), 2.0)
+        store.apply(wire.Steps(rank, tuple(step(seq) for seq in range(1, last + 1))), 2.0)
+    store.apply(hello(0, 1), 3.0)
+    store.apply(wire.Steps(1, (step(3),)), 3.0)
+    store.apply(wire.Steps(1, (step(1), step(2)), 1), 3.0)
+    store.apply(hello(1, 1), 3.0)
+    store.apply(wire.Steps(0, (step(1),), 1), 3.0)
+    frame = store.frame(3.0)
+    assert [restart.step for restart in frame.restarts] == [3]
+    assert list(history.by_step.read(0, "loss").steps) == [1, 2, 3, 4]
+    assert list(history.by_step.read(1, "loss").steps) == [1, 2, 4, 5]
+
+
+def test_a_restart_of_which_no_record_can_be_written_is_followed() -> None:
+    """On a full disk the records of the first start stay: what more than half of the ranks say is believed."""
+    store = Store(RUN)
+    store.know_members({rank: member(rank) for rank in (0, 1)})
+    store.apply(hello(1, 1), 3.0)
+    assert store.frame(3.0).generation == 0
+    store.apply(hello(0, 1), 3.1)
+    store.apply(wire.Steps(1, (step(1, loss=7.0),), 1), 3.2)
+    frame = store.frame(3.3)
+    assert (frame.generation, [restart.generation for restart in frame.restarts]) == (1, [1])
+    assert frame.ranks[1].loss == 7.0
+    assert {rank.python_version for rank in frame.ranks} == {"3"}
+
+
+@pytest.mark.parametrize("launched", [True, False], ids=["launched", "by hand"])
+def test_a_rank_that_claims_another_generation_harms_its_own_row_alone(launched: bool) -> None:
+    """Neither a huge number nor one that the run could have begins a generation of which no record tells."""
+    store = Store(msgspec.structs.replace(RUN, launched=launched))
+    for claim in (2**31 - 1, 2**60):
+        store.apply(beat(1, generation=claim), 2.0)
+    store.know_members({0: member(0), 1: member(1)})
+    for claim in (1, 2, 3, 2**31 - 1):
+        store.apply(beat(1, generation=claim), 2.0)
+        store.apply(hello(1, claim), 2.0)
+        store.apply(wire.Steps(1, (step(1),), claim), 2.0)
+        store.apply(beat(0, generation=0, state="running", seq=1), 2.0)
+        store.apply(wire.Steps(0, (step(1),)), 2.0)
+    frame = store.frame(2.1)
+    assert (frame.restarts, frame.generation) == ((), 0)
+    assert (frame.ranks[0].state, frame.ranks[0].loss) == ("running", 1.0)
+    # Its records know of a restart: what it has said before they were read counts.
+    store.apply(hello(0, 1), 3.0)
+    store.know_members({rank: msgspec.structs.replace(member(rank), generation=1) for rank in (0, 1)})
+    frame = store.frame(3.0)
+    assert [restart.generation for restart in frame.restarts] == [1]
+    assert frame.ranks[0].python_version == "3"
+    # The first to be there had claimed too much, and the others say otherwise.
+    store.know_members({rank: member(rank) for rank in (0, 1)})
+    store.apply(wire.Steps(0, (step(1),)), 3.0)
+    assert store.frame(3.0).restarts == ()
+    assert store.frame(3.0).ranks[0].loss == 1.0
+
+
+def test_a_number_that_no_rank_reaches_does_not_make_the_next_ones_old() -> None:
+    """Steps, a heartbeat and a summary of a far future leave the records that come after them as they are."""
+    store = Store(RUN, history=History(2))
+    for far in (2**31 - 1, 2**60):
+        store.apply(wire.Steps(0, (step(far),)), 2.0)
+        store.apply(beat(0, seq=far), 2.0)
+        store.fill(0, (), last=True)
+    for number in (1, 2):
+        store.apply(wire.Steps(0, (step(number, loss=float(number)),)), 2.0)
+    assert store.frame(2.0).ranks[0].loss == 2.0
+    assert store.gaps() == {}
+
+
+def test_a_record_that_changes_its_number_of_ranks_changes_no_size() -> None:
+    """What is kept was made for so many ranks; a record that is written over later does not get it out of step."""
+    run = Run("r", "id", "x.py", (), 2, None, None, 10**9, True, state="running")
+    store = Store(run)
+    for world in (1, 65_536):
+        store.know_run(msgspec.structs.replace(run, world=world, cause="new"))
+        shown_frame = store.frame(2.0)
+        assert (shown_frame.world, len(shown_frame.ranks)) == (2, 2)
+
+
+def test_a_thinned_recording_has_no_missed_records_and_no_holes_in_its_curve() -> None:
+    """Two generations of which only every fourth old step is left: nothing counts as missed, every step is drawn."""
+    store = Store(RUN, history=History(2))
+    kept = [*range(1, 200, 4), *range(200, 230)]
+    for generation in (0, 1):
+        for number in kept:
+            store.recall(wire.Steps(0, (step(number, loss=float(number)),), generation), 1.0)
+    assert store.frame(1.0).ranks[0].missed == 0
+    assert store.history is not None
+    drawn = store.history.by_step.read(0, "loss")
+    last = kept[-1]
+    assert drawn.count.sum() == 2 * len(kept)
+    assert drawn.steps[0] == 1
+    assert drawn.steps[-1] == 2 * last
+    assert max(b - a for a, b in pairwise(drawn.steps)) <= 8
+
+
+def test_what_a_rank_cannot_send_is_asked_for_once():
+    """A rank that is stopped has said how many records it has, and sends none; later ones are asked for again."""
+    store = Store(RUN)
+    store.apply(beat(0, seq=7), 2.0)
+    assert store.gaps() == {0: 1}
+    store.fill(0, [], last=True)
+    assert store.gaps() == {}
+    store.apply(beat(0, at=2, seq=9), 3.0)
+    assert store.gaps() == {0: 1}

@@ -1,0 +1,216 @@
+"""An open dialog paints what has changed and nothing else; judged by what is rendered, not by a clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.frames import NOW, StillSource, frame
+from support.harness import DEADLINE_S
+from textual._compositor import Compositor
+from textual.pilot import Pilot
+
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.control.consent import Consent
+from ddptop.tui.link.source import Refused
+from ddptop.tui.screens.dialogs.dialog import Dialog
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.question import Question
+from ddptop.tui.screens.help import HelpScreen
+
+OPENED = {
+    "k": KillDialog,
+    "k s": SignalMenu,
+    "x": Question,
+    "question_mark": HelpScreen,
+    "2 C": ColumnsDialog,
+}
+
+
+def dashboard(source: StillSource) -> DdptopApp:
+    """Return a dashboard whose clock stands still and that takes no frame by itself."""
+    app = DdptopApp(source, clock=lambda: NOW)
+    app.set_interval = lambda *_, **__: None  # type: ignore[assignment,method-assign]
+    return app
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """Wait until nothing is left to be painted, and the button is no longer shown as pressed."""
+    for _ in range(5):
+        await pilot.pause(0.03)
+
+
+async def rests(pilot: Pilot[None], painted: Counter[str]) -> None:
+    """Wait until a frame without a change paints nothing: the plot and the focus come a moment after the first."""
+    assert isinstance(pilot.app, DdptopApp)
+    for _ in range(20):
+        painted.clear()
+        pilot.app.repaint()
+        await settled(pilot)
+        if not painted:
+            return
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
+    """Wait until the app has come to a condition."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        await pilot.pause(0.01)
+
+
+def lines(app: DdptopApp) -> list[list[tuple[str, str]]]:
+    """Return the screen as it would be painted now: text and style of all segments, neighbors of a style joined."""
+    found = []
+    for strip in app.screen._compositor.render_strips():
+        found.append([(segment.text, str(segment.style)) for segment in strip.simplify()])
+    return found
+
+
+def text_of(app: DdptopApp) -> str:
+    """Return the text on the screen."""
+    return "\n".join("".join(text for text, _ in line) for line in lines(app))
+
+
+@pytest.fixture
+def painted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count what compositors render, by the screen that they are of."""
+    counted: Counter[str] = Counter()
+    render = Compositor._render_chops
+
+    def render_and_count(self: Compositor, crop: Any, is_rendered_line: Callable[[int], bool]) -> Any:
+        counted[type(self.root).__name__] += sum(map(is_rendered_line, range(self.size.height)))
+        return render(self, crop, is_rendered_line)
+
+    monkeypatch.setattr(Compositor, "_render_chops", render_and_count)
+    return counted
+
+
+@pytest.mark.parametrize("keys", OPENED)
+async def test_a_frame_without_a_change_paints_nothing(keys: str, painted: Counter[str]) -> None:
+    """Twenty frames of a run that stands still, under each kind of dialog: not one line is rendered."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert isinstance(app, DdptopApp)
+        await pilot.press(*keys.split())
+        assert isinstance(app.screen, OPENED[keys])
+        assert isinstance(app.screen, Dialog)
+        await settled(pilot)
+        # A cursor that blinks in the field of a filter is the field's own.
+        app.screen.set_focus(None)
+        await rests(pilot, painted)
+        for _ in range(20):
+            app.repaint()
+            await pilot.pause()
+        await settled(pilot)
+        assert painted == {}
+
+
+@pytest.mark.parametrize("keys", OPENED)
+async def test_a_change_paints_its_own_lines_and_rightly(keys: str, painted: Counter[str]) -> None:
+    """One more step of the run below changes a few lines of 40; what is seen then is what a whole paint shows."""
+    source = StillSource(frame())
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert isinstance(app, DdptopApp)
+        app.repaint()
+        await pilot.press(*keys.split())
+        await settled(pilot)
+        app.screen.set_focus(None)
+        source.current = replace(source.current, step=1285)
+        await rests(pilot, painted)
+        for step in range(1286, 1289):
+            painted.clear()
+            source.current = replace(source.current, step=step)
+            app.repaint()
+            await settled(pilot)
+            assert 0 < painted["RunScreen"] <= 10, "lines below the dialog"
+            assert 0 < painted[type(app.screen).__name__] <= 10, "lines of the dialog"
+        before = lines(app)
+        for screen in app.screen_stack:
+            screen.refresh()
+        await settled(pilot)
+        assert lines(app) == before
+
+
+async def test_a_line_of_the_account_is_painted_where_it_stands(painted: Counter[str]) -> None:
+    """Under way and silent, a kill costs nothing; a line that does not make the dialog higher, that line."""
+    let_go = threading.Event()
+    source = StillSource(frame())
+
+    def kill(grace_s: float, aim: object, progress: Callable[[str], None], consent: Consent) -> str:
+        consent.begin()
+        progress("SIGTERM to torchrun")
+        let_go.wait(DEADLINE_S)
+        return "4 ranks and 8 helpers ended, 0 left"
+
+    source.kill = kill  # type: ignore[method-assign,assignment]
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert isinstance(app, DdptopApp)
+        await pilot.press("k", "enter")
+        await until(pilot, lambda: "SIGTERM to torchrun" in text_of(app), "the account")
+        source.current = replace(source.current, ending="4 ranks left, KILL in 9 s")
+        app.repaint()
+        await until(pilot, lambda: "KILL in 9 s" in text_of(app), "the countdown")
+        await settled(pilot)
+        painted.clear()
+        # Several looks at the account, a tenth of a second apart.
+        await pilot.pause(0.5)
+        assert painted == {}
+        let_go.set()
+        await until(pilot, lambda: "0 left" in text_of(app), "the end")
+
+
+async def test_escape_cancels_what_has_not_begun_and_closes_what_has() -> None:
+    """The first escape is the cancelling, told in the dialog; a kill that has begun goes on."""
+    asked, let_go = threading.Event(), threading.Event()
+    source = StillSource(frame())
+    begun: list[bool] = []
+
+    def kill(grace_s: float, aim: object, progress: Callable[[str], None], consent: Consent) -> str:
+        asked.set()
+        progress("waiting for the supervisor")
+        let_go.wait(DEADLINE_S)
+        begun.append(consent.begin())
+        if not begun[-1]:
+            raise Refused("cancelled; nothing was ended")
+        return "4 ranks ended"
+
+    source.kill = kill  # type: ignore[method-assign,assignment]
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert isinstance(app, DdptopApp)
+        await pilot.press("k", "enter")
+        await until(pilot, lambda: "waiting for the supervisor" in text_of(app), "the account")
+        assert "cancels" in text_of(app)
+        await pilot.press("escape")
+        assert isinstance(app.screen, KillDialog), "it says what came of it"
+        await until(pilot, lambda: "cancelled unless it has begun" in text_of(app), "the hint")
+        let_go.set()
+        await until(pilot, lambda: "cancelled; nothing was ended" in text_of(app), "the refusal")
+        await pilot.press("escape")
+        assert not isinstance(app.screen, KillDialog)
+    assert begun == [False]
+
+
+async def test_the_warning_names_the_timeout_of_this_run() -> None:
+    """A stop of one rank fails the others after the timeout that their process group has, where it is known."""
+    source = StillSource(frame(timeout_s=77.0))
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert isinstance(app, DdptopApp)
+        await pilot.press("k")
+        app.repaint()
+        source.current = replace(source.current, at=source.current.at + 1)
+        app.repaint()
+        await pilot.press("s", *"stop")
+        await until(pilot, lambda: "(77 s)" in " ".join(text_of(app).split()), "the warning")

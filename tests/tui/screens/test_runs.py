@@ -1,0 +1,463 @@
+"""The list of runs and the launch dialog, with a fleet that stands still."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.dashboards import SIZES, rests, seen, settled, until
+from support.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
+from support.frames import EVIL, NOW, frame
+from textual.pilot import Pilot
+from textual.widgets import DirectoryTree, Input, Static
+
+from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.cli import view
+from ddptop.tui.cli.main import _parser
+from ddptop.tui.cli.verbs import options, watching
+from ddptop.tui.control.launch import form, programs, remembered
+from ddptop.tui.control.launch.form import Draft
+from ddptop.tui.link.fleet import Fleet
+from ddptop.tui.screens.dialogs.field import Field
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.launch import LaunchDialog
+from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
+from ddptop.tui.screens.dialogs.question import Question
+from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.views.runs import RunList
+
+FIRST = FRAMES[0].run
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep what is remembered in a folder of the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "ddptop" / "launch.json"
+
+
+def dashboard(fleet: StillFleet, run: str = FIRST, *, listed: bool = False) -> DdptopApp:
+    """Return a dashboard of one run of a fleet."""
+    checked: Fleet = fleet
+    return DdptopApp(FleetSource(fleet, run), clock=lambda: NOW, fleet=checked, listed=listed)
+
+
+async def listing(pilot: Pilot[None], *keys: str) -> RunList:
+    """Open the list, press the keys in it, and return it."""
+    await pilot.press("r")
+    await until(pilot, lambda: bool(pilot.app.screen.query(RunList)), "the list")
+    listed = pilot.app.screen.query_one(RunList)
+    await until(pilot, lambda: listed.listing is not None, "the runs")
+    await pilot.press(*keys)
+    return listed
+
+
+def marked(listed: RunList) -> str:
+    """Return the run on which a key acts."""
+    assert listed.line is not None
+    return listed.line.run
+
+
+async def dialog(pilot: Pilot[None]) -> LaunchDialog:
+    """Open the launch dialog and wait for the program's options."""
+    await pilot.press("l")
+    await until(pilot, lambda: isinstance(pilot.app.screen, LaunchDialog), "the dialog")
+    screen = pilot.app.screen
+    assert isinstance(screen, LaunchDialog)
+    await until(pilot, lambda: any(field.key == "--lr" for field in screen.query(Field)), "the options")
+    # It says so last, when all fields are there and checked.
+    await until(pilot, lambda: not said(screen, "command").endswith(" …"), "the command line")
+    return screen
+
+
+def shown(pilot: Pilot[None]) -> str:
+    """Return the name of the run that the screen of a run is about."""
+    screen = pilot.app.screen
+    return screen.frame.run if isinstance(screen, RunScreen) else ""
+
+
+def field(screen: LaunchDialog, key: str) -> Field:
+    """Return a field of the form."""
+    return next(each for each in screen.query(Field) if each.key == key)
+
+
+def said(screen: LaunchDialog, name: str) -> str:
+    """Return a line of the dialog."""
+    return str(screen.query_one(f"#{name}", Static).content)
+
+
+# The list
+
+
+async def test_the_list_stands_beside_the_run_where_there_is_room() -> None:
+    """At 120 columns `r` shows the list, goes to it, hides it; below that it is a screen, and `r` closes that too."""
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        listed = await listing(pilot)
+        assert isinstance(pilot.app.screen, RunScreen)
+        assert listed.has_focus
+        await pilot.press("escape")
+        assert not listed.has_focus
+        await pilot.press("r")
+        assert listed.has_focus
+        await pilot.press("r")
+        assert not pilot.app.screen.query(RunList)
+        await listing(pilot)
+        await pilot.resize_terminal(100, 40)
+        await until(pilot, lambda: not pilot.app.screen.query(RunList), "the list goes where its room goes")
+        await listing(pilot)
+        assert isinstance(pilot.app.screen, RunsScreen)
+        await pilot.press("r")
+        assert isinstance(pilot.app.screen, RunScreen)
+
+
+@pytest.mark.parametrize(
+    ("size", "keys"),
+    [((80, 24), ("down", "enter")), ((80, 24), ("2",)), ((120, 40), ("down", "enter")), ((120, 40), ("tab",))],
+)
+async def test_one_key_shows_another_run(size: tuple[int, int], keys: tuple[str, ...]) -> None:
+    """Enter, its number or tab: header, ranks and what keys act on are the other run's; the list stays beside it."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=size, notifications=True) as pilot:
+        await listing(pilot, *keys)
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+        await until(pilot, lambda: shown(pilot) == "simplenet-01", "the other run")
+        screen = pilot.app.screen
+        assert isinstance(screen, RunScreen)
+        assert len(screen.frame.ranks) == 2
+        assert bool(screen.query(RunList)) == (size[0] >= 120)
+        await until(pilot, lambda: "‖" in seen(pilot.app), "its state")
+        await pilot.press("escape", "space")
+        source = pilot.app.source  # type: ignore[attr-defined]
+        await until(pilot, lambda: "resume" in source.asked, "it goes on")
+        assert source.asked[0] == "open simplenet-01"
+
+
+async def test_keys_in_the_list_act_on_the_marked_run_alone() -> None:
+    """Space, kill and restart reach the marked run; the one that is shown is not asked for anything."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(120, 40), notifications=True) as pilot:
+        await listing(pilot, "down", "space")
+        await until(pilot, lambda: fleet.source("simplenet-01").asked == ["resume"], "the marked run goes on")
+        await pilot.press("k")
+        assert isinstance(pilot.app.screen, KillDialog)
+        await pilot.press("enter")
+        await until(pilot, lambda: "kill None 5" in fleet.source("simplenet-01").asked, "the marked run is ended")
+        await pilot.press("escape", "end", "R")
+        assert isinstance(pilot.app.screen, Question)
+        await pilot.press("enter")
+        await until(pilot, lambda: fleet.source("toy-77aa").asked == ["restart True"], "it starts again")
+        assert pilot.app.source.asked == []  # type: ignore[attr-defined]
+
+
+async def test_the_mark_stays_with_its_run() -> None:
+    """When the list changes its order under the hand, a key still acts on the run that was marked."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(120, 40)) as pilot:
+        listed = await listing(pilot, "down")
+        fleet.frames = {"new-0001": frame("starting", run="new-0001"), **dict(reversed(fleet.frames.items()))}
+        await until(pilot, lambda: len(listed.lines) == 6, "the new run")
+        assert marked(listed) == "simplenet-01"
+        del fleet.frames["simplenet-01"]
+        await until(pilot, lambda: len(listed.lines) == 5, "it is gone")
+        assert marked(listed) == FIRST
+
+
+async def test_a_run_that_is_gone_is_not_shown() -> None:
+    """Removed between look and key: one line says so, and what was shown stays."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(120, 40), notifications=True) as pilot:
+        await listing(pilot, "end")
+        del fleet.frames["toy-77aa"]
+        await pilot.press("enter")
+        await until(pilot, lambda: "no such run" in seen(pilot.app), "the reason")
+        assert shown(pilot) == FIRST
+
+
+async def test_the_frame_of_the_shown_run_stays_when_it_is_removed() -> None:
+    """Its own line, chosen in the list that covers the screen, leads back to what is left of it, without an error."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(80, 24), notifications=True) as pilot:
+        await listing(pilot)
+        assert isinstance(pilot.app.screen, RunsScreen)
+        del fleet.frames[FIRST]
+        await pilot.press("enter")
+        await until(pilot, lambda: shown(pilot) == FIRST, "its frame")
+        assert "no such run" not in seen(pilot.app)
+
+
+async def test_without_a_fleet_nothing_of_this_is_offered() -> None:
+    """A dashboard that is to show one run alone has neither list nor launch."""
+    fleet = StillFleet()
+    app = DdptopApp(FleetSource(fleet, FIRST), clock=lambda: NOW)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("r", "l")
+        assert isinstance(app.screen, RunScreen)
+        assert not app.screen.query(RunList)
+        assert not {"app.runs", "app.launch"} & {each.binding.id for each in app.screen.active_bindings.values()}
+
+
+async def test_no_question_is_left_for_another_run() -> None:
+    """While a dialog is open, neither list nor another dialog comes over it."""
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        for key, screen in (("k", KillDialog), ("l", LaunchDialog)):
+            await pilot.press(key, "l", "r")
+            assert isinstance(pilot.app.screen, screen)
+            assert len(pilot.app.screen_stack) == 2
+            await pilot.press("escape")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_attach_lists_several_live_runs(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    """On a terminal the newest is shown beside the list of all; without one a name is asked for, in one line."""
+    live = [RunDir(Path("/b")), RunDir(Path("/a"))]
+    opened: list[tuple[str, bool]] = []
+    monkeypatch.setattr(options, "live_runs", lambda: live)
+    monkeypatch.setattr(watching, "live_runs", lambda: live)
+    monkeypatch.setattr(options, "on_terminal", lambda _: terminal)
+    monkeypatch.setattr(watching, "on_terminal", lambda _: terminal)
+
+    def show(run: RunDir, _: object, *, listed: bool) -> int:
+        opened.append((run.name, listed))
+        return 0
+
+    monkeypatch.setattr(view, "show_dashboard", show)
+    asked = _parser().parse_args(["attach"])
+    if terminal:
+        assert asked.carry(asked) == 0
+        assert opened == [("b", True)]
+    else:
+        with pytest.raises(RunDirError, match="2 runs are alive: name one of b, a"):
+            asked.carry(asked)
+
+
+async def test_names_from_outside_stay_text() -> None:
+    """A run whose program is markup and escapes changes nothing but its own line."""
+    hostile = frame(run="odd-0001", program=EVIL)
+    for size in (*SIZES.values(), (100, 30)):
+        async with dashboard(StillFleet((FRAMES[0], hostile)), listed=True).run_test(size=size) as pilot:
+            await until(pilot, lambda: "odd-0001" in seen(pilot.app), "the run")
+            assert "\x1b" not in seen(pilot.app)
+            assert size != (100, 30) or "[/fo" in seen(pilot.app)
+
+
+# The launch dialog
+
+
+async def test_what_is_filled_in_is_the_command_line_and_the_request() -> None:
+    """Ranks, name, environment, an option and a switch: the line shown parses to the request that is launched."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(120, 40), notifications=True) as pilot:
+        screen = await dialog(pilot)
+        for key, value in (
+            ("world", "3"), ("name", "mine"), ("environment", "A=1 B='x y'"), ("--lr", "0.1"), ("max_restarts", "2"),
+            ("on_term", "checkpoint"),
+        ):  # fmt: skip
+            field(screen, key).fill(value)
+        field(screen, "--download").enter()
+        await pilot.press("space", "down", "enter")
+        field(screen, "--lr").enter()
+        await until(pilot, lambda: "--download" in said(screen, "command"), "the line")
+        words = shlex.split(said(screen, "command").removeprefix("$ "))
+        await pilot.press("enter")
+        await until(pilot, lambda: fleet.launched, "the launch")
+        (request,) = fleet.launched
+        at = words.index("--")
+        parsed = _parser().parse_args(words[1:at])
+        assert (parsed.program, parsed.world, parsed.name) == (request.program, request.world, request.name)
+        for each in ("max_restarts", "on_term", "start"):
+            assert getattr(parsed, each) == getattr(request, each)
+        assert (request.max_restarts, request.on_term, request.start) == (2, "checkpoint", "torchrun")
+        assert tuple(parsed.env) == request.environment == ("A=1", "B=x y")
+        assert tuple(words[at + 1 :]) == request.arguments == ("--lr", "0.1", "--download")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the dialog closes")
+        await until(pilot, lambda: shown(pilot) == "mine", "the new run is shown")
+
+
+async def test_what_is_wrong_stands_beside_its_field() -> None:
+    """Nothing is launched; the reason is beside the field and enter goes there; mended, it goes away."""
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(120, 40)) as pilot:
+        screen = await dialog(pilot)
+        for key, value, reason in (
+            ("world", "many", "whole number"), ("name", "a b", "use 1 to 40 letters"), ("grace", "-1", "from 0 to"),
+            ("inject", "rank=0,phase=sleep,ms=1", "no phase"), ("environment", "1=2", "say KEY"),
+            ("environment", "A='x", "quot"), ("--lr", "fast", "must be a number"),
+            ("--batch-size", "0", "at least 1"), ("max_restarts", "-1", "0 to 1000"),
+        ):  # fmt: skip
+            field(screen, key).fill(value)
+            note = field(screen, key).query_one(".note", Static)
+            await until(pilot, lambda note=note, reason=reason: reason in str(note.content), reason)  # type: ignore[misc]
+            assert note.has_class("-wrong")
+            field(screen, "world" if key != "world" else "name").enter()
+            await pilot.press("enter")
+            assert field(screen, key).query_one(Input).has_focus
+            field(screen, key).fill("")
+            await until(pilot, lambda note=note: not note.has_class("-wrong"), "mended")  # type: ignore[misc]
+        field(screen, "start").fill("spawn")
+        field(screen, "max_restarts").fill("1")
+        field(screen, "on_term").fill("checkpoint")
+        for key in ("max_restarts", "on_term"):
+            note = field(screen, key).query_one(".note", Static)
+            await until(pilot, lambda note=note: "needs --start torchrun" in str(note.content), key)  # type: ignore[misc]
+        assert not fleet.launched
+
+
+async def test_a_refusal_leaves_the_form_as_it_is() -> None:
+    """What the launch itself refuses is told in the dialog, with all that was filled in."""
+    fleet = StillFleet()
+    fleet.refusal = "run mine: already there"
+    async with dashboard(fleet).run_test(size=(80, 24)) as pilot:
+        screen = await dialog(pilot)
+        field(screen, "name").fill("mine")
+        field(screen, "name").enter()
+        await pilot.press("enter")
+        await until(pilot, lambda: "already there" in said(screen, "account"), "the reason")
+        assert screen.draft.name == "mine"
+
+
+async def test_escape_loses_nothing(state: Path) -> None:
+    """Closed and opened again, by another dashboard too, the form says the same; but for the name, which is taken."""
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        screen = await dialog(pilot)
+        for key, value in (("world", "3"), ("name", "mine"), ("--lr", "0.1")):
+            field(screen, key).fill(value)
+        await until(pilot, lambda: "0.1" in said(screen, "command"), "the line")
+        await pilot.press("escape")
+    assert json.loads(state.read_text())["world"] == "3"
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        screen = await dialog(pilot)
+        await until(pilot, lambda: "--world 3" in said(screen, "command"), "the ranks")
+        assert "--lr 0.1" in said(screen, "command")
+        assert "mine" not in said(screen, "command")
+
+
+def test_what_was_typed_is_remembered_as_it_was(state: Path) -> None:
+    """Paths, arguments and values are used, not only shown: any character in them comes back unaltered."""
+    odd = "a  b\tc\u200b\u0301 " + "x" * 5000
+    program = Draft().program
+    draft = Draft(script=odd, environment=f"A='{odd}'", arguments=odd, options={program: {"--data-dir": odd}})
+    assert remembered.remember(draft) is None
+    found, notice = remembered.recall()
+    assert notice is None
+    for name in ("script", "environment", "arguments", "options"):
+        assert getattr(found, name) == getattr(draft, name), name
+
+
+async def test_foreign_content_is_ignored_with_a_notice(state: Path) -> None:
+    """A file of last settings that cannot be read costs a line, not the dialog."""
+    state.parent.mkdir()
+    for content in ("{", '{"other": 1}', '{"world": 3}', EVIL):
+        state.write_text(content)
+        draft, notice = remembered.recall()
+        assert draft == Draft()
+        assert notice is not None
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        assert "last settings not read" in said(await dialog(pilot), "account")
+
+
+async def test_a_script_is_chosen_from_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only folders and Python files are there; the choice is what is launched, with its arguments."""
+    (tmp_path / "a[b].py").write_text("print(1)\n")
+    (tmp_path / "notes.txt").write_text("no")
+    monkeypatch.chdir(tmp_path)
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(120, 40)) as pilot:
+        screen = await dialog(pilot)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ScriptPicker), "the folders")
+        tree = pilot.app.screen.query_one(DirectoryTree)
+        await until(pilot, lambda: len(tree.root.children) >= 1, "its files")
+        assert [str(node.label) for node in tree.root.children if node.data and node.data.path.is_file()] == ["a[b].py"]
+        await pilot.press("end", "enter")
+        await until(pilot, lambda: pilot.app.screen is screen, "the dialog again")
+        field(screen, "arguments").fill("--lr 0.1 'x y'")
+        await until(pilot, lambda: "x y" in said(screen, "command"), "the line")
+        assert said(screen, "command") == "$ ddptop launch 'a[b].py' -- --lr 0.1 'x y'"
+        field(screen, "arguments").enter()
+        await pilot.press("enter")
+        await until(pilot, lambda: fleet.launched, "the launch")
+        assert fleet.launched[0].program == "a[b].py"
+        assert fleet.launched[0].arguments == ("--lr", "0.1", "x y")
+
+
+def test_a_program_describes_its_own_options() -> None:
+    """Asked in a process of its own, a program tells the options that its `--help` names, with their limits."""
+    told = {option.flag: option for option in programs.ask("simplenet")}
+    assert told["--epochs"].problem("0") == "must be at least 1, not 0"
+    assert told["--lr"].problem("nan") is not None
+    assert told["--lr"].problem("0.1") is None
+    assert told["--resume"].switch
+    assert "%(" not in "".join(option.help for option in told.values())
+    assert {"--steps", "--batch-size", "--workers", "--data-dir"} <= told.keys()
+
+
+def test_remembering_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told in one line, and nothing else happens."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    assert "not remembered" in (remembered.remember(Draft()) or "")
+
+
+def test_options_that_the_launch_decides_are_left_out() -> None:
+    """Of a program's options those about its ranks are not offered twice."""
+    assert "--world" not in [option.flag for option in form.offered(OPTIONS)]
+
+
+# Snapshots
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "size"),
+    [
+        ("list", ("r", "down"), "80x24"), ("list", ("r", "down"), "120x40"), ("list", ("r",), "200x50"),
+        ("launch", ("l",), "80x24"), ("launch", ("l",), "120x40"), ("launch", ("l",), "200x50"),
+        ("wrong", ("l", "down", "x"), "80x24"),
+    ],
+)  # fmt: skip
+def test_pictures(snap_compare: Callable[..., bool], name: str, keys: tuple[str, ...], size: str) -> None:
+    """The list of runs and the dialog, as a person has looked at them."""
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        if name == "list":
+            await listing(pilot, *keys[1:])
+        else:
+            screen = await dialog(pilot)
+            await pilot.press(*keys[1:])
+            if name == "wrong":
+                note = field(screen, "world").query_one(".note", Static)
+                await until(pilot, lambda: note.has_class("-wrong") and "--world x" in said(screen, "command"), "wrong")
+        await rests(pilot)
+
+    fleet = StillFleet(gpus=2 if size == "200x50" else 0)
+    assert snap_compare(dashboard(fleet), terminal_size=SIZES[size], run_before=before)
+
+
+def test_the_remark_is_that_of_the_verdict() -> None:
+    """A run that a rank holds back is marked in the list, one that none holds back is not."""
+    from ddptop.tui.link.fleet import line_of
+
+    assert line_of(FRAMES[0]).remark == "rank 2"
+    assert line_of(replace(FRAMES[0], verdict=None)).remark == ""
+
+
+async def test_arrows_reach_every_field_of_a_short_form() -> None:
+    """Where the form has to scroll, down goes to the next field all the same, and brings it into sight."""
+    async with dashboard(StillFleet()).run_test(size=(80, 24)) as pilot:
+        screen = await dialog(pilot)
+
+        def in_sight(field: Field) -> bool:
+            return screen.query_one("#fields").region.contains_region(field.region)
+
+        fields = [each for each in screen.query(Field) if each.display]
+        for each in fields[1:]:
+            await pilot.press("down")
+            assert pilot.app.focused is not None
+            assert each in pilot.app.focused.ancestors, each.key
+            await until(pilot, partial(in_sight, each), "sight")

@@ -1,0 +1,221 @@
+"""The arithmetic of plots: columns, bands, smoothing, ticks, and the part of the run that is shown."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from ddptop.agent import wire
+from ddptop.tui.model.history.by_step import HistoryByStep
+from ddptop.tui.model.history.series import Series
+from ddptop.tui.views.plot import curves
+from ddptop.tui.views.plot.contents import Look, contents_of, span_of
+from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Window
+
+
+def series(values: list[float], first: int = 1) -> Series:
+    """Return single steps with these values."""
+    array = np.array(values, float)
+    steps = np.arange(first, first + len(values), dtype=float)
+    return Series(steps, steps * 0.1, array, array, array, (~np.isnan(array)).astype(float))
+
+
+def columns(values: list[float], first: int, last: int, stride: int) -> curves.Columns:
+    """Return the columns of one rank that has these values."""
+    return curves.columns([0], np.zeros(len(values), np.int64), series(values), first, last, stride)
+
+
+def test_columns_hold_what_their_steps_hold() -> None:
+    """Against a plain loop: mean, least and greatest of the steps of each column, none shared, none left out."""
+    rng = random.Random(3)
+    for _ in range(40):
+        count = rng.randrange(2, 300)
+        values = [math.nan if rng.random() < 0.2 else rng.uniform(-5, 5) for _ in range(count)]
+        first = rng.randrange(1, count)
+        last = rng.randrange(first, count + 1)
+        stride = curves.stride_of(first, last, rng.randrange(1, 100))
+        drawn = columns(values, first, last, stride)
+        groups: dict[int, list[float]] = {}
+        for step in range(first, last + 1):
+            groups.setdefault((step - 1) // stride, []).append(values[step - 1])
+        assert drawn.mean.shape == (1, len(groups))
+        for index, group in enumerate(groups.values()):
+            known = [value for value in group if not math.isnan(value)]
+            found = drawn.low[0, index], drawn.high[0, index], drawn.mean[0, index]
+            if known:
+                assert found == pytest.approx((min(known), max(known), sum(known) / len(known)))
+            else:
+                assert all(math.isnan(value) for value in found)
+
+
+def test_columns_stay_as_they_are_when_steps_come() -> None:
+    """A plot of a moving run does not shimmer: all whole columns but the last are the same a step later."""
+    values = [math.sin(step) for step in range(1000)]
+    before = columns(values[:900], 1, 900, curves.stride_of(1, 900, 70))
+    after = columns(values[:905], 1, 905, curves.stride_of(1, 905, 70))
+    assert np.array_equal(before.mean[0, :-1], after.mean[0, : before.mean.shape[1] - 1])
+
+
+def test_the_band_holds_all_ranks() -> None:
+    """Least and greatest of all, median of those that are known; a rank without numbers changes nothing."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(9, 40))
+    values[3] = np.nan
+    values[:, 7] = np.nan
+    low, median, high = curves.band(curves.Columns(np.arange(40.0), values, values, values - 1, values + 1))
+    known = np.delete(np.delete(values, 3, axis=0), 7, axis=1)
+    assert np.delete(median, 7) == pytest.approx(np.median(known, axis=0))
+    assert np.delete(low, 7) == pytest.approx(known.min(axis=0) - 1)
+    assert np.delete(high, 7) == pytest.approx(known.max(axis=0) + 1)
+    assert np.isnan(median[7])
+
+
+def test_smoothing_is_unbiased_and_keeps_gaps() -> None:
+    """A constant stays itself from the first column on; unknown and broken columns stay what they are."""
+    values = np.array([2.0, 2.0, np.nan, 2.0, np.inf, 2.0])
+    for smoothing in SMOOTHINGS:
+        assert np.array_equal(np.isfinite(curves.smoothed(values, smoothing)), np.isfinite(values))
+        assert curves.smoothed(values, smoothing)[np.isfinite(values)] == pytest.approx(2.0)
+    noise = np.random.default_rng(1).normal(size=400)
+    spread = [curves.smoothed(noise, smoothing)[100:].std() for smoothing in SMOOTHINGS]
+    assert spread == sorted(spread, reverse=True)
+    assert spread[2] < 0.4 * spread[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ticks_are_few_apart_and_short(seed: int) -> None:
+    """Whatever the range: no more than there is room for, inside it, labels different and short."""
+    rng = random.Random(seed)
+    for _ in range(300):
+        low = rng.uniform(-1, 1) * 10 ** rng.uniform(-6, 14)
+        high = low + 10 ** rng.uniform(math.log10(abs(low)) - 1.5, 15)
+        room = rng.randrange(2, 12)
+        ticks = curves.nice_ticks(low, high, room)
+        assert len(ticks) <= room
+        assert all(low <= tick <= high for tick in ticks)
+        labels = curves.tick_labels(ticks)
+        assert len(set(labels)) == len(ticks), (ticks, labels)
+        assert all(len(label) <= curves.LABEL for label in labels), labels
+        low, high = sorted(rng.uniform(-12, 12) for _ in range(2))
+        powers = curves.decades(low, high, room)
+        assert len(powers) <= room
+        assert all(low <= power <= high for power in powers)
+
+
+def test_a_window_zooms_scrolls_and_follows() -> None:
+    """Zoomed in, it goes along with the run; scrolled back, it stands; at the end it follows again."""
+    window = Window().zoomed(0.5, 1, 1000)
+    assert window.steps(1, 1000) == (501, 1000)
+    assert window.steps(1, 1100) == (601, 1100)
+    back = window.scrolled(-0.5, 1, 1000)
+    assert back.steps(1, 1000) == back.steps(1, 1100) == (251, 750)
+    assert back.scrolled(-5, 1, 1000).steps(1, 1000) == (1, 500)
+    assert back.scrolled(0.5, 1, 1000) == window
+    assert window.zoomed(2, 1, 1000) == Window()
+    assert Window().scrolled(-1, 1, 1000) == Window()
+    assert back.zoomed(0.5, 1, 1000).steps(1, 1000) == (376, 625)
+    assert back.zoomed(0.5, 1, 1000, at=251).steps(1, 1000)[0] == pytest.approx(251, abs=1)
+
+
+def test_a_window_never_leaves_the_run() -> None:
+    """Whatever keys in whatever runs: a window is inside the run, not empty, and as narrow as allowed at the least."""
+    rng = random.Random(9)
+    for _ in range(200):
+        window, first, last = Window(), 1, rng.choice([1, 2, 20, 1000, 10**7])
+        for _ in range(30):
+            at = rng.choice([None, rng.uniform(first, last)])
+            zoomed = window.zoomed(rng.choice([0.5, 2]), first, last, at)
+            window = rng.choice([zoomed, *(window.scrolled(by, first, last) for by in (0.5, -0.5)), window])
+            last += rng.choice([0, 0, 3])
+            low, high = window.steps(first, last)
+            assert first <= low <= high <= last
+            assert high - low + 1 >= min(FEWEST, last - first + 1)
+
+
+def filled(world: int, steps: int) -> HistoryByStep:
+    """Return ranks whose loss is their number plus a falling curve."""
+    history = HistoryByStep(world)
+    for number in range(1, steps + 1):
+        for rank in range(world):
+            loss = math.nan if (rank, number) == (0, 50) else rank + 100 / number
+            history.take(rank, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, loss, 32))
+    return history
+
+
+def test_the_contents_are_one_some_or_many_ranks() -> None:
+    """One rank within its extremes, a line for each of a few, a band for many; what is not finite is marked."""
+    history = filled(9, 60)
+    run = span_of(history, range(9), None)
+    assert run == (1, 60)
+    one, few, many = (contents_of(history, ranks, 2, run, Look(), 30) for ranks in ([2], range(4), range(9)))
+    assert one is not None
+    assert few is not None
+    assert many is not None
+    assert [line.name for line in one.lines] == ["min", "max", "2"]
+    assert [line.name for line in few.lines] == ["0", "1", "3", "2"]
+    assert [line.name for line in many.lines] == ["min", "max", "median", "2"]
+    assert few.lines[-1].values[-1] == pytest.approx(2 + 100 / 59.5, rel=1e-3)
+    assert many.lines[2].values[-1] == pytest.approx(4 + 100 / 59.5, rel=1e-3)
+    assert list(few.broken) == [50]
+    assert few.at[-1] == 6.0
+
+
+def test_there_are_no_contents_without_a_curve() -> None:
+    """No steps, a single one, and a number that nobody knows give no contents; a scale without room says so."""
+    history = filled(2, 40)
+    assert span_of(HistoryByStep(2), range(2), None) is None
+    assert contents_of(history, range(2), 0, (40, 40), Look(), 30) is None
+    assert contents_of(history, range(2), 0, (1, 40), Look("learning_rate"), 30) is None
+    drawn = contents_of(history, range(2), 0, (1, 40), Look("data", Window(log=True)), 30)
+    assert drawn is not None
+    assert drawn.hidden
+    seen = contents_of(history, range(2), 0, (1, 20), Look(), 30)
+    assert seen is not None
+    assert seen.steps[-1] == 20
+
+
+def test_what_moves_by_less_than_a_dot_looks_the_same() -> None:
+    """One more step of a long run changes no dot; of a short one, or far from the others, it does."""
+
+    def dots(steps: int, last: float = 0.0) -> tuple[bytes, ...]:
+        history = filled(2, steps)
+        if last:
+            history.take(0, wire.Step(steps, steps + 1, 10**18, 1, 1, 0, 0, 0, 0, 0, last))
+        drawn = contents_of(history, range(2), 0, (1, steps + bool(last)), Look(), 40)
+        assert drawn is not None
+        return drawn.dots(80, 60)
+
+    assert dots(5000) == dots(5001)
+    assert dots(5000, last=50.0) != dots(5001)
+    assert dots(30) != dots(31)
+
+
+def test_a_band_of_a_thousand_ranks_takes_no_work_for_each() -> None:
+    """Whatever the number of ranks, a band is drawn by the same few calls: a thousand cost arithmetic alone."""
+
+    def calls(world: int) -> int:
+        history = HistoryByStep(world)
+        for number in range(1, 40):
+            for rank in range(world):
+                history.take(rank, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, 1.0, 32))
+        counted = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal counted
+            counted += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            drawn = contents_of(history, range(world), 0, (1, 39), Look(), 100)
+        finally:
+            sys.setprofile(None)
+        assert drawn is not None
+        return counted
+
+    few, many = calls(64), calls(1024)
+    print(f"{few} calls for 64 ranks, {many} for 1,024")
+    assert many < 2 * few

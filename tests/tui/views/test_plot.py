@@ -1,0 +1,370 @@
+"""The plot, the held view and the looks of the states: under their keys, and as snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, still_app, text_of, until
+from support.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
+from textual.app import App
+from textual.content import Content
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from ddptop.agent.wire import Step
+from ddptop.agent.wire.incoming import clean_name
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.drawing.lines import Drawn
+from ddptop.tui.model.frame import ENDED, STATES, EventLine, Frame
+from ddptop.tui.model.history.history import History
+from ddptop.tui.model.metrics import CUSTOM
+from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.views.plot.contents import Contents
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
+from ddptop.tui.views.plot.plot import Plot
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.screen.header import header_rows
+
+pytestmark = pytest.mark.usefixtures("utc")
+
+
+async def plotted(pilot: Pilot[None]) -> PlotPlaceholder:
+    """Wait until the plot of the screen is drawn."""
+    app = pilot.app
+    placeholder = app.screen.query_one(PlotPlaceholder)
+    await until(pilot, lambda: placeholder.plot is not None and placeholder.plot.contents is not None, "a curve")
+    await until(pilot, lambda: not plot_of(placeholder).has_class("-empty") and dots(app), "the curve")
+    await pilot.pause()
+    return placeholder
+
+
+def plot_of(placeholder: PlotPlaceholder) -> Plot:
+    """Return the plot, which is there."""
+    assert placeholder.plot is not None
+    return placeholder.plot
+
+
+def contents_of(placeholder: PlotPlaceholder) -> Contents:
+    """Return what is drawn."""
+    drawn = plot_of(placeholder).contents
+    assert drawn is not None
+    return drawn
+
+
+def dots(app: App[None]) -> int:
+    """Count the cells in which there is a line."""
+    return sum("⠀" < char <= "⣿" for char in seen(app))
+
+
+def title(placeholder: PlotPlaceholder) -> str:
+    """Return what stands above the plot."""
+    return Content.from_markup(str(plot_of(placeholder).border_title)).plain
+
+
+def is_titled(placeholder: PlotPlaceholder, said: str) -> bool:
+    return said in title(placeholder)
+
+
+def differs(app: App[None], before: str) -> bool:
+    return seen(app) != before
+
+
+async def test_keys_zoom_scroll_scale_and_smooth() -> None:
+    """Each key changes the part of the run or the way it is drawn, the title says how, and all can be undone."""
+    async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
+        placeholder = await plotted(pilot)
+        assert title(placeholder) == "loss over steps [0] 1  2  3 "
+        for key, said in (
+            ("plus", "last 600 steps"), ("plus", "last 300 steps"), ("left_square_bracket", "steps 750–1,049"),
+            ("right_square_bracket", "last 300 steps"), ("minus", "last 600 steps"), ("y", "· log"),
+            ("w", "· lightly smoothed"), ("w", "· strongly smoothed"),
+        ):  # fmt: skip
+            before = seen(pilot.app)
+            await pilot.press(key)
+            await until(pilot, partial(is_titled, placeholder, said), said)
+            await until(pilot, partial(differs, pilot.app, before), f"{key} is drawn")
+        await pilot.press("w", "y", "minus")
+        await until(pilot, lambda: title(placeholder) == "loss over steps [0] 1  2  3 ", "as before")
+
+
+async def test_the_crosshair_reads_what_is_there() -> None:
+    """It shows step, time and each rank's value; arrows move it and choose no rank; escape gives them back."""
+    async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
+        placeholder = await plotted(pilot)
+        view = pilot.app.screen.query_one(RankView)
+        await pilot.press("i")
+        await until(pilot, lambda: "step 1,199 07:59:59" in title(placeholder), "the last column")
+        drawn = contents_of(placeholder)
+        for line in drawn.lines:
+            assert f" {line.name} {line.values[-1]:.4g}" in title(placeholder)
+        await pilot.press("left", "left", "shift+left")
+        column = len(drawn.steps) - 13
+        await until(pilot, lambda: f"step {int(drawn.steps[column]):,}" in title(placeholder), "twelve columns back")
+        await pilot.press("home")
+        await until(pilot, lambda: f"step {int(drawn.steps[0]):,} " in title(placeholder), "the first column")
+        await pilot.press("plus")
+        await until(pilot, lambda: plot_of(placeholder).look.window.span == 600, "zoomed")
+        assert plot_of(placeholder).look.window.steps(1, 1199)[0] <= drawn.steps[0]
+        assert view.chosen == 0
+        await pilot.press("escape")
+        await until(pilot, lambda: "[0]" in title(placeholder), "put away")
+        await pilot.press("right")
+        assert view.chosen == 1
+
+
+async def test_a_metric_is_found_by_typing() -> None:
+    """The picker offers everything recorded and everything the script gives; typing filters, enter takes."""
+    history = history_of(4)
+    for number in range(1200, 1300):
+        for rank in range(4):
+            step = recorded(number, int(NOW * 1e9) + number, 60, 80, 1.0)
+            history.take(rank, replace_metrics(step, {"val/accuracy [bold]": number / 1300, clean_name(EVIL): 1.0}))
+    source = StillSource(frame(history=history))
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        placeholder = await plotted(pilot)
+        await pilot.press("m")
+        await until(pilot, lambda: isinstance(pilot.app.screen, MetricPicker), "the picker")
+        for offered in ("loss", "step time", "wait in collectives", "memory", "learning rate", "samples per second"):
+            assert offered in seen(pilot.app)
+        assert "\x1b" not in seen(pilot.app)
+        await pilot.press(*"accur")
+        await until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count == 1, "the one")
+        await pilot.press("enter")
+        await until(pilot, lambda: "val/accuracy [bold] over steps" in seen(pilot.app), "its plot")
+        assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
+        await pilot.press("m", "up", "escape")
+        assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
+        await pilot.press("m", "home", *"step time", "down", "enter")
+        await until(pilot, lambda: "step time, ms over steps" in seen(pilot.app), "another")
+
+
+def replace_metrics(step: Step, metrics: dict[str, float]) -> Step:
+    """Return a record with values of the script's own."""
+    import msgspec
+
+    return msgspec.structs.replace(step, metrics=metrics)
+
+
+async def test_the_full_plot_shares_its_look() -> None:
+    """What is set on one screen is set on the other; tab chooses a rank there, and it is chosen on return."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24)) as pilot:
+        await pilot.press("y")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await pilot.press("f")
+        assert isinstance(pilot.app.screen, PlotScreen)
+        placeholder = await plotted(pilot)
+        assert "smooth" in seen(pilot.app).lower()
+        await pilot.press("w", "plus", "tab", "tab")
+        await until(pilot, lambda: "[2] 3" in title(placeholder), "rank 2 is chosen")
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, RunScreen)
+        assert pilot.app.screen.query_one(RankView).chosen == 2
+        await pilot.resize_terminal(120, 40)
+        placeholder = await plotted(pilot)
+        assert "last 600 steps · lightly smoothed" in title(placeholder)
+        await pilot.press("enter")
+        assert isinstance(pilot.app.screen, RankScreen)
+        await pilot.resize_terminal(200, 50)
+        placeholder = await plotted(pilot)
+        await pilot.press("i", "left")
+        await until(pilot, lambda: plot_of(placeholder).crosshair is not None, "the crosshair")
+        assert pilot.app.screen.rank == 2
+        await pilot.press("i", "right")
+        assert pilot.app.screen.rank == 3
+
+
+async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) -> None:
+    """Numbers, plot and log stay as they were; it says so and for how long; keys work on it; v lets it go on."""
+    log = tmp_path / "rank-0.log"
+    log.write_text("before\n")
+    history = history_of(4)
+    ranks = tuple(replace(rank, log=str(log), step=1199) for rank in frame().ranks)
+    source = StillSource(frame(history=history, ranks=ranks))
+    now = NOW
+    app = DdptopApp(source, clock=lambda: now)
+    async with app.run_test(size=(140, 40)) as pilot:
+        placeholder = await plotted(pilot)
+        await pilot.press("v")
+        await until(pilot, lambda: "VIEW FROZEN 00:00" in seen(app), "it says so")
+        assert "v: goes on" in seen(app)
+        for number in range(1200, 1400):
+            history.take(0, recorded(number, int(NOW * 1e9) + number, 60, 80, 9.0))
+        with log.open("a") as file:
+            file.write("appended\n")
+        source.current = replace(
+            source.current, step=1400, loss=9.0, ranks=tuple(replace(rank, step=1400) for rank in ranks),
+            events=(EventLine(NOW, "something new", None, "info"),),
+        )  # fmt: skip
+        now += 75
+        await until(pilot, lambda: "VIEW FROZEN 01:15" in seen(app), "for how long")
+        await pilot.press("plus", "i", "escape")
+        await until(pilot, lambda: "last 600 steps" in title(placeholder), "the plot is looked at")
+        assert contents_of(placeholder).steps[-1] == 1199
+        for gone in ("1,400", "appended", "something new"):
+            assert gone not in seen(app)
+        await pilot.press("g")
+        assert isinstance(app.screen, LogScreen)
+        await until(pilot, lambda: "VIEW FROZEN" in seen(app), "also on another screen")
+        await pilot.press("escape", "v")
+        await until(
+            pilot, lambda: "1,400" in seen(app) and "appended" in seen(app) and "something new" in seen(app), "on"
+        )
+        assert "FROZEN" not in seen(app)
+    assert source.asked == []
+
+
+@pytest.mark.parametrize("key", ["space", "k"])
+async def test_who_acts_on_the_run_sees_what_comes_of_it(key: str) -> None:
+    """A pause or a kill lets a frozen view go on."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("v")
+        await until(pilot, lambda: "VIEW FROZEN" in seen(pilot.app), "frozen")
+        await pilot.press(key)
+        if key == "k":
+            await pilot.press("escape")
+        await until(pilot, lambda: "VIEW FROZEN" not in seen(pilot.app), "it goes on")
+
+
+async def test_a_plot_may_be_left_before_it_is_there() -> None:
+    """Who goes on to another screen, or leaves, at the moment when the plot is made, finds no error."""
+    app = dashboard(StillSource(frame()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.frame is not None and app.screen.query(PlotPlaceholder), "the screen")
+        await app.screen.query_one(PlotPlaceholder).make(None).remove()
+        screen = RankScreen(app.newest_frame(), 0)
+        await app.push_screen(screen)
+        leaving = app.pop_screen()
+        screen._add_plot()
+        await leaving
+        await pilot.pause()
+    assert app.failure is None
+
+
+async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paused run of which nothing comes costs no paint but for the clock in the header, once a second."""
+    now = NOW
+    source = StillSource(frame("paused"))
+    still = source.frame
+    source.frame = lambda now: replace(still(now), at=now)  # type: ignore[method-assign]
+    app = DdptopApp(source, clock=lambda: now)
+    painted: list[str] = []
+    render = Drawn.grounded
+
+    def counted(self: Drawn, *arguments: object) -> object:
+        painted.append(type(self).__name__)
+        return render(self, *arguments)  # type: ignore[arg-type]
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        placeholder = await plotted(pilot)
+        drawn = contents_of(placeholder)
+        await rests(pilot)
+        monkeypatch.setattr(Drawn, "grounded", counted)
+        frames = 0
+
+        def count(_: object) -> None:
+            nonlocal frames
+            frames += 1
+
+        app.watch(app, "frame", count, init=False)
+        for _ in range(8):
+            now += 0.25
+            app.repaint()
+            await pilot.pause()
+        assert frames >= 8
+        assert set(painted) <= {"Header"}
+        assert len(painted) <= 2 * 2 * 3
+        assert contents_of(placeholder) is drawn
+        painted.clear()
+        source.frame = still  # type: ignore[method-assign]
+        app.repaint()
+        await pilot.pause()
+        painted.clear()
+        for _ in range(8):
+            app.repaint()
+            await pilot.pause()
+        assert painted == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"history": History(4)}, "curves begin with the second step"),
+        ({"history": History(4), "state": "failed"}, "no step was completed: g shows what was printed"),
+        ({}, "no loss seen: it is read where backward() is called"),
+    ],
+)
+async def test_an_empty_plot_says_what_to_do(change: dict[str, object], said: str) -> None:
+    """Where there is no curve it says why, and which key helps."""
+    history = History(4)
+    for number in range(1, 60):
+        history.take(0, recorded(number, number * 10**8, 60, 80))
+    shown = frame(**{"state": "running", "history": history, **change})  # type: ignore[arg-type]
+    async with dashboard(StillSource(shown)).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: said in seen(pilot.app), said)
+        if "m shows" in seen(pilot.app):
+            await pilot.press("m", *"forward", "enter")
+            await until(pilot, lambda: dots(pilot.app), "another metric is there")
+
+
+def test_every_state_says_what_to_do_next() -> None:
+    """Each state that asks for something names the key; none looks like another, with or without color."""
+    heads = {}
+    for state in STATES:
+        shown = frame(state)
+        if state == "silent":
+            shown = replace(shown, ranks=tuple(replace(rank, heard_age_s=9.0) for rank in shown.ranks))
+        text = " ".join(text_of(row) for row in header_rows(shown, 118, INK, KEYS, roomy=True))
+        heads[state] = text
+        wanted = {
+            "starting": "g shows what they print",
+            "paused": "space resumes",
+            "stalled": f"{KEYS['ranks.open']} shows what a rank does",
+            "silent": "g shows the log, k ends them",
+            **dict.fromkeys(ENDED, "q leaves"),
+        }
+        assert wanted.get(state, state.upper()) in text, text
+    assert len(set(heads.values())) == len(STATES)
+    waiting = replace(frame("starting"), ranks=(rank_frame(0, "starting", heard_age_s=1.0), rank_frame(1, "starting")))
+    said = " ".join(text_of(row) for row in header_rows(waiting, 118, INK, KEYS, roomy=True))
+    assert "1 of 2 ranks have reported, rank 1 has not" in said
+
+
+def with_ranks_in_all_states() -> Frame:
+    """Return a run in which each rank is in another state."""
+    whole = frame(world=len(STATES), note=None)
+    ranks = tuple(rank_frame(number, state) for number, state in enumerate(STATES))
+    return replace(whole, ranks=ranks)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["plot", "band", "crosshair", "frozen", "states"])
+def test_pictures(snap_compare: Callable[..., bool], name: str, size: str) -> None:
+    """The full plot, that of many ranks, values read off, the frozen view, and a rank in each state."""
+    keys, shown = {
+        "plot": (("tab", "f", "w"), frame()),
+        "band": (("f", "y"), frame(world=16)),
+        "crosshair": (("f", "plus", "i", "left", "left"), frame()),
+        "frozen": (("v",), frame()),
+        "states": ((), with_ranks_in_all_states()),
+    }[name]
+
+    async def before(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: pilot.app.screen.query(PlotPlaceholder), "the screen")
+        await pilot.press(*keys)
+        placeholder = pilot.app.screen.query_one(PlotPlaceholder)
+        if placeholder.display:
+            await plotted(pilot)
+            await rests(pilot)
+        if name == "frozen":
+            await until(pilot, lambda: "VIEW FROZEN" in seen(pilot.app), "frozen")
+        await pilot.pause()
+
+    assert snap_compare(still_app(shown), terminal_size=SIZES[size], run_before=before)

@@ -1,0 +1,164 @@
+"""One step on one axis: what is measured stands where it was, and nothing is lost or invented."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+from ddptop.agent.wire import Collective, Step
+from ddptop.agent.wire.incoming import cleaned
+from ddptop.tui.drawing.lines import width_of
+from ddptop.tui.drawing.theme import DARK, ink
+from ddptop.tui.views.timeline import lines
+from ddptop.tui.views.timeline.spans import Timeline, lay_phases, timeline
+
+INK = ink(DARK.name)
+
+
+def step(start: int, *phases: int, wait: int | None = 0, calls: tuple[Collective, ...] = ()) -> Step:
+    """A step of data, forward, backward, optimizer, other and waiting."""
+    data, forward, backward, optimizer, other = phases
+    wall = sum(phases) + (wait or 0)
+    return Step(1, 1, start + wall, wall, data, forward, backward, optimizer, wait, other, collectives=calls)
+
+
+def reduce(entered: int, duration: int | None, **more) -> Collective:
+    return Collective("all_reduce", entered, duration, 1 << 20, 1, group="0", **more)
+
+
+def lengths(record: Step) -> dict[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for span in lay_phases(record, 0):
+        found[span.phase] += span.end - span.begin
+    return dict(found)
+
+
+def test_every_phase_is_as_long_as_it_was_measured() -> None:
+    """Whatever collectives there were, the spans are gapless, in order, and add up to the record."""
+    rng = random.Random(5)
+    for _ in range(500):
+        phases = [rng.randrange(0, 200) for _ in range(5)]
+        wait = rng.choice([None, 0, rng.randrange(1, 300)])
+        calls = tuple(
+            reduce(rng.randrange(0, 900), rng.choice([None, rng.randrange(1, 400)]), blocking=rng.random() < 0.5)
+            for _ in range(rng.randrange(0, 5))
+        )
+        record = step(0, *phases, wait=wait, calls=calls)
+        names = ("data", "forward", "backward", "optimizer", "other")
+        wanted = {name: value for name, value in zip((*names, "wait"), (*phases, wait or 0), strict=True) if value}
+        assert lengths(record) == wanted
+        at = 0
+        for span in lay_phases(record, 0):
+            assert span.begin == at
+            at = span.end
+        assert at == record.wall_ns
+
+
+def test_a_blocking_call_waits_where_it_stood() -> None:
+    """A broadcast in the middle of the forward pass cuts it in two."""
+    record = step(0, 10, 40, 50, 10, 0, wait=20, calls=(reduce(30, 20, blocking=True),))
+    assert [(span.phase, span.begin, span.end) for span in lay_phases(record, 0)] == [
+        ("data", 0, 10), ("forward", 10, 30), ("wait", 30, 50), ("forward", 50, 70), ("backward", 70, 120),
+        ("optimizer", 120, 130),
+    ]  # fmt: skip
+
+
+def test_the_wait_for_buckets_ends_when_the_last_is_done() -> None:
+    """DDP's wait stands between backward and optimizer; what is left before it is `other`."""
+    calls = (reduce(60, 40), reduce(105, 30))
+    record = step(0, 10, 40, 50, 15, 10, wait=30, calls=calls)
+    spans = {span.phase: (span.begin, span.end) for span in lay_phases(record, 0)}
+    assert spans["wait"] == (105, 135)
+    assert spans["backward"] == (55, 105)
+    assert spans["optimizer"] == (135, 150)
+
+
+def laid(**more) -> Timeline:
+    """Rank 1 comes 30 late to the first bucket."""
+    return timeline(
+        7,
+        {
+            0: step(
+                1000, 10, 20, 30, 10, 0, wait=40, calls=(reduce(50, 50), Collective("send", 60, 5, 8, 1, group="0"))
+            ),
+            1: step(1005, 40, 20, 30, 10, 0, wait=5, calls=(reduce(75, 20, estimated=True),)),
+        },
+        2,
+        **more,
+    )
+
+
+def test_who_came_last_is_known_on_one_clock() -> None:
+    """Waiting ends when the late rank enters; the ranks' own starts are kept apart on the axis."""
+    line = laid(one_clock=True)
+    first, second = line.lanes
+    assert (first.begin, second.begin) == (0, 5)
+    assert line.length == max(first.end, second.end) == 110
+    assert (first.bars[0].entered, first.bars[0].begun, first.bars[0].done) == (50, 80, 100)
+    assert [bar.last for bar in first.bars] == [1, None]
+    assert second.bars[0].estimated
+    assert line.spread(first.bars[0]) == 30
+    assert line.latest() == 1
+
+
+def test_several_clocks_are_not_compared() -> None:
+    """Each rank begins at zero, nobody is called the last, and the screen says so."""
+    line = laid(one_clock=False)
+    assert [lane.begin for lane in line.lanes] == [0, 0]
+    assert {bar.last for lane in line.lanes for bar in lane.bars} == {None}
+    assert line.latest() is None
+    assert "several clocks" in text_of(lines.legend(line, 100, INK))
+
+
+def text_of(row) -> str:
+    return "".join(segment.text for segment in row)
+
+
+def test_the_signs_stand_where_the_collective_was() -> None:
+    """One cell for each ns: waiting, transfer, the last to come, and the mark of an estimate."""
+    line = laid(one_clock=True)
+    early, late = (text_of(lines.calls(lane, line.length, line.length, INK)) for lane in line.lanes)
+    assert early[50:60] == lines.WAITS * 10
+    assert early[80] == "~"
+    assert early[81:100] == lines.MOVES * 19
+    assert early[100:].strip() == ""
+    assert late.index(lines.LAST) == 80
+    assert lines.LAST not in early
+
+
+def test_what_is_not_known_is_said_in_the_details() -> None:
+    """A send has no last one, a call without an end no length, a rank without a record no lane."""
+    line = laid(one_clock=True)
+    rows = [text_of(row) for row in lines.details(line, line.lane(0), 0, 6, 120, INK)]
+    assert "rank 1 by 0.0 ms after the first" in rows[1]
+    assert "not to be split" in rows[2]
+    assert "no record" in text_of(lines.details(line, line.lane(5), 5, 6, 120, INK)[0])
+    unseen = timeline(1, {0: step(0, 1, 1, 1, 1, 1, calls=(reduce(1, None),))}, 1, one_clock=True)
+    assert "–" in text_of(lines.details(unseen, unseen.lane(0), 0, 6, 120, INK)[1])
+
+
+def test_rows_stay_in_their_cells() -> None:
+    """At any width, with a foreign name for an operation; no escape sequence comes through."""
+    evil = cleaned(Collective("all_reduce\x1b[31m[red]", 5, 20, 2**62, 1))
+    line = timeline(
+        2**62, {rank: step(rank, 10, 20, 30, 10, 0, calls=(evil,) * 9) for rank in (0, 1)}, 2, one_clock=True
+    )
+    for width in (1, 5, 20, 80, 300):
+        lane = line.lanes[0]
+        for row in (
+            lines.phases(lane, line.length, width, INK),
+            lines.calls(lane, line.length, width, INK),
+            lines.axis(line.length, width, 0, INK),
+        ):
+            assert width_of(row) <= width
+        assert "\x1b" not in "".join(map(text_of, lines.details(line, lane, 0, 4, width, INK)))
+    assert len(lines.details(line, line.lanes[0], 0, 4, 80, INK)) == 4
+
+
+def test_ticks_are_even_and_few() -> None:
+    """From zero to the end of the axis, at steps of 1, 2 or 5."""
+    for length in (0.0, 0.003, 0.7, 12.3, 102.0, 8_000.0, 1e7):
+        found = lines.ticks(length, 8)
+        assert found[0] == 0.0
+        assert len(found) <= 10
+        assert found[-1] <= length

@@ -1,0 +1,181 @@
+"""What the widgets draw from a frame, without a terminal."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.dashboards import INK, KEYS, text_of
+from support.frames import EVIL, frame, rank_frame, verdict_frame
+
+from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
+from ddptop.tui.drawing.lines import width_of
+from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
+from ddptop.tui.model.frame import STATES, RankFrame
+from ddptop.tui.views.panels.panel import Shape, draw_panel
+from ddptop.tui.views.panels.panels import arrange
+from ddptop.tui.views.rank.facts import fact_rows
+from ddptop.tui.views.screen.header import header_rows
+from ddptop.tui.views.screen.log import LogFile
+
+
+def test_every_state_and_phase_has_a_sign_and_a_hue() -> None:
+    """What color says, a sign says too; both themes know the same names."""
+    assert set(MARKS) == set(STATES)
+    assert len(set(MARKS.values())) == len(STATES)
+    assert len(set(LETTERS.values())) == len(LETTERS)
+    assert DARK.variables.keys() == LIGHT.variables.keys()
+    assert {f"state-{state}" for state in STATES} | {f"phase-{phase}" for phase in LETTERS} < DARK.variables.keys()
+
+
+def test_a_bar_is_as_long_as_its_share_of_the_scale() -> None:
+    """The filled part is the step's share of the common scale, each phase its share of the step."""
+    phases = dict.fromkeys(LETTERS, 10.0)
+    text = text_of(phase_bar(phases, 120.0, 40, INK))
+    assert len(text) == 40
+    assert len(text.rstrip()) == 20
+    counts = [text.count(letter) for letter in LETTERS.values()]
+    assert sum(counts) == 20
+    assert max(counts) - min(counts) <= 1
+
+
+def test_a_bar_never_leaves_its_cells() -> None:
+    """Steps longer than the scale, zero and infinite numbers stay inside."""
+    for phases, scale in (({"data": 1e9}, 1.0), ({"data": float("inf")}, 1.0), ({}, 0.0), ({"wait": -5.0}, 10.0)):
+        assert width_of(phase_bar(phases, scale, 17, INK)) == 17
+
+
+def test_history_does_not_shimmer() -> None:
+    """A bin keeps its values while steps come in: all but the outermost two stay the same."""
+    values = [float(step) for step in range(1000)]
+    before = binned(values[300:540], 539, 24)
+    after = binned(values[301:541], 540, 24)
+    assert set(before[1:-1]) <= set(after) | {after[0]}
+
+
+def test_broken_losses_are_marked_not_hidden() -> None:
+    """A NaN in the history shows as a sign of its own, an unknown value as a gap."""
+    rows = sparkline([1.0, None, float("nan"), 2.0], 4, 4, INK)
+    assert text_of(rows[0]) == "▁ ×█"
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("shape", [(38, 7), (40, 7), (50, 10), (66, 8)])
+def test_a_panel_fills_exactly_its_box(state: str, shape: tuple[int, int]) -> None:
+    """In every state and size, with everything known, nothing known or hostile text in it."""
+    whole = frame(state)
+    ranks = [
+        rank_frame(1, state),
+        RankFrame(1, state, ""),
+        rank_frame(1, state, host=EVIL, activity=EVIL, device=EVIL, memory_total_bytes=2**33, step=10**12),
+    ]
+    for rank in ranks:
+        rows = draw_panel(rank, whole, Shape(*shape, chosen=True), INK)
+        assert [width_of(row) for row in rows] == [shape[0]] * shape[1]
+        assert MARKS[state] in text_of(rows[0])
+
+
+def test_unknown_is_a_dash_in_the_panel() -> None:
+    """A rank of which only its state is known shows dashes and no number."""
+    rows = draw_panel(RankFrame(0, "running", ""), frame(), Shape(50, 10, False), INK)
+    body = " ".join(map(text_of, rows[1:]))
+    assert "–" in body
+    assert not any(char.isdigit() and char != "0" for char in body.replace("p50", "").replace("p99", ""))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "columns"),
+    [(4, (79, 14), 2), (4, (119, 24), 2), (4, (199, 30), 4), (16, (199, 30), 4), (2, (79, 14), 2), (1, (30, 5), 1)],
+)
+def test_panels_use_the_width_in_even_rows(ranks: int, size: tuple[int, int], columns: int) -> None:
+    """As many panels in a row as fit, and no row much shorter than another."""
+    found, rows, height = arrange(ranks, *size)
+    assert found == columns
+    assert found * rows >= ranks > found * (rows - 1)
+    assert 7 <= height <= 10
+
+
+@pytest.mark.parametrize("width", [76, 78, 118, 198])
+@pytest.mark.parametrize("state", STATES)
+def test_the_header_fits_and_names_the_state(state: str, width: int) -> None:
+    """Three or four lines, none too wide, with the run's name and its state in words."""
+    whole = replace(frame(state), orphaned=state == "running", refused=3, supervised=False)
+    rows = header_rows(whole, width, INK, KEYS, roomy=False)
+    assert 3 <= len(rows) <= 4
+    assert all(width_of(row) <= width for row in rows)
+    assert "resnet-7f3a" in text_of(rows[0])
+    assert state.upper() in text_of(rows[0])
+    assert "synthetic" in " ".join(map(text_of, rows))
+
+
+def test_the_header_says_what_to_do() -> None:
+    """A verdict, a held, an orphaned and an ended run each say so; where the footer does not, the key that helps."""
+    said = [
+        " ".join(text_of(row) for row in header_rows(shown_frame, 118, INK, KEYS, roomy=True))
+        for shown_frame in (verdict_frame(), frame("paused"), frame(orphaned=True), frame("failed"))
+    ]
+    assert "rank 2 holds the group back by 31 ms" in said[0]
+    assert "held at step 1,284 since " in said[1]
+    assert "(00:12): space resumes · no collective open" in said[1]
+    assert "k ends them" in said[2]
+    assert "exit code 1" in said[3]
+    assert "rank 2: ValueError: bad lr" in said[3]
+    assert "q leaves" in said[3]
+
+
+def test_percent_and_eta_only_with_a_known_end() -> None:
+    """Without a number of steps there is no share and no time left."""
+    known, unknown = (
+        " ".join(text_of(row) for row in header_rows(frame(total_steps=total), 118, INK, KEYS, roomy=True))
+        for total in (4000, None)
+    )
+    assert "32%" in known
+    assert "ETA" in known
+    assert "%" not in unknown
+    assert "ETA" not in unknown
+
+
+def test_the_facts_of_a_rank_name_what_is_not_seen() -> None:
+    """Where collectives are not hooked it says so; faults and losses of records are there."""
+    rank = rank_frame(1, mechanism=None, missed=3, fault="ValueError: in a hook", allreduce_p50_ms=None)
+    text = "\n".join(text_of(row) for row in fact_rows(rank, frame(), 80, INK))
+    for part in ("not hooked", "3 missed", "ValueError: in a hook", "4712", "node-a", "accuracy", "0.4375"):
+        assert part in text
+    for width, state in itertools.product((30, 60, 100), STATES):
+        rows = fact_rows(rank_frame(1, state, log="/x" * 90, ended=EVIL), frame(state), width, INK)
+        assert text_of(rows[0]).startswith("rank 1 of 4")
+
+
+def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
+    """Half lines, more than one chunk, truncation and replacement are all followed."""
+    path = tmp_path / "rank-0.log"
+    log = LogFile(str(path), most_lines=100)
+    assert log.read()
+    assert log.error == "not written yet"
+    path.write_bytes(b"one\ntw")
+    assert log.read()
+    assert list(log.lines) == ["one", "tw"]
+    with path.open("ab") as file:
+        file.write("o\nbar 1%\rbar 2%\r\n\x1b[31mred\x1b[0m ünï".encode()[:-1])
+    assert log.read()
+    assert list(log.lines)[:3] == ["one", "two", "bar 2%"]
+    assert log.lines[3].startswith("red ün")
+    assert not log.read()
+    path.write_bytes(b"anew\n")
+    assert log.read()
+    assert list(log.lines) == ["anew"]
+    path.unlink()
+    path.write_bytes(b"".join(b"%d\n" % number for number in range(60_000)))
+    while log.read():
+        pass
+    assert list(log.lines) == [str(number) for number in range(59_900, 60_000)]
+
+
+def test_a_log_that_is_no_file_is_said(tmp_path: Path) -> None:
+    """A folder in place of a log is an error to show, not to raise."""
+    log = LogFile(str(tmp_path))
+    assert log.read()
+    assert log.error
+    assert not log.lines

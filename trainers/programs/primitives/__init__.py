@@ -1,0 +1,6 @@
+"""What training is made of, without a training loop.
+
+sendrecv     point to point
+toy          one all-reduce that can be checked in one's head
+collectives  collectives by hand (`handmade`) beside the backend's own
+"""

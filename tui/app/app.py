@@ -1,0 +1,529 @@
+"""The dashboard: takes frames from a source, hands them to the screens, sends what is asked back.
+
+Wiring only. It draws nothing, knows no socket, and ends without touching the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import io
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+from rich.color import ColorSystem
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.events import AppBlur, DeliveryComplete, DeliveryFailed
+from textual.filter import LineFilter, Monochrome, NoColor
+from textual.message import Message
+from textual.notifications import SeverityLevel
+from textual.reactive import var
+from textual.worker import WorkerFailed
+
+from ddptop.agent.text import clean_line
+from ddptop.tui.app import keymap
+from ddptop.tui.app.palette import Palette, RunCommands
+from ddptop.tui.app.several import FleetApp
+from ddptop.tui.control.actor import who
+from ddptop.tui.control.kill import Killing
+from ddptop.tui.drawing.filters import AsciiFilter
+from ddptop.tui.drawing.glyphs import locale_is_unicode
+from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
+from ddptop.tui.link.fleet import Fleet
+from ddptop.tui.link.source import Refused, Source, Unholdable
+from ddptop.tui.link.source import read_only as only_to_look
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.question import (
+    ANEW,
+    FREEZE,
+    RESUME,
+    SAVE_AND_STOP,
+    STOP,
+    about_freeze,
+    about_restart,
+    about_stop,
+)
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.live import (
+    CheckpointAsked,
+    HoldAsked,
+    KillAsked,
+    LiveScreen,
+    LogsAsked,
+    PauseAsked,
+    RestartAsked,
+    ResumeAsked,
+    StepAsked,
+    StopAsked,
+)
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RankAsked, RunScreen
+from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.screens.with_plot import PlotAsked
+from ddptop.tui.settings import Settings
+
+POLL_HZ: Final = 20
+PAINT_HZ: Final = 4
+GARBAGE: Final = 10_000
+"""Objects between two looks for unreachable ones: a frame makes and drops thousands, none of them in a cycle."""
+DEFAULT: Final = Settings()
+THEME_NAMES: Final = {"dark": DARK.name, "light": LIGHT.name}
+_COLOR_SYSTEMS: Final = {
+    "16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR,
+}  # fmt: skip
+FAILED: Final = 70
+"""Exit code when the dashboard itself failed (EX_SOFTWARE of sysexits.h)."""
+
+
+class Acted(Message):
+    """An action is over."""
+
+    def __init__(self, text: str, *, done: bool, unholdable: bool = False) -> None:
+        super().__init__()
+        self.text = text
+        self.done = done
+        self.unholdable = unholdable
+        """True where the group has no common step, so that freezing it is all that is left."""
+
+
+class DdptopApp(FleetApp):
+    """The dashboard of one run, and of others in turn."""
+
+    CSS_PATH = "ddptop.tcss"
+    TITLE = "ddptop"
+    COMMANDS: ClassVar = {RunCommands}
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (160, "-wide")]  # noqa: RUF012 - no ClassVar in Textual
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (18, "-short"), (32, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
+        Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
+        *FleetApp.FLEET_BINDINGS,
+        Binding(
+            "ctrl+p",
+            "command_palette",
+            "Palette",
+            id="app.palette",
+            tooltip="Find an action, or a rank by its number",
+            show=False,
+            priority=True,
+        ),
+        Binding("S", "picture", "Picture", id="app.picture", tooltip="Write what is seen into an SVG file", show=False),
+        Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),
+        Binding(
+            "ctrl+c",
+            "leave",
+            "Leave",
+            id="app.leave_now",
+            tooltip="Leave the dashboard; the run goes on",
+            show=False,
+            priority=True,
+        ),
+        *(
+            Binding(
+                str(digit),
+                f"count({digit})",
+                "Count",
+                id=f"run.count_{digit}",
+                tooltip="While paused: begin to type how many steps to make",
+                show=False,
+                # Before the views that have digits, too; `check_action` keeps it to where there is a count.
+                priority=True,
+            )
+            for digit in range(10)
+        ),
+    ]
+
+    frame: var[Frame | None] = var(None)
+    """The frame now shown, set at the frame rate. A `reactive` would repaint the whole screen each time."""
+
+    def __init__(
+        self,
+        source: Source,
+        grace_s: float = 5.0,
+        clock: Callable[[], float] = time.time,
+        settings: Settings = DEFAULT,
+        fleet: Fleet | None = None,
+        *,
+        read_only: bool = False,
+        listed: bool = False,
+    ) -> None:
+        """Prepare to show a run; with a `fleet` others in its place, which are `listed` from the start if so asked."""
+        super().__init__()
+        self.source = only_to_look(source) if read_only else source
+        self.read_only = read_only
+        """The run can be looked at only; no key that acts on it is offered."""
+        self.fleet = None if read_only else fleet
+        self.grace_s = grace_s
+        self.actor = who("dashboard")
+        self.settings = settings
+        self.failure: Exception | None = None
+        """What ended the dashboard, if it was an error of its own."""
+        self._clock = clock
+        self._listed = listed
+        self._acting: tuple[str, str] | None = None
+        """What is being done, and the run that it is done with."""
+        self._held_frame: Frame | None = None
+        """The frame that the user holds."""
+        self._killing: Killing | None = None
+        """A kill that is under way; its dialog may be closed."""
+        self._killed = ""
+        """The run that it is of."""
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = THEME_NAMES[settings.look.theme]
+        self.stylesheet.set_variables(self.get_css_variables())
+        self._set_colors(settings.look.color)
+        self.ascii_only = settings.look.glyphs == "ascii"
+        self.set_keymap(keymap.complete(type(self), settings.keymap))
+        self.key_names = keymap.names(type(self), settings.keymap, ascii_only=self.ascii_only)
+        """By the id of an action, its key as it is told to the user."""
+
+    def _set_colors(self, choice: str) -> None:
+        if choice in _COLOR_SYSTEMS:
+            # Rich takes it only when the console is made, which Textual does by itself.
+            self.console._color_system = _COLOR_SYSTEMS[choice]
+        self._colorless = choice == "none" or self.no_color or self.console.color_system is None
+        self.set_class(self._colorless, "-colorless")
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Take away what the terminal must not get."""
+        # Textual's own way without color leaves grays, and fails on cells without a style.
+        filters = [each for each in super().get_line_filters() if not isinstance(each, Monochrome)]
+        if self._colorless:
+            filters.append(NoColor())
+        if self.ascii_only:
+            filters.append(AsciiFilter())
+        return filters
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Return a key as the footer names it."""
+        return keymap.shown(binding.key, ascii_only=self.ascii_only)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Give the style sheet its semantic names under any theme."""
+        return dict(DARK.variables)
+
+    def get_default_screen(self) -> RunScreen | RunsScreen:
+        """Begin with the run, with what is known of it by now; where none is chosen yet, with the list of all."""
+        self.source.poll()
+        frame = self.newest_frame()
+        if self.fleet is not None and not frame.run:
+            return RunsScreen(self.fleet, frame)
+        return RunScreen(frame, self.settings.look.view)
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Apply a theme, but not the first one while there is no screen yet: the style sheet begins with it."""
+        # Textual would parse the whole sheet for it, style nothing, and parse it again for the first screen.
+        if self.screen_stack:
+            super().refresh_css(animate)
+
+    def on_load(self) -> None:
+        """Take the signals before the terminal is changed, so that none finds it changed and unguarded."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Outside the main thread (as under some test runners) a loop takes no signals.
+            with contextlib.suppress(ValueError, RuntimeError):
+                asyncio.get_running_loop().add_signal_handler(number, self._end_by, number)
+
+    def on_mount(self) -> None:
+        """Start the clocks."""
+        self.set_interval(1 / POLL_HZ, self._take_in)
+        self.set_interval(1 / PAINT_HZ, self.repaint)
+        if self._listed:
+            self.call_after_refresh(self.list_runs)
+
+    def on_unmount(self) -> None:
+        """Give the signals back."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with contextlib.suppress(ValueError, RuntimeError):
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+    def on_app_blur(self, event: AppBlur) -> None:
+        """Go on while another window has the keyboard: the footer would lose its keys, in a browser from the start."""
+        event.prevent_default()
+
+    def _end_by(self, number: int) -> None:
+        self.exit(return_code=128 + number)
+
+    def _take_in(self) -> None:
+        """Take in new messages; once they complete the history, show it without waiting for the clock."""
+        history = None if self.frame is None else self.frame.history
+        waits = history is not None and not history.by_step.complete
+        self.source.poll()
+        if waits and history is not None and history.by_step.complete:
+            self.repaint()
+
+    def newest_frame(self) -> Frame:
+        """Return the run shown, as it is now."""
+        return self.source.frame(self._clock())
+
+    def _shown_frame(self) -> Frame:
+        """Return the frame of this moment, or the one that the user holds."""
+        if self._held_frame is None:
+            return self.newest_frame()
+        return replace(self._held_frame, view_held_s=float(int(self._clock() - self._held_frame.at)))
+
+    def repaint(self) -> None:
+        """Show the present frame at once."""
+        # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
+        if self.is_running and self.return_code is None:
+            self.frame = self._shown_frame()
+            self._look_after_kill()
+
+    def watch_frame(self, frame: Frame | None) -> None:
+        """Pass the frame to every screen that can be seen: the topmost, and what is under a dialog."""
+        if frame is None:
+            return
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, LiveScreen):
+                screen.take(frame)
+                self.source.watch(screen.in_sight)
+            if not screen.is_modal:
+                break
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Take digits only where they count steps, and offer other runs only where there can be any."""
+        # While the app ends there is no screen any more.
+        top = self.screen_stack[-1] if self.screen_stack else None
+        if action == "count":
+            return isinstance(top, LiveScreen) and top.counts
+        return super().check_action(action, parameters)
+
+    def action_count(self, digit: int) -> None:
+        """Hand on a digit of the number of steps."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.count(digit)
+
+    # What is asked
+
+    @on(HoldAsked)
+    def _hold_view(self) -> None:
+        frame = self.source.frame(self._clock())
+        # Ranks that nobody looks at would be drawn up later, as they are then.
+        upto = None if frame.history is None else frame.history.by_step.last
+        self._held_frame = None if self._held_frame is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
+        self.repaint()
+
+    def let_go(self) -> None:
+        """Hold the view no longer: who acts on the run wants to see the effect."""
+        self._held_frame = None
+
+    @on(PauseAsked)
+    def _pause(self) -> None:
+        self.act("pause", self.source.pause)
+
+    @on(ResumeAsked)
+    def _resume(self) -> None:
+        self.act("resume", self.source.resume)
+
+    @on(StepAsked)
+    def _step(self, message: StepAsked) -> None:
+        self.act("step", partial(self.source.step, message.steps))
+
+    @on(CheckpointAsked)
+    def _checkpoint(self) -> None:
+        self.act("checkpoint", self.source.checkpoint)
+
+    @on(StopAsked)
+    def _ask_stop(self) -> None:
+        self.push_screen(about_stop(self.newest_frame()), self._stop)
+
+    def _stop(self, answer: str | None) -> None:
+        if answer in (STOP, SAVE_AND_STOP):
+            self.act("stop", partial(self.source.stop, checkpoint=answer == SAVE_AND_STOP))
+
+    def _freeze(self, answer: str | None) -> None:
+        if answer == FREEZE:
+            self.act("freeze", self.source.freeze)
+
+    def act(self, name: str, work: Callable[[], str], run: str | None = None) -> None:
+        """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""
+        if self._acting is not None:
+            self.notify(f"{self._acting[0]} is still under way", severity="warning", markup=False)
+            return
+        self._acting = name, run or self.newest_frame().run
+        self.let_go()
+        self.run_worker(partial(self._work, work), thread=True)
+
+    def _work(self, work: Callable[[], str]) -> None:
+        try:
+            text = work()
+        except Refused as reason:
+            self.post_message(Acted(str(reason), done=False, unholdable=isinstance(reason, Unholdable)))
+        else:
+            self.post_message(Acted(text, done=True))
+
+    @on(Acted)
+    def _acted(self, message: Acted) -> None:
+        assert self._acting is not None
+        (name, run), self._acting = self._acting, None
+        if message.done:
+            self.notify(message.text, title="" if run == self.newest_frame().run else run, markup=False)
+        elif message.unholdable and run == self.newest_frame().run:
+            question = about_freeze(self.newest_frame(), message.text, self.key_names["run.resume"])
+            self.push_screen(question, self._freeze)
+        else:
+            self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
+        self.repaint()
+
+    @on(KillAsked)
+    def _ask_kill(self, message: KillAsked) -> None:
+        self.let_go()
+        frame = self.newest_frame()
+        killing = self.killing_of(frame.run)
+        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self.grace_s, killing))
+
+    def killing_of(self, run: str) -> Killing | None:
+        """Return the kill of a run that is under way, if there is one."""
+        return self._killing if run == self._killed else None
+
+    @on(KillDialog.Begun)
+    def _kill_begun(self, message: KillDialog.Begun) -> None:
+        self._killing, self._killed = message.killing, message.run
+
+    def _look_after_kill(self) -> None:
+        """Tell the end of a kill whose dialog was closed, once."""
+        if self._killing is None or not self._killing.over:
+            return
+        if not isinstance(self.screen, KillDialog):
+            severity: SeverityLevel = "information" if self._killing.done else "error"
+            self.notify(self._killing.lines[-1], severity=severity, markup=False)
+        self._killing = None
+
+    @on(RestartAsked)
+    def _ask_restart(self) -> None:
+        self.push_screen(about_restart(self.newest_frame().run, resumable=self.source.resumable()), self._restart)
+
+    def _restart(self, answer: str | None) -> None:
+        if answer in (RESUME, ANEW):
+            self.act("restart", partial(self.source.restart, resume=answer == RESUME))
+
+    @on(LogsAsked)
+    def _show_logs(self, message: LogsAsked) -> None:
+        if not isinstance(self.screen, LogScreen):
+            self.push_screen(LogScreen(self._shown_frame(), message.rank), self._returned)
+
+    @on(RankAsked)
+    def _show_rank(self, message: RankAsked) -> None:
+        self.push_screen(RankScreen(self._shown_frame(), message.rank), self._returned)
+
+    @on(PlotAsked)
+    def _show_plot(self, message: PlotAsked) -> None:
+        self.push_screen(
+            PlotScreen(self._shown_frame(), message.rank, message.look, alone=message.alone), self._returned
+        )
+
+    def _returned(self, rank: int | None) -> None:
+        for screen in self.screen_stack:
+            if rank is not None and isinstance(screen, RunScreen):
+                screen.choose(rank)
+        self.repaint()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        table = keymap.key_table(type(self), self.settings.keymap, ascii_only=self.ascii_only)
+        self.push_screen(HelpScreen(table))
+
+    def action_command_palette(self) -> None:
+        """Let an action be found by its words."""
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
+
+    def action_light(self) -> None:
+        """Change between dark and light."""
+        self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
+
+    def action_leave(self) -> None:
+        """Leave; the run goes on."""
+        self.exit(return_code=0)
+
+    def action_picture(self) -> None:
+        """Write what is seen into a file, or have the browser keep it where the dashboard is in one."""
+        run = self.newest_frame().run or "runs"
+        name = f"ddptop-{run}-{time.strftime('%Y%m%d-%H%M%S')}.svg"
+        snapshot = io.StringIO(self.export_screenshot(title=f"ddptop {run}"))
+        self.deliver_text(snapshot, save_directory=Path.cwd(), save_filename=name, mime_type="image/svg+xml")
+
+    @on(DeliveryComplete)
+    def _delivered(self, event: DeliveryComplete) -> None:
+        self.notify("the browser has it" if event.path is None else str(event.path), title="snapshot", markup=False)
+
+    @on(DeliveryFailed)
+    def _not_delivered(self, event: DeliveryFailed) -> None:
+        reason = getattr(event.exception, "strerror", None) or str(event.exception)
+        self.notify(f"no snapshot: {reason}", severity="error", markup=False)
+
+    # Errors of its own
+
+    def _handle_exception(self, error: Exception) -> None:
+        # Textual would fill the terminal with a traceback; the first error is kept for `run_dashboard`,
+        # which says it in one line. Textual offers no public hook for this.
+        if isinstance(error, WorkerFailed):
+            error = error.error if isinstance(error.error, Exception) else error
+        if self.failure is None:
+            self.failure = error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
+
+
+def run_dashboard(
+    source: Source,
+    grace_s: float = 5.0,
+    settings: Settings = DEFAULT,
+    fleet: Fleet | None = None,
+    *,
+    read_only: bool = False,
+    listed: bool = False,
+) -> int:
+    """Show the dashboard until the user leaves it; for `fleet` and `listed` see `DdptopApp`.
+
+    Returns:
+        0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own.
+    """
+    if settings.look.glyphs == "auto" and not locale_is_unicode():
+        look = msgspec.structs.replace(settings.look, glyphs="ascii")
+        settings = msgspec.structs.replace(settings, look=look)
+    app = DdptopApp(source, grace_s, settings=settings, fleet=fleet, read_only=read_only, listed=listed)
+    # What is imported stays: to look through it for garbage again and again took an eighth of the CPU of 64 panels.
+    gc.freeze()
+    # The middle generation in good time, too: after ten times as much it held up a key by 0.1 s.
+    gc.set_threshold(GARBAGE, 5)
+    try:
+        try:
+            app.run()
+        finally:
+            source.close()
+            if fleet is not None:
+                fleet.close()
+    except Exception as error:  # The last wall: what comes here, Textual has not caught.
+        app.failure = app.failure or error
+    if app.failure is not None:
+        print(f"ddptop: the dashboard failed; the run goes on. {report(app.failure)}", file=sys.stderr)
+        return FAILED
+    return app.return_code or 0
+
+
+def report(error: Exception) -> str:
+    """Write the traceback of an error to a file; return what failed and the file's name, in one line."""
+    what = clean_line(traceback.format_exception_only(error)[-1], 400)
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="ddptop-", suffix=".traceback")
+        with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError as problem:
+        return f"{what} (no traceback kept: {problem.strerror})"
+    return f"{what} (traceback in {path})"

@@ -1,0 +1,221 @@
+"""Which keys do what, where: from the bindings themselves and the user's changes to them.
+
+The help screen, the manual's page `keys`, `ddptop config` and the check of the user's keys all read
+this one list of sections, so that none of them can be wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final
+
+from textual.app import App
+from textual.binding import Binding, BindingsMap, InvalidBinding
+from textual.dom import DOMNode
+from textual.keys import Keys, format_key
+from textual.screen import Screen
+
+from ddptop.tui.screens.dialogs.field import Choice
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.dialogs.launch import LaunchDialog
+from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
+from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
+from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.question import Question
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.live import LiveScreen
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.plot import PlotScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.settings import SettingsError, path
+from ddptop.tui.views.heatmap.heatmap import Heatmap
+from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.runs import RunList
+from ddptop.tui.views.table.table import RankTable
+from ddptop.tui.views.timeline.timeline import TimelineView
+
+_OURS: Final = "ddptop.tui."
+"""How the names of our own modules begin: the keys of Textual's widgets are not remapped here."""
+
+SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
+    ("everywhere", LiveScreen),
+    ("all ranks", RunScreen),
+    ("all ranks", RankView),
+    ("panels", PanelGrid),
+    ("table", RankTable),
+    ("columns of the table", ColumnsDialog),
+    ("heatmap", Heatmap),
+    ("timeline", TimelineView),
+    ("plots", PlottedScreen),
+    ("the plot alone", PlotScreen),
+    ("crosshair", PlotPlaceholder),
+    ("choice of a metric", MetricPicker),
+    ("one rank", RankScreen),
+    ("logs", LogScreen),
+    ("help", HelpScreen),
+    ("questions", Question),
+    ("kill", KillDialog),
+    ("signals", SignalMenu),
+    ("processes", ProcessMenu),
+    ("list of runs", RunList),
+    ("launch", LaunchDialog),
+    ("launch", Choice),
+    ("choice of a script", ScriptPicker),
+)
+"""Who has bindings, in the order of the help; the app's own are added to the first."""
+
+Remapped = Mapping[str, str]
+"""By the id of a binding, its keys, separated by commas, where the user wants others."""
+
+_WORDS: Final = {"left": "left", "right": "right", "up": "up", "down": "down", "enter": "enter", "escape": "esc"}
+"""What keys are called where their signs cannot be written."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One binding, all of its keys."""
+
+    id: str
+    keys: tuple[str, ...]
+    default: tuple[str, ...]
+    meaning: str
+
+    @property
+    def written(self) -> str:
+        """The keys as they stand in a settings file."""
+        return ",".join(map(_short, self.keys))
+
+    @property
+    def written_default(self) -> str:
+        """The same of the keys it has by itself."""
+        return ",".join(map(_short, self.default))
+
+
+def actions(app: type[App[Any]], remapped: Remapped | None = None) -> Iterator[tuple[str, Action]]:
+    """Yield the section and the action of every binding."""
+    for section, owner in SECTIONS:
+        owners = (owner, app) if owner is LiveScreen else (owner,)
+        for each in owners:
+            for action in _of(each, remapped or {}):
+                yield section, action
+
+
+def key_table(
+    app: type[App[Any]], remapped: Remapped | None = None, *, ascii_only: bool = False
+) -> list[tuple[str, str, str]]:
+    """Return section, keys and meaning of every binding, for the help screen and the manual."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for section, action in actions(app, remapped):
+        rows.setdefault((section, action.meaning), []).extend(shown(key, ascii_only=ascii_only) for key in action.keys)
+    table = [(section, " ".join(keys), meaning) for (section, meaning), keys in rows.items()]
+    last = sum(section == SECTIONS[0][0] for section, _, _ in table)
+    table.insert(last, (SECTIONS[0][0], "mouse", "Click chooses a rank, double click opens it"))
+    return table
+
+
+def names(app: type[App[Any]], remapped: Remapped, *, ascii_only: bool = False) -> dict[str, str]:
+    """Return, by the id of an action, the first of its keys as it is told to the user."""
+    return {action.id: shown(action.keys[0], ascii_only=ascii_only) for _, action in actions(app, remapped)}
+
+
+def shown(key: str, *, ascii_only: bool = False) -> str:
+    """Return a key as people know it: `⏎`, `ctrl+p`, `?`."""
+    if ascii_only and key in _WORDS:
+        return _WORDS[key]
+    return _short(key) if len(_short(key)) == 1 else format_key(key)
+
+
+def complete(app: type[App[Any]], remapped: Remapped) -> dict[str, str]:
+    """Return `remapped` for `App.set_keymap`, with every action whose key one of these had.
+
+    Textual takes a key away from all actions that are on it when one of them moves.
+    """
+    every = [action for _, action in actions(app)]
+    moved = {key for action in every if action.id in remapped for key in action.default}
+    stay = {action.id: ",".join(action.default) for action in every if moved & set(action.default)}
+    return {**stay, **{name: ",".join(_keys(keys)) for name, keys in remapped.items()}}
+
+
+def check(app: type[App[Any]], remapped: Remapped) -> None:
+    """Refuse keys that no keyboard has, actions that nobody has, and two actions on one key.
+
+    Raises:
+        SettingsError: in one line, what is wrong and what to do.
+    """
+    known = {action.id for _, action in actions(app)}
+    for name, keys in remapped.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else "`ddptop config` lists the actions"
+            raise _refused(f"keys.{name}: no such action; {hint}")
+        try:
+            singles = _keys(keys)
+        except InvalidBinding:
+            raise _refused(f"keys.{name}: no key; leave the line out to keep the default") from None
+        for key in singles:
+            if not _is_key(key):
+                raise _refused(f"keys.{name}: no key is called {key!r}; it is a character, or as f5 or ctrl+x")
+    for _, owner in SECTIONS:
+        _check_section(list(_together(owner, app, remapped)))
+
+
+def _check_section(together: list[Action]) -> None:
+    """Refuse two actions on one key that were not on one key before."""
+    for one, other in combinations(together, 2):
+        shared = set(one.keys) & set(other.keys)
+        if shared and one.id != other.id and not set(one.default) & set(other.default):
+            name = _short(min(shared))
+            raise _refused(f"keys: {one.id} and {other.id} are both on {name}; give one of them another key")
+
+
+def _together(owner: type[DOMNode], app: type[App[Any]], remapped: Remapped) -> Iterator[Action]:
+    """Yield all actions that a key can mean while `owner` has the focus."""
+    if issubclass(owner, Screen):
+        around: tuple[type[DOMNode], ...] = (app,)
+    else:
+        around = (app, LiveScreen, RunScreen)
+    for each in (*around, *owner.__mro__):
+        if issubclass(each, DOMNode) and each.__module__.startswith(_OURS):
+            yield from _of(each, remapped)
+
+
+def _of(owner: type[DOMNode], remapped: Remapped) -> Iterator[Action]:
+    """Yield the actions that a class adds to those of the classes it builds on."""
+    for binding in vars(owner).get("BINDINGS", ()):
+        assert isinstance(binding, Binding), binding
+        assert binding.id is not None, binding
+        # A binding for several keys becomes one for each when it is used; the same happens here.
+        default = tuple(key for key, _ in BindingsMap([binding]))
+        keys = tuple(_keys(remapped[binding.id])) if binding.id in remapped else default
+        yield Action(binding.id, keys, default, binding.tooltip)
+
+
+def _refused(what: str) -> SettingsError:
+    return SettingsError(f"{path()}: {what}")
+
+
+def _keys(written: str) -> list[str]:
+    return [key for key, _ in BindingsMap([Binding(written, "")])]
+
+
+_CHARACTERS: Final = {_keys(chr(code))[0]: chr(code) for code in range(33, 127) if chr(code) != ","}
+_NAMED: Final = {key.value for key in Keys} | {"space", "comma", *_CHARACTERS}
+
+
+def _short(key: str) -> str:
+    """Return the character of a key, its name where it has none."""
+    return _CHARACTERS.get(key, key)
+
+
+def _is_key(key: str) -> bool:
+    *modifiers, last = key.split("+")
+    return key in _NAMED or (last in _NAMED and set(modifiers) <= {"ctrl", "shift", "alt"})

@@ -1,0 +1,90 @@
+"""Snapshots of the dashboard as SVG, taken without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+import msgspec
+from textual.pilot import Pilot
+
+from ddptop.tui.app.app import DdptopApp, report
+from ddptop.tui.link import look
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import Refused
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.settings import Settings
+
+QUIET_S: Final = 0.4
+"""A screen in which nothing changed for so long is complete: everything that is drawn late has been."""
+PATIENCE_S: Final = 10.0
+
+
+class Still:
+    """A source that stands still: what is drawn later is drawn of the same moment."""
+
+    def __init__(self, link: Link, frame: Frame) -> None:
+        self._link = link
+        self._frame = frame
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def poll(self) -> None:
+        """Take nothing in."""
+
+    def frame(self, now: float) -> Frame:
+        """Return the frame it was made with."""
+        return self._frame
+
+    def close(self) -> None:
+        """Leave the link to its owner."""
+
+
+def take(link: Link, size: tuple[int, int], settings: Settings) -> str:
+    """Return the dashboard of a run in so many columns and lines, as SVG, once all live ranks have been heard.
+
+    Raises:
+        Refused: the dashboard failed.
+    """
+    frame = _whole(link)
+    if settings.look.color == "auto":
+        # A snapshot has all colors, whatever the terminal that asks for it can show.
+        settings = msgspec.structs.replace(settings, look=msgspec.structs.replace(settings.look, color="truecolor"))
+    app = DdptopApp(Still(link, frame), settings=settings, clock=lambda: frame.at)
+    taken: list[str] = []
+
+    async def pilot(pilot: Pilot[object]) -> None:
+        taken.append(await _settled(pilot))
+        app.exit()
+
+    app.run(headless=True, size=size, auto_pilot=pilot)
+    if app.failure is not None:
+        raise Refused(report(app.failure))
+    return taken[0]
+
+
+def _whole(link: Link) -> Frame:
+    """Return the run as it is once all live ranks have been heard and its history has been read."""
+    look.heard([link])
+    give_up = time.monotonic() + PATIENCE_S
+    while not link.settled and time.monotonic() < give_up:
+        link.poll()
+        time.sleep(0.01)
+    return link.frame(time.time())
+
+
+async def _settled(pilot: Pilot[object]) -> str:
+    """Wait until the screen no longer changes, and return it as SVG."""
+    give_up = time.monotonic() + PATIENCE_S
+    seen, since = "", time.monotonic()
+    while True:
+        await pilot.pause()
+        svg = pilot.app.export_screenshot(title="ddptop")
+        now = time.monotonic()
+        if svg != seen:
+            seen, since = svg, now
+        elif now - since > QUIET_S or now > give_up:
+            return svg
+        await asyncio.sleep(QUIET_S / 4)

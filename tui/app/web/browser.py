@@ -1,0 +1,85 @@
+"""The dashboard behind one tab of a browser; `serve` starts one for each.
+
+    python …/agent/starter.py ddptop.tui.app.web.browser RUN ID [--control] PIPE
+
+Without `--control` the run can only be looked at; `PIPE` is a descriptor, see `unfinished`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from typing import Final
+
+import msgspec
+import psutil
+
+from ddptop.agent.observer.supervisor import DATA_ROOM_VARIABLE
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.tui import settings
+from ddptop.tui.app.app import run_dashboard
+from ddptop.tui.app.web import unfinished
+from ddptop.tui.control.actor import who
+from ddptop.tui.link.live import Link
+
+ROOM: Final = 1 << 30
+"""Bytes of memory that a tab may get beyond what it has at its start."""
+
+
+def limit_memory(room: int = ROOM) -> None:
+    """Let this process get no more than `room` bytes on top of what it has.
+
+    What it begins with differs from machine to machine: numpy starts a thread for each core.
+    """
+    now = getattr(psutil.Process().memory_info(), "data", None)
+    if now is None:
+        # Only Linux counts, and limits, what is written to.
+        return
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = now + room
+    if most == resource.RLIM_INFINITY or limit < most:
+        os.environ[DATA_ROOM_VARIABLE] = str(before)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+
+
+def exactly(name: str, run_id: str) -> RunDir:
+    """Return the run of that name and that id, and none that has taken its name since.
+
+    Raises:
+        RunDirError: it is gone.
+    """
+    directory = RunDir(rundir.base() / name)
+    try:
+        found = directory.read().run_id
+    except RunDirError:
+        found = ""
+    if found != run_id:
+        raise RunDirError(f"run {name!r}: the run that is served is gone; end `ddptop serve` and start it for another")
+    return directory
+
+
+def main() -> None:
+    """Show the run until the tab is closed."""
+    limit_memory()
+    name, run_id, *mode, pipe = sys.argv[1:]
+    try:
+        directory = exactly(name, run_id)
+    except RunDirError as problem:
+        raise SystemExit(f"ddptop: {problem}") from problem
+    found = settings.load()
+    # What a browser can draw does not depend on the locale of the server.
+    look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
+    link = Link(directory, who("browser"), found.thresholds, looks_back=True)
+    code = run_dashboard(
+        unfinished.telling(link, int(pipe)),
+        directory.read().grace_s,
+        msgspec.structs.replace(found, look=look),
+        read_only=mode != ["--control"],
+    )
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

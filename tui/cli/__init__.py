@@ -1,0 +1,10 @@
+"""The command line: `main` reads it, `verbs` carry it out.
+
+view        a run as the dashboard or as lines
+plain       a run as lines
+status      `ps` and `status`, also as JSON
+logs        `ddptop logs`
+manual      the pages that `ddptop help` shows
+foreign     the runs of other users, for root
+complaint   what is wrong, in one line
+"""

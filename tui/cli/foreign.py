@@ -1,0 +1,305 @@
+"""The runs of other users, for root: each user's are read by a child process that has become that user.
+
+Whoever owns a run directory may have put anything there, also what nobody has thought of.  So nothing of
+it is opened with root's rights: a child gives them up first, is bounded in time, memory and descriptors,
+and answers in text that is bounded, checked and cleaned here.  A child that fails costs one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pwd
+import resource
+import selectors
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ddptop.agent.run import rundir
+from ddptop.agent.run.states import LONGEST
+from ddptop.agent.text import clean_line
+from ddptop.tui.link import look
+from ddptop.tui.model.frame import Frame, Restart
+from ddptop.tui.settings import Thresholds
+
+CHILD_S: Final = 20.0
+"""How long a user's runs may take to be read."""
+MEMORY_BYTES: Final = 2 << 30
+"""What a child may take on top of what it begins with, most of it never touched: the stacks of ZeroMQ's threads."""
+MOST_RUNS: Final = 64
+"""Told of each user, the newest."""
+LARGEST_ANSWER: Final = 1 << 20
+_AT_ONCE: Final = 8
+"""Users."""
+_LINKS: Final = 8
+"""Runs that a child has open together."""
+_DESCRIPTORS: Final = 4096
+_LONGEST_TEXT: Final = 300
+_LARGEST: Final = 2**53
+_MOST_RESTARTS: Final = 1000
+_NOBODY: Final = 65534
+"""Group of a user that the system does not know."""
+
+_Scalar = bool | int | float | str | None
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": (float, int),
+    "float | None": (float, int, type(None)),
+    "bool": (bool,),
+}
+"""By annotation, the types of those fields of a frame that are told."""
+_TOLD: Final = {field.name: _KINDS[str(field.type)] for field in fields(Frame) if str(field.type) in _KINDS}
+
+
+class _Seen(msgspec.Struct):
+    """One run of another user."""
+
+    fields: dict[str, _Scalar]
+    restarts: list[Restart] = []
+
+
+class _Answer(msgspec.Struct):
+    """What a child has found."""
+
+    runs: list[_Seen] = []
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Child:
+    """A child that reads the runs of one user."""
+
+    uid: int
+    pid: int
+    pipe: int
+    heard: bytearray
+    problem: str = ""
+
+
+def frames(bases: Mapping[int, Path], who: str, thresholds: Thresholds) -> tuple[list[Frame], list[str]]:
+    """Return a frame without ranks of each run, newest first, and a line for each user whose runs could not be read.
+
+    Args:
+        bases: by user, where the runs are; see `rundir.bases_of_others`.
+        who: as for `look.frames`.
+        thresholds: as for `look.frames`.
+    """
+
+    def read(uid: int, folder: Path) -> list[Frame]:
+        runs = rundir.runs_in(folder, uid, onlooker=True)[:MOST_RUNS]
+        pieces = (runs[first : first + _LINKS] for first in range(0, len(runs), _LINKS))
+        return [frame for piece in pieces for frame in look.frames(piece, who, thresholds, onlooker=True)]
+
+    found: list[Frame] = []
+    problems: list[str] = []
+    waiting = iter(sorted(bases.items()))
+    while group := list(islice(waiting, _AT_ONCE)):
+        for child in _gather(group, read):
+            name = user_name(child.uid)
+            sound, problem = _checked(child, name)
+            found += sound
+            if problem:
+                problems.append(f"runs of user {name} could not be read: {problem}")
+    return sorted(found, key=lambda frame: frame.started_at or 0.0, reverse=True), problems
+
+
+def user_name(uid: int) -> str:
+    """Return what the system calls a user, the number where it knows none."""
+    try:
+        return clean_line(pwd.getpwuid(uid).pw_name, 40)
+    except KeyError:
+        return str(uid)
+
+
+def _gather(group: Iterable[tuple[int, Path]], read: Callable[[int, Path], list[Frame]]) -> list[_Child]:
+    """Start a child for each user, and hear them all out, as long as there is time."""
+    children: list[_Child] = []
+    with selectors.DefaultSelector() as selector:
+        for uid, folder in group:
+            try:
+                child = _start(uid, folder, read)
+            except OSError as error:
+                children.append(_Child(uid, -1, -1, bytearray(), f"no process for it ({error.strerror})"))
+                continue
+            children.append(child)
+            selector.register(child.pipe, selectors.EVENT_READ, child)
+        deadline = time.monotonic() + CHILD_S
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                child = key.data
+                piece = os.read(child.pipe, 65536)
+                child.heard += piece
+                if not piece or len(child.heard) > LARGEST_ANSWER:
+                    selector.unregister(child.pipe)
+        for key in list(selector.get_map().values()):
+            key.data.problem = f"it takes longer than {CHILD_S:.0f} s"
+    for child in children:
+        if child.pid > 0:
+            _end(child)
+    return children
+
+
+def _start(uid: int, folder: Path, read: Callable[[int, Path], list[Frame]]) -> _Child:
+    try:
+        gid = pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        gid = _NOBODY
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        with warnings.catch_warnings():
+            # Forked and not started anew: the user may not be allowed to read the modules that root runs. `ps` does it
+            # while there is no other thread, NumPy's included.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    if pid == 0:
+        code = 1
+        try:
+            _become(uid, gid, writing)
+            _answer(lambda: read(uid, folder))
+            code = 0
+        finally:
+            # Whatever happens, the child never goes on to do what the parent was about to do.
+            os._exit(code)
+    os.close(writing)
+    return _Child(uid, pid, reading, bytearray())
+
+
+def _become(uid: int, gid: int, writing: int) -> None:
+    """Give up every right but the user's, and everything that root's process has open; the answer goes to 1."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(writing, 1)
+    for standard in (0, 2):
+        os.dup2(null, standard)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir("/")
+    os.environ.clear()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    for limit, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CPU, int(CHILD_S)),
+        (resource.RLIMIT_NOFILE, _DESCRIPTORS),
+        (resource.RLIMIT_AS, _memory() + MEMORY_BYTES),
+    ):
+        hard = resource.getrlimit(limit)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(limit, (most, most))
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+    with contextlib.suppress(PermissionError):
+        os.setuid(0)
+    if 0 in (os.getuid(), os.geteuid()):
+        raise PermissionError("root's rights are still there")
+
+
+def _memory() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError):
+        return 1 << 30
+
+
+def _answer(read: Callable[[], list[Frame]]) -> None:
+    try:
+        answer = _Answer([_told(frame) for frame in read()])
+    except BaseException as error:  # a wall: the parent tells of it, whatever it is
+        answer = _Answer(problem=f"{type(error).__name__}: {str(error)[:200]}")
+    content = memoryview(msgspec.json.encode(answer))
+    while content:
+        content = content[os.write(1, content) :]
+
+
+def _told(frame: Frame) -> _Seen:
+    values = {name: getattr(frame, name) for name in _TOLD}
+    return _Seen(
+        {name: clean_line(value, _LONGEST_TEXT) if isinstance(value, str) else value for name, value in values.items()},
+        list(frame.restarts[-_MOST_RESTARTS:]),
+    )
+
+
+def _end(child: _Child) -> None:
+    """Take the child's leave, and make it go where it does not; say what was wrong."""
+    os.close(child.pipe)
+    if child.problem or len(child.heard) > LARGEST_ANSWER:
+        child.problem = child.problem or f"more than {LARGEST_ANSWER >> 20} MiB to be told"
+        with contextlib.suppress(OSError):
+            os.kill(child.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 1.0
+    while (ended := os.waitpid(child.pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if ended[0] == 0:
+        with contextlib.suppress(OSError):
+            os.kill(child.pid, signal.SIGKILL)
+        child.problem = child.problem or "its reader does not end"
+    elif not child.problem and os.WIFSIGNALED(ended[1]):
+        child.problem = f"its reader was ended by signal {os.WTERMSIG(ended[1])}"
+    elif not child.problem and not child.heard:
+        child.problem = "its reader could not begin"
+
+
+def _checked(child: _Child, name: str) -> tuple[list[Frame], str]:
+    """Return what the child has told, as far as it can be believed, and one line on the rest."""
+    if child.problem:
+        return [], child.problem
+    try:
+        answer = msgspec.json.decode(bytes(child.heard), type=_Answer)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return [], clean_line(f"no answer that makes sense ({error})", 200)
+    found, problem = [], answer.problem
+    for seen in answer.runs[:MOST_RUNS]:
+        try:
+            found.append(_frame(seen, name))
+        except (ValueError, TypeError, rundir.RunDirError) as error:
+            # Also where a field is missing that every frame has.
+            problem = str(error)
+    return found, clean_line(problem, 200)
+
+
+def _frame(seen: _Seen, name: str) -> Frame:
+    values: dict[str, Any] = {
+        field: _believed(field, seen.fields.get(field), kinds) for field, kinds in _TOLD.items() if field in seen.fields
+    }
+    values["user"] = name
+    run = rundir.check_name(str(values.get("run")))
+    # A newer ddptop of that user's may know more states.
+    if (
+        not values.get("state")
+        or len(values["state"]) > LONGEST
+        or not 1 <= values.get("world", 0) <= rundir.MOST_RANKS
+    ):
+        raise ValueError(f"run {run} has a state or a world that cannot be")
+    restarts = tuple(each for each in seen.restarts[-_MOST_RESTARTS:] if abs(each.step) < _LARGEST)
+    return Frame(**values, restarts=restarts)
+
+
+def _believed(field: str, value: _Scalar, kinds: tuple[type, ...]) -> _Scalar:
+    # A bool is an int to Python, and says nothing where a number is meant.
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise ValueError(f"{field} is no {kinds[0].__name__}")
+    if isinstance(value, str):
+        return clean_line(value, _LONGEST_TEXT)
+    if isinstance(value, int | float) and not (math.isfinite(value) and abs(value) < _LARGEST):
+        raise ValueError(f"{field} is out of bounds")
+    return value

@@ -1,0 +1,15 @@
+"""The manual: a page for each topic as Markdown, which `ddptop help TOPIC` shows and the README links.
+
+benchmarks  what was measured of ddptop itself, and the command for each figure
+control     hold a run, make steps, save, end it, start it again
+json        every field of `--json`
+keys        the views and every key
+limits      what ddptop does not do
+numbers     what each number is and how it is taken
+programs    launch a script or a program of the catalogue; what a script may say
+security    what stays on the disk, what is removed, who is let in
+settings    the settings file, colors, ASCII
+verdicts    who is slow, what else is told, faults on purpose
+
+`pages` finds a page and shows it.  Keys, options and settings in the pages are written by `tests/readme.py`.
+"""

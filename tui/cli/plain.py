@@ -1,0 +1,176 @@
+"""The run as lines of text, for pipes, logs and CI: one per interval, every change, a summary.
+
+Shows what the dashboard shows, from the same frames.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from ddptop.agent.run.files import private
+from ddptop.agent.text import clean
+from ddptop.agent.wire import PHASES
+from ddptop.tui.drawing.units import duration
+from ddptop.tui.link.source import Source
+from ddptop.tui.model.frame import ENDED, EventLine, Frame
+
+POLL_S = 0.05
+TRACE_BYTES = 1 << 20
+"""End of a log in which the traceback of a failed rank is looked for."""
+TRACE_LINES = 40
+"""Lines of a failed rank's log that are shown where it left no traceback."""
+
+
+class PlainView:
+    """Follows one run until it ends."""
+
+    def __init__(self, source: Source, out: TextIO, interval_s: float) -> None:
+        self._source = source
+        self._out = out
+        self._interval_s = interval_s
+        self._told: tuple[EventLine, ...] = ()
+        self._starting = ""
+        self._announced = False
+        self._last_step: int | None = None
+
+    def follow(self, sleep: Callable[[float], None] = time.sleep) -> Frame:
+        """Print until the run has ended and return the last frame; may be called again after an interruption."""
+        due = time.monotonic()
+        while True:
+            self._source.poll()
+            frame = self._source.frame(time.time())
+            self._announce(frame)
+            self._tell_events(frame)
+            self._tell_start(frame)
+            if frame.state in ENDED:
+                last = drained(self._source)
+                self._tell_events(last)
+                return self._summarize(last)
+            if time.monotonic() >= due and frame.step and frame.step_ms is not None:
+                if frame.step != self._last_step:
+                    self._say(frame.at, line(frame))
+                self._last_step = frame.step
+                due = time.monotonic() + self._interval_s
+            sleep(POLL_S)
+
+    def _announce(self, frame: Frame) -> None:
+        if not self._announced:
+            self._announced = True
+            place = f" ({frame.placement})" if frame.placement else ""
+            self._say(frame.at, f"{frame.run}: {frame.program}, {_plural(frame.world, 'rank')}{place}")
+
+    def _tell_events(self, frame: Frame) -> None:
+        known = set(self._told)
+        for event in frame.events:
+            if event not in known:
+                self._say(event.at, event.text)
+        self._told = frame.events
+
+    def _tell_start(self, frame: Frame) -> None:
+        """Say what the start is at; the first rank speaks for all."""
+        if frame.state != "starting" or frame.ranks[0].state != "starting":
+            return
+        phase = frame.ranks[0].activity
+        # Between the first word and the rank's own there is nothing to tell.
+        if phase != self._starting and (not self._starting or frame.ranks[0].heard_age_s is not None):
+            self._starting = phase
+            self._say(frame.at, f"starting: {phase}")
+
+    def _summarize(self, frame: Frame) -> Frame:
+        for text in summary(frame):
+            self._say(frame.at, text)
+        if frame.state == "failed":
+            for text in first_traceback(frame):
+                print(text, file=self._out)
+        self._out.flush()
+        return frame
+
+    def _say(self, at: float, text: str) -> None:
+        stamp = time.strftime("%H:%M:%S", time.localtime(at))
+        print(f"{stamp}  {text}", file=self._out, flush=True)
+
+
+def drained(source: Source) -> Frame:
+    """Return the frame of an ended run, with the records and events that were still on their way."""
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        source.poll()
+        time.sleep(POLL_S / 5)
+    return source.frame(time.time())
+
+
+def line(frame: Frame) -> str:
+    """Return the group's line for an interval."""
+    parts = [progress(frame)]
+    if frame.loss is not None:
+        parts.append(f"loss {frame.loss:.4g}")
+    if frame.samples_per_s is not None:
+        parts.append(f"{frame.samples_per_s:,.0f} samples/s")
+    parts.append(f"step {phases(frame)}")
+    if frame.slowest is not None and frame.verdict is None:
+        parts.append(f"slowest rank {frame.slowest}")
+    if frame.verdict is not None:
+        parts.append(frame.verdict.text)
+    return "  ".join(parts)
+
+
+def progress(frame: Frame) -> str:
+    """Return `step 128/400 32%  ETA 0:42`, as far as it is known."""
+    if frame.step is None:
+        return "step –"
+    if frame.total_steps is None:
+        return f"step {frame.step:,}"
+    text = f"step {frame.step:,}/{frame.total_steps:,} {100 * frame.step / max(1, frame.total_steps):.0f}%"
+    return text + (f"  ETA {duration(frame.eta_s).strip()}" if frame.eta_s is not None else "")
+
+
+def phases(frame: Frame) -> str:
+    """Return `81 ms (data 2, forward 30, …)`."""
+    if frame.step_ms is None:
+        return "–"
+    known = frame.phases_ms or {}
+    split = ", ".join(f"{phase} {known[phase]:.1f}" if phase in known else f"{phase} –" for phase in PHASES)
+    return f"{frame.step_ms:.1f} ms ({split})"
+
+
+def summary(frame: Frame) -> list[str]:
+    """Return the closing lines of an ended run."""
+    took = None if frame.ended_at is None or frame.started_at is None else frame.ended_at - frame.started_at
+    code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
+    lines = [f"{frame.run} {frame.state}{code}" + (f" after {duration(took).strip()}" if took is not None else "")]
+    if frame.step:
+        loss = "" if frame.loss is None else f", last loss {frame.loss:.4g}"
+        metrics = frame.ranks[0].metrics if frame.ranks else {}
+        shown = "".join(f", {name} {value:.4g}" for name, value in metrics.items())
+        lines.append(f"{progress(frame)}{loss}{shown}; usual step {phases(frame)}")
+    if frame.injected:
+        lines.append(f"faults put in on purpose: {frame.injected}")
+    if frame.verdict is not None:
+        lines.append(f"verdict: {frame.verdict.text}")
+    if frame.note:
+        lines.append(f"note: {frame.note}")
+    if frame.cause:
+        lines.append(f"first cause: {frame.cause}" if frame.state == "failed" else frame.cause)
+    lines.append(f"logs: ddptop logs {frame.run}")
+    return lines
+
+
+def first_traceback(frame: Frame) -> list[str]:
+    """Return the end of the log of the rank that failed first, traceback included."""
+    if frame.cause_rank is None:
+        return []
+    rank = frame.ranks[frame.cause_rank]
+    if rank.log is None:
+        return []
+    text = private.tail(Path(rank.log), TRACE_BYTES).decode(errors="replace").splitlines()
+    opening = "Traceback (most recent call last)"  # torch may put `[rank1]: ` before it
+    start = max((number for number, each in enumerate(text) if opening in each), default=0)
+    chosen = text[max(start, len(text) - TRACE_LINES) :]
+    return [f"--- rank {rank.rank}, which failed first:", *(clean(each) for each in chosen)]
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

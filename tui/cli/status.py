@@ -1,0 +1,197 @@
+"""`ps` and `status`: runs as tables and as JSON. The JSON is an interface; the manual's page `json` documents it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddptop.agent import wire
+from ddptop.agent.text import clean
+from ddptop.agent.wire import PHASES
+from ddptop.tui.cli.plain import phases, progress
+from ddptop.tui.drawing.units import DASH, duration, loss, size
+from ddptop.tui.model.frame import ENDED, Frame, RankFrame
+
+
+def as_json(frame: Frame) -> dict[str, Any]:
+    """Return the documented form of `status --json`."""
+    return {
+        "run": frame.run,
+        "at": round(frame.at, 3),
+        "state": frame.state,
+        "program": frame.program,
+        "world": frame.world,
+        "backend": frame.backend,
+        "device": frame.device,
+        "step": frame.step,
+        "total_steps": frame.total_steps,
+        "samples_per_s": _number(frame.samples_per_s),
+        "pid": frame.torchrun_pid,
+        "supervised": frame.supervised,
+        "orphaned": frame.orphaned,
+        "exit_code": frame.exit_code,
+        "cause": frame.cause,
+        "note": frame.note,
+        "injected": frame.injected,
+        "refused": frame.refused,
+        "ranks": [_rank_json(rank) for rank in frame.ranks],
+        "verdict": None if frame.verdict is None else _verdict_json(frame),
+    }
+
+
+def event_json(event: wire.Event) -> dict[str, Any]:
+    """Return the documented form of an event; empty texts are null."""
+    return {
+        "at": event.at_ns / 1e9,
+        "level": event.level,
+        "rank": event.rank,
+        "action": event.action or None,
+        "who": event.who or None,
+        "text": event.text,
+    }
+
+
+def event_line(event: wire.Event) -> str:
+    """Return an event as a line of `events`."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at_ns / 1e9))
+    mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
+    named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
+    return f"{at} {mark} {'' if named else f'rank {event.rank}: '}{event.text}"
+
+
+def encoded(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON in which all that is not clean is escaped: paths are in it, which stay as they are."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "\n".join(line if clean(line, len(line)) == line else _escaped(line) for line in text.split("\n"))
+
+
+def _escaped(line: str) -> str:
+    return "".join(char if clean(char) == char else json.dumps(char)[1:-1] for char in line)
+
+
+def _rank_json(rank: RankFrame) -> dict[str, Any]:
+    known: Mapping[str, float] = rank.phases_ms or {}
+    return {
+        "rank": rank.rank,
+        "pid": rank.pid,
+        "state": rank.state,
+        "activity": rank.activity,
+        "step": rank.step,
+        "loss": _number(rank.loss),
+        "step_ms": _number(rank.step_ms),
+        "phases_ms": {phase: _number(known.get(phase)) for phase in PHASES},
+        "allreduce_ms": {
+            "p50": _number(rank.allreduce_p50_ms),
+            "p99": _number(rank.allreduce_p99_ms),
+            "wait": _number(rank.allreduce_wait_ms),
+            "transfer": _number(rank.allreduce_transfer_ms),
+        },
+        "memory_bytes": rank.memory_bytes,
+        "step_age_s": _number(rank.step_age_s),
+        "health": rank.health,
+        "metrics": {name: _number(value) for name, value in rank.metrics.items()},
+        "coordinates": rank.coordinates,
+        "log": rank.log,
+        "ended": rank.ended,
+    }
+
+
+def _verdict_json(frame: Frame) -> dict[str, Any]:
+    verdict = frame.verdict
+    assert verdict is not None
+    names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
+    told = {name: getattr(verdict, name) for name in names}
+    return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
+
+
+def _number(value: float | None) -> float | None:
+    # JSON has no NaN and no infinity.
+    return None if value is None or not math.isfinite(value) else round(value, 6)
+
+
+def run_json(frame: Frame) -> dict[str, Any]:
+    """Return the documented form of one run in `ps --json`."""
+    names = ("run", "state", "program", "world", "backend", "device", "step", "exit_code", "cause")
+    row = {name: getattr(frame, name) for name in names}
+    return {
+        **row,
+        "restarts": frame.generation,
+        "user": frame.user or None,
+        "pid": frame.torchrun_pid,
+        "started_at": frame.started_at,
+        "ended_at": frame.ended_at,
+        "size_bytes": frame.size_bytes,
+    }
+
+
+def table(frames: Sequence[Frame], now: float) -> list[str]:
+    """Return the lines of `ps`."""
+    rows = [("RUN", "STATE", "RANKS", "STEP", "AGE", "SIZE", "PROGRAM", "")]
+    for frame in frames:
+        end = now if frame.ended_at is None else frame.ended_at
+        rows.append(
+            (
+                f"{frame.user}/{frame.run}" if frame.user else frame.run,
+                frame.state,
+                str(frame.world),
+                DASH if frame.step is None else f"{frame.step:,}",
+                DASH if frame.started_at is None else duration(end - frame.started_at),
+                size(frame.size_bytes).strip(),
+                frame.program,
+                _remark(frame),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(7)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)).rstrip() for row in rows
+    ]
+
+
+def _remark(frame: Frame) -> str:
+    if frame.orphaned:
+        return f"what started its ranks is gone, they live on: ddptop kill {frame.run}"
+    if not frame.supervised and frame.launched and frame.state not in ENDED:
+        return "its supervisor is gone; the training goes on"
+    return frame.cause or ""
+
+
+def _rank_remark(rank: RankFrame) -> str:
+    """Return how a rank ended, or what is known of one that cannot say it itself."""
+    if rank.ended:
+        return "" if rank.state == "finished" else rank.ended
+    return rank.activity if rank.state in ("frozen", "silent") else ""
+
+
+def card(frame: Frame) -> list[str]:
+    """Return the lines of `status`."""
+    place = ", ".join(each for each in (frame.backend, frame.device) if each)
+    lines = [
+        f"{frame.run}  {frame.state}  {frame.program}  {frame.world} ranks" + (f"  {place}" if place else ""),
+        f"{progress(frame)}  step {phases(frame)}"
+        + (f"  {frame.samples_per_s:,.0f} samples/s" if frame.samples_per_s is not None else ""),
+    ]
+    lines += [
+        text
+        for text in (
+            frame.placement,
+            frame.injected and f"faults put in on purpose: {frame.injected}",
+            frame.verdict and frame.verdict.text,
+            frame.note,
+            frame.cause,
+            _remark(frame),
+        )
+        if text
+    ]
+    lines.append("RANK  PID      STATE     STEP     LOSS     STEP ms  p50 ms  p99 ms  MEMORY")
+    for rank in frame.ranks:
+        numbers = (rank.step_ms, rank.allreduce_p50_ms, rank.allreduce_p99_ms)
+        step, p50, p99 = (DASH if value is None else f"{value:.1f}" for value in numbers)
+        lines.append(
+            f"{rank.rank:<4}  {rank.pid or DASH:<7}  {rank.state:<8}  "
+            f"{DASH if rank.step is None else rank.step:<7}  {loss(rank.loss)}  {step:>7}  {p50:>6}  {p99:>6}  "
+            f"{size(rank.memory_bytes).strip()}" + (f"  {remark}" if (remark := _rank_remark(rank)) else "")
+        )
+    return list(dict.fromkeys(lines))

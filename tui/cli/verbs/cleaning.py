@@ -1,0 +1,162 @@
+"""`clean`: remove ended runs, after telling which."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.agent.run.rundir import Run, RunDir
+
+_DAY_S = 86_400
+
+
+class Candidate(NamedTuple):
+    """An ended run that may go."""
+
+    directory: RunDir
+    run: Run
+    size: int
+    """Bytes on the disk."""
+
+    def age_s(self, now: float) -> float:
+        """Return the seconds since its end."""
+        ended_ns = self.run.created_at_ns if self.run.ended_at_ns is None else self.run.ended_at_ns
+        return max(0.0, now - ended_ns / 1e9)
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    clean = verbs.add_parser("clean", help="remove ended runs with their logs and records, after telling which")
+    clean.add_argument("runs", metavar="RUN", nargs="*", help="these alone; without a name, all that have ended")
+    clean.add_argument("--keep", type=_number, metavar="N", help="keep the N that ended last")
+    clean.add_argument("--older", type=_days, metavar="DAYS", help="only those that ended at least so many days ago")
+    clean.add_argument("--yes", action="store_true", help="do not ask")
+    clean.set_defaults(carry=_clean)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise argparse.ArgumentTypeError(f"{text!r}: say how many, as a whole number")
+    return int(text)
+
+
+def _days(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 36_500:
+        raise argparse.ArgumentTypeError("must be between 0 and 36,500 days")
+    return value
+
+
+def _clean(options: argparse.Namespace) -> int:
+    from ddptop.tui.drawing.units import size
+
+    if options.runs and (options.keep is not None or options.older is not None):
+        return complain("clean: name the runs, or choose them with --keep and --older", 2)
+    now = time.time()
+    chosen = _named(options.runs) if options.runs else _all(options.keep or 0, options.older or 0.0, now)
+    if not chosen:
+        print("no ended run to remove; `ddptop ps` lists all runs")
+        return 0
+    print("\n".join(_table(chosen, now)))
+    if not options.yes:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            print("ddptop: nothing was removed; say --yes to remove these", file=sys.stderr)
+            return 0
+        if not _agrees(f"Remove {'this run' if len(chosen) == 1 else f'these {len(chosen)} runs'}? [y/N] "):
+            print("nothing was removed")
+            return 0
+    removed, code = _remove(chosen)
+    print(f"removed {_plural(len(removed))}: {size(sum(each.size for each in removed)).strip()} came free")
+    return code
+
+
+def _agrees(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
+
+
+def _all(keep: int, older_days: float, now: float) -> list[Candidate]:
+    """Return the ended runs but those that are retained, the newest end first."""
+    from ddptop.agent.run import rundir
+
+    found = [each for directory in rundir.runs() if (each := _candidate(directory)) is not None]
+    found.sort(key=lambda each: each.age_s(now))
+    return [each for each in found[keep:] if each.age_s(now) >= older_days * _DAY_S]
+
+
+def _named(names: Sequence[str]) -> list[Candidate]:
+    """Return the runs of these names.
+
+    Raises:
+        RunDirError: there is no such run, or it has not ended.
+    """
+    from ddptop.agent.run import rundir
+
+    found: dict[str, Candidate] = {}
+    for name in names:
+        directory = rundir.find(name)
+        candidate = _candidate(directory)
+        if candidate is None:
+            raise rundir.RunDirError(
+                f"run {directory.name}: it has not ended, and nothing was removed; "
+                f"`ddptop kill {directory.name}` ends it"
+            )
+        found[directory.name] = candidate
+    return list(found.values())
+
+
+def _candidate(directory: RunDir) -> Candidate | None:
+    """Return a run that has ended, None for any other."""
+    from ddptop.agent.observer.record import retention
+    from ddptop.agent.observer.status import takeover
+    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError
+
+    try:
+        # One that has ended unseen is written down as ended.
+        run = takeover.meet(directory).run
+    except RunDirError:
+        return None
+    return Candidate(directory, run, retention.size_of(directory.path)) if run.state in ENDED_STATES else None
+
+
+def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
+    from ddptop.tui.drawing.units import duration, size
+
+    rows = [("RUN", "STATE", "ENDED", "SIZE")]
+    rows += [
+        (each.directory.name, each.run.state, f"{duration(each.age_s(now)).strip()} ago", size(each.size).strip())
+        for each in chosen
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*lines, f"{_plural(len(chosen))}, {size(sum(each.size for each in chosen)).strip()} together"]
+
+
+def _remove(chosen: Sequence[Candidate]) -> tuple[list[Candidate], int]:
+    """Remove the runs, the oldest first; return those that are gone, and the exit code."""
+    from ddptop.agent.run import rundir
+
+    removed, code = [], 0
+    for each in reversed(chosen):
+        try:
+            rundir.remove(each.directory, each.run.run_id)
+        except rundir.RunDirError as problem:
+            code = complain(problem, 1)
+            continue
+        removed.append(each)
+    return removed, code
+
+
+def _plural(number: int) -> str:
+    return f"{number} run" + ("" if number == 1 else "s")

@@ -1,0 +1,74 @@
+"""`pause`, `step`, `resume`, `checkpoint`, `stop`: act on a run, by the same functions as the keys."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen
+
+if TYPE_CHECKING:
+    from ddptop.tui.link.live import Link
+
+MOST_STEPS: Final = 1_000_000
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verbs."""
+    pause = verbs.add_parser("pause", help="hold all ranks at the same step, for as long as you like")
+    pause.add_argument(
+        "--freeze",
+        action="store_true",
+        help="stop the processes where they are instead (SIGSTOP), for a group without a common step: a collective "
+        "under way goes on to count its timeout, and a freeze that is longer ends the run",
+    )
+    step = verbs.add_parser("step", help="from a pause, let all ranks do exactly K more steps")
+    resume = verbs.add_parser("resume", help="let a paused run go on")
+    checkpoint = verbs.add_parser("checkpoint", help="have all ranks save a checkpoint at the same step")
+    stop = verbs.add_parser("stop", help="end a run at a step, after a checkpoint where its script has said how")
+    stop.add_argument("--no-checkpoint", action="store_true", help="end it without one")
+    for verb in (pause, step, resume, checkpoint, stop):
+        add_run(verb)
+        verb.set_defaults(carry=_control)
+    step.add_argument("steps", metavar="K", nargs="?", type=_steps, default=1, help="number of steps (1)")
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number of steps is 1 to {MOST_STEPS:,}")
+    return int(text)
+
+
+def _control(options: argparse.Namespace) -> int:
+    from ddptop.tui.control.actor import who
+    from ddptop.tui.link.live import Link
+    from ddptop.tui.link.source import Refused, Unholdable
+
+    directory = chosen(options.run)
+    link = Link(directory, who("shell"))
+    try:
+        done = _carry_out(options, link)
+    except Unholdable as refusal:
+        hint = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
+        return complain(f"{options.verb} {directory.name}: {refusal}; {hint}", 1)
+    except Refused as refusal:
+        return complain(f"{options.verb} {directory.name}: {refusal}", 1)
+    finally:
+        link.close()
+    print(f"{directory.name}: {done}")
+    return 0
+
+
+def _carry_out(options: argparse.Namespace, link: Link) -> str:
+    match options.verb:
+        case "pause":
+            return link.freeze() if options.freeze else link.pause()
+        case "step":
+            return link.step(options.steps)
+        case "resume":
+            return link.resume()
+        case "checkpoint":
+            return link.checkpoint()
+        case _:
+            return link.stop(checkpoint=not options.no_checkpoint)

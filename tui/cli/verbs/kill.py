@@ -1,0 +1,78 @@
+"""`kill`: end a run, a rank or a process of it, or send a signal, by the same functions as the key."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, chosen, seconds
+
+if TYPE_CHECKING:
+    from ddptop.agent.run.rundir import Run
+    from ddptop.tui.control.consent import Aim
+    from ddptop.tui.control.ending import Ending
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    kill = verbs.add_parser("kill", help="end a run and everything that belongs to it")
+    kill.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
+    part = kill.add_mutually_exclusive_group()
+    part.add_argument(
+        "--rank", type=int, metavar="N", help="end this rank only; the others fail at their next collective"
+    )
+    part.add_argument("--pid", type=int, metavar="P", help="end this process only; it must be one of the run's")
+    kill.add_argument("--grace", type=seconds, default=None, metavar="S", help="seconds between TERM and KILL (5)")
+    kill.add_argument(
+        "--signal",
+        type=_signal,
+        metavar="NAME",
+        help="send this signal, and no more: STOP, CONT and KILL go to all processes meant, others to the ranks",
+    )
+    kill.set_defaults(carry=_kill)
+
+
+def _signal(text: str) -> int:
+    from ddptop.tui.control import signals
+
+    try:
+        return signals.parse(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from problem
+
+
+def _kill(options: argparse.Namespace) -> int:
+    from ddptop.agent.control.controller import Refused
+    from ddptop.agent.run.identity import identify
+    from ddptop.tui.control.actor import who
+    from ddptop.tui.control.ending import Ending
+
+    directory = chosen(options.run)
+    aim: Aim = options.rank
+    if options.pid is not None:
+        aim = identify(options.pid)
+        if aim is None:
+            return complain(f"kill {directory.name}: there is no process {options.pid}", 1)
+    try:
+        done = _carry_out(options, Ending(directory, who("shell")), directory.read(), aim)
+    except Refused as refusal:
+        return complain(f"kill {directory.name}: {refusal}", 1)
+    print(f"{directory.name}: {done}")
+    return 0
+
+
+def _carry_out(options: argparse.Namespace, termination: Ending, run: Run, aim: Aim) -> str:
+    from ddptop.agent.run.rundir import ENDED_STATES
+    from ddptop.tui.control import signals
+
+    if options.signal is not None:
+        warning = signals.warning(options.signal, run.world)
+        if warning:
+            print(warning, file=sys.stderr)
+        return termination.signal(options.signal, aim)
+    if run.state not in ENDED_STATES:
+        print(termination.victims(aim), file=sys.stderr)
+    grace_s = run.grace_s if options.grace is None else options.grace
+    return termination.kill(grace_s, aim, lambda line: print(line, file=sys.stderr))

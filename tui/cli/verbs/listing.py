@@ -1,0 +1,145 @@
+"""`ps`, `status`, `events` and `programs`: tell what there is, in one go."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, print_json
+
+if TYPE_CHECKING:
+    from ddptop.agent.run.rundir import RunDir
+    from ddptop.tui.model.frame import Frame
+
+_THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
+"""What the libraries that NumPy may be built with are told the number of their threads by."""
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verbs."""
+    ps = verbs.add_parser("ps", help="list runs, live and lately ended")
+    ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
+    ps.add_argument("--all", action="store_true", help="those of all users; for root")
+    ps.set_defaults(carry=_ps)
+
+    status = verbs.add_parser("status", help="say how a run and each of its ranks are")
+    add_run(status)
+    status.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
+    status.set_defaults(carry=_status)
+
+    events = verbs.add_parser("events", help="print what happened in a run and who did what with it")
+    add_run(events)
+    events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
+    events.set_defaults(carry=_events)
+
+    verbs.add_parser("programs", help="list the training programs that come with ddptop").set_defaults(carry=_programs)
+
+
+def _frames(directories: list[RunDir]) -> list[Frame]:
+    from ddptop.tui import settings
+    from ddptop.tui.control.actor import who
+    from ddptop.tui.link import look
+
+    return look.frames(directories, who("shell"), settings.load().thresholds)
+
+
+@contextlib.contextmanager
+def _no_threads_of_numpy() -> Iterator[None]:
+    """Let NumPy be imported without the threads that its linear algebra starts for each core."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _others() -> list[Frame]:
+    """Return the runs of other users, and say of whom they could not be read."""
+    from ddptop.agent.run import rundir
+
+    with _no_threads_of_numpy():
+        from ddptop.tui import settings
+        from ddptop.tui.cli import foreign
+        from ddptop.tui.control.actor import who
+
+    shown, problems = foreign.frames(rundir.bases_of_others(), who("shell"), settings.load().thresholds)
+    for line in problems:
+        print(f"ddptop: {line}", file=sys.stderr)
+    return shown
+
+
+def _ps(options: argparse.Namespace) -> int:
+    import time
+
+    from ddptop.agent.observer.status import takeover
+    from ddptop.agent.run import rundir
+    from ddptop.agent.text import clean_line
+    from ddptop.tui.cli import status
+
+    others: list[Frame] = []
+    if options.all and os.getuid() != 0:
+        print("ddptop: only root sees the runs of others: sudo ddptop ps --all", file=sys.stderr)
+    elif options.all:
+        # Before anything else: the processes that do it are forked, and what a thread holds then is held for ever.
+        others = _others()
+    takeover.tidy()
+    damaged: list[str] = []
+    own = rundir.runs(damaged)
+    for line in damaged:
+        print(f"ddptop: {clean_line(line)}", file=sys.stderr)
+    shown = sorted(_frames(own) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
+    if options.json:
+        print_json([status.run_json(frame) for frame in shown])
+    elif shown:
+        print("\n".join(status.table(shown, time.time())))
+    else:
+        print("no runs yet; `ddptop launch --world 4 resnet` starts one")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from ddptop.tui.cli import status
+
+    directory = chosen(options.run)
+    shown = _frames([directory])
+    if not shown:
+        return complain(f"run {directory.name} was removed just now", 1)
+    if options.json:
+        print_json(status.as_json(shown[0]))
+    else:
+        print("\n".join(status.card(shown[0])))
+    return 0
+
+
+def _events(options: argparse.Namespace) -> int:
+    from ddptop.agent.control import journal
+    from ddptop.tui.cli import status
+
+    happened = journal.events(chosen(options.run, ended=True).database)
+    if options.json:
+        print_json([status.event_json(event) for event in happened])
+    else:
+        for event in happened:
+            print(status.event_line(event))
+    return 0
+
+
+def _programs(_: argparse.Namespace) -> int:
+    from ddptop.trainers import CATALOGUE
+
+    for program in CATALOGUE.values():
+        print(f"{program.name:<12}{program.technique}")
+        print(f"{'':<12}{program.defaults}")
+        print(f"{'':<12}source: {program.source}")
+    print("\nlaunch one: ddptop launch --world 4 NAME      its options: ddptop launch NAME -- --help")
+    return 0

@@ -1,0 +1,122 @@
+"""What several verbs share: the run that is meant, and how it is shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddptop.agent.run.rundir import RunDir
+    from ddptop.tui.settings import Settings
+
+Verbs = Any
+"""What `ArgumentParser.add_subparsers` returns; argparse does not name its type."""
+
+RUN_HELP = "name of the run or the beginning of it; may be left out when only one is alive"
+
+
+def add_run(verb: argparse.ArgumentParser) -> None:
+    """Let the verb take the name of a run."""
+    verb.add_argument("run", metavar="RUN", nargs="?", help=RUN_HELP)
+
+
+def add_view(verb: argparse.ArgumentParser) -> None:
+    """Let the verb be told how to show a run."""
+    verb.add_argument(
+        "--plain", action="store_true", help="lines of text instead of the dashboard; so without a terminal"
+    )
+    add_interval(verb)
+    verb.add_argument("--ascii", action="store_true", help="draw with ASCII alone; so where the locale is not UTF-8")
+
+
+def add_interval(verb: argparse.ArgumentParser) -> None:
+    """Let the verb be told how often to write."""
+    verb.add_argument("--interval", type=seconds, metavar="S", help="seconds between lines (as `ddptop config` has it)")
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds, as a type of argparse."""
+    value = float(text)
+    if not 0 <= value <= 3600:
+        raise argparse.ArgumentTypeError("must be between 0 and 3600 seconds")
+    return value
+
+
+def configured(options: argparse.Namespace) -> Settings:
+    """Return the user's settings, changed by the options of this call.
+
+    Raises:
+        SettingsError: they cannot be used.
+    """
+    import msgspec
+
+    from ddptop.tui import settings
+
+    found = settings.load()
+    if found.keys:
+        from ddptop.tui.app.app import DdptopApp
+        from ddptop.tui.app.keymap import check
+
+        check(DdptopApp, found.keymap)
+    changed = msgspec.structs.replace
+    if getattr(options, "ascii", False):
+        found = changed(found, look=changed(found.look, glyphs="ascii"))
+    if getattr(options, "view", None) is not None:
+        found = changed(found, look=changed(found.look, view=options.view))
+    if getattr(options, "interval", None) is not None:
+        found = changed(found, plain=changed(found.plain, interval_s=options.interval))
+    return found
+
+
+def on_terminal(options: argparse.Namespace) -> bool:
+    """Say whether there is a terminal for the dashboard, and it is wanted."""
+    return not options.plain and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def show(options: argparse.Namespace, directory: RunDir, settings: Settings, *, listed: bool = False) -> int:
+    """Show a run until the user leaves it, on the dashboard (all runs `listed` if so asked) or in lines of text."""
+    from ddptop.tui.cli import view
+
+    if settings.look.glyphs == "ascii":
+        from ddptop.tui.drawing import glyphs
+
+        glyphs.let_print(ascii_only=True)
+    if not on_terminal(options):
+        return view.follow_plainly(directory, settings, launched_here=options.verb in ("launch", "restart"))
+    return view.show_dashboard(directory, settings, listed=listed)
+
+
+def live_runs() -> list[RunDir]:
+    """Return the runs that go on, newest first."""
+    from ddptop.agent.observer.status import takeover
+    from ddptop.agent.run import rundir
+
+    return [run for run in rundir.runs() if takeover.meet(run).state not in rundir.ENDED_STATES]
+
+
+def chosen(name: str | None, *, ended: bool = False) -> RunDir:
+    """Return the run that is meant.
+
+    Raises:
+        RunDirError: it is not clear, or there is none.
+    """
+    from ddptop.agent.run import rundir
+
+    if name is not None:
+        return rundir.find(name)
+    live = live_runs()
+    if len(live) == 1:
+        return live[0]
+    if live:
+        names = ", ".join(run.name for run in live)
+        raise rundir.RunDirError(f"{len(live)} runs are alive: name one of {names}")
+    more = "; `ddptop ps` lists ended ones, which can be looked at by name" if ended and rundir.runs() else ""
+    raise rundir.RunDirError(f"no run is alive{more}; `ddptop launch --world 4 resnet` starts one")
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON, indented."""
+    from ddptop.tui.cli import status
+
+    print(status.encoded(value, indent=2))

@@ -1,0 +1,57 @@
+"""`help` and `config`: what one can read about ddptop, and where the settings are and what can be set."""
+
+from __future__ import annotations
+
+import argparse
+
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verbs."""
+    manual = verbs.add_parser("help", help="read the manual; without a topic, list its pages")
+    manual.add_argument("topic", metavar="TOPIC", nargs="?", help="a page, as `ddptop help` lists them")
+    manual.set_defaults(carry=_help)
+
+    config = verbs.add_parser("config", help="show where the settings are, and all of them with what they mean")
+    config.set_defaults(carry=_config)
+
+
+def _help(options: argparse.Namespace) -> int:
+    from ddptop.tui.cli.manual import pages
+
+    known = pages.topics()
+    if options.topic is None:
+        for topic, title in known.items():
+            print(f"{topic:<12}{title}")
+        print("\nread one: ddptop help TOPIC      options of a verb: ddptop VERB --help")
+        return 0
+    if options.topic not in known:
+        meant = pages.nearest(options.topic)
+        hint = f" (did you mean {meant!r}?)" if meant else ""
+        return complain(f"help: no page {options.topic!r}{hint}; `ddptop help` lists the pages", 2)
+    pages.show(options.topic)
+    return 0
+
+
+def _config(_: argparse.Namespace) -> int:
+    from ddptop.agent.text import clean
+    from ddptop.tui import settings
+    from ddptop.tui.app import keymap
+    from ddptop.tui.app.app import DdptopApp
+
+    file = settings.path()
+    found = settings.load()
+    keymap.check(DdptopApp, found.keymap)
+    rows = {
+        action.id: (action.id, action.written, action.written_default, action.meaning)
+        for _, action in keymap.actions(DdptopApp, found.keymap)
+    }
+    print(f"# Settings of ddptop, in {clean(str(file))}")
+    absent = f"which is not there: all is as below; mkdir -p {clean(str(file.parent))}"
+    print(f"# ({'which is there' if file.exists() else absent})")
+    print("# What is commented out is as it is without the line.\n")
+    for line in settings.as_toml(found, rows.values()):
+        print(clean(line))
+    return 0

@@ -1,0 +1,55 @@
+"""`serve`: the dashboard in a browser."""
+
+from __future__ import annotations
+
+import argparse
+
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, configured
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verb."""
+    service = verbs.add_parser(
+        "serve", help="show a run in a browser of this machine, read-only unless asked otherwise"
+    )
+    add_run(service)
+    service.add_argument(
+        "--port", type=_port, default=8765, metavar="N", help="where to listen (8765); 0: any free port"
+    )
+    service.add_argument("--control", action="store_true", help="let the browser pause and kill")
+    service.set_defaults(carry=_serve)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        from ddptop.tui.app.web import service
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] not in ("textual_serve", "aiohttp", "jinja2"):
+            raise
+        return complain("serve: textual-serve is not installed; pip install 'ddptop[serve]'", 2)
+    import secrets
+
+    configured(options)
+    directory = chosen(options.run, ended=True)
+    run_id = directory.read().run_id
+    try:
+        listening = service.listen(options.port)
+    except OSError as problem:
+        return complain(f"serve: port {options.port}: {problem.strerror}; choose another with --port", 2)
+    token = secrets.token_urlsafe(24)
+    site = service.Site(directory.name, run_id, listening.getsockname()[1], token, control=options.control)
+    can = "kill the run" if options.control else "look at the run (read-only)"
+    told = f"{directory.name} at {site.address}\nwhoever has this address can {can}; ctrl+c ends the site"
+    # In one piece: whoever has read the first line may end the site.
+    print(told, flush=True)
+    service.serve(site, listening)
+    return 0
+
+
+def _port(text: str) -> int:
+    """Read a port, as a type of argparse."""
+    value = int(text)
+    if not 0 <= value < 65536:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return value

@@ -1,0 +1,109 @@
+"""`attach`, `watch` and `logs`: look at a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.verbs.options import (
+    Verbs,
+    add_interval,
+    add_run,
+    add_view,
+    chosen,
+    configured,
+    live_runs,
+    on_terminal,
+    show,
+)
+
+VIEWS: Final = ("panels", "table", "heatmap", "timeline")
+
+
+def add(verbs: Verbs) -> None:
+    """Add the verbs."""
+    attach = verbs.add_parser("attach", help="watch a run that is going on, or look at one that has ended")
+    add_run(attach)
+    add_view(attach)
+    attach.add_argument("--view", choices=VIEWS, help="what the ranks are first shown as")
+    attach.add_argument("--screenshot", type=Path, metavar="FILE", help="write a snapshot (SVG) and return at once")
+    attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the snapshot (120x40)")
+    attach.set_defaults(carry=_attach)
+
+    watch = verbs.add_parser("watch", help="write a run as lines, for scripts and pipes")
+    add_run(watch)
+    watch.add_argument("--json", action="store_true", help="a JSON object a line, as that of `status --json`")
+    watch.add_argument("--count", type=_count, metavar="N", help="end after so many lines (with --json)")
+    add_interval(watch)
+    watch.set_defaults(carry=_watch, plain=True)
+
+    logs = verbs.add_parser("logs", help="print what the ranks wrote")
+    add_run(logs)
+    logs.add_argument("--rank", type=int, metavar="N", help="this rank only, without its number before each line")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    logs.set_defaults(carry=_logs)
+
+
+def home(options: argparse.Namespace) -> int:
+    """List all runs on the dashboard, which is what `ddptop` alone does on a terminal."""
+    from ddptop.tui.cli import view
+
+    return view.show_dashboard(None, configured(options))
+
+
+def _attach(options: argparse.Namespace) -> int:
+    settings = configured(options)
+    if options.run is None and options.screenshot is None and on_terminal(options):
+        live = live_runs()
+        if len(live) > 1:
+            return show(options, live[0], settings, listed=True)
+    directory = chosen(options.run, ended=True)
+    if options.screenshot is None:
+        return show(options, directory, settings)
+    from ddptop.tui.cli import view
+
+    return view.write_snapshot(directory, options.screenshot, options.size, settings)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from ddptop.tui.cli import view
+
+    settings = configured(options)
+    directory = chosen(options.run, ended=True)
+    if options.json:
+        return view.stream_json(directory, settings, options.count)
+    if options.count is not None:
+        return complain("watch: --count goes with --json", 2)
+    return show(options, directory, settings)
+
+
+def _count(text: str) -> int:
+    """Read a number of lines, as a type of argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Read `120x40`, as a type of argparse."""
+    width, _, height = text.partition("x")
+    size = int(width), int(height)
+    if not (20 <= size[0] <= 1000 and 5 <= size[1] <= 1000):
+        raise argparse.ArgumentTypeError("must be from 20x5 to 1000x1000")
+    return size
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from ddptop.tui.cli import logs
+
+    directory = chosen(options.run, ended=True)
+    run = directory.read()
+    if not run.launched:
+        return complain(f"run {run.run} was started by hand: its output is on the terminal that started it", 1)
+    if options.rank is not None and not 0 <= options.rank < run.world:
+        return complain(f"run {run.run} has ranks 0 to {run.world - 1}, no rank {options.rank}", 2)
+    logs.show(directory, options.rank, follow=options.follow, say=lambda line: print(line, flush=True))
+    return 0

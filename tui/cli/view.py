@@ -1,0 +1,197 @@
+"""A run before the user's eyes: as the dashboard or as lines, and the words on leaving."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import cast
+
+from ddptop.agent.run.rundir import RunDir
+from ddptop.agent.text import clean
+from ddptop.tui.cli import plain, status
+from ddptop.tui.cli.complaint import complain
+from ddptop.tui.control.actor import who
+from ddptop.tui.link import look
+from ddptop.tui.link.home import Home
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import Refused, Source
+from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.settings import Settings
+
+
+def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool = False) -> int:
+    """Show the dashboard until it is left, then say how to come back.
+
+    It begins with the run, with all runs `listed` if so asked, or with nothing but their list where there is no run.
+    """
+    actor = who("dashboard")
+
+    def shown(run: RunDir) -> Link:
+        return Link(run, actor, settings.thresholds, looks_back=True)
+
+    source: Home | Link
+    if directory is None:
+        source = Home(shown)
+    else:
+        source = shown(directory)
+        # The ranks send their history while the dashboard, which takes half a second, is imported.
+        source.poll()
+
+    from ddptop.tui.app.app import run_dashboard
+    from ddptop.tui.link.runs import Runs
+
+    # Closes the source when it ends; the last frame is still there.
+    fleet = Runs(lambda other: Link(other, actor, settings.thresholds))
+    code = run_dashboard(cast(Source, source), settings=settings, fleet=fleet, listed=listed)
+    frame = source.frame(time.time())
+    if not frame.run:
+        return code
+    for text in farewell(frame):
+        print(text)
+    return code or (exit_code(frame) if frame.state in ENDED else 0)
+
+
+def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int:
+    """Write a frame a line until the run has ended, or `count` of them; return the exit code.
+
+    The first is written once the live ranks have been heard, the last when the run is over.
+    """
+    link = Link(directory, who("shell"), settings.thresholds)
+    try:
+        frame = look.heard([link], settings.thresholds.silent_s)[0]
+        due = time.monotonic()
+        while True:
+            if frame.state in ENDED:
+                frame = plain.drained(link)
+            if time.monotonic() >= due or frame.state in ENDED:
+                print(status.encoded(status.as_json(frame)), flush=True)
+                due += settings.plain.interval_s
+                count = None if count is None else count - 1
+            if frame.state in ENDED:
+                return exit_code(frame)
+            if count == 0:
+                return 0
+            time.sleep(plain.POLL_S)
+            link.poll()
+            frame = link.frame(time.time())
+    finally:
+        link.close()
+
+
+def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
+    """Write a snapshot of the dashboard into a file; return the exit code."""
+    from ddptop.tui.app import snapshot
+    from ddptop.tui.app.app import FAILED
+
+    link = Link(directory, who("shell"), settings.thresholds, looks_back=True)
+    try:
+        file.write_text(snapshot.take(link, size, settings), encoding="utf-8")
+    except OSError as problem:
+        return complain(f"{file}: {problem.strerror}", 2)
+    except Refused as problem:
+        return complain(f"no snapshot: {problem}", FAILED)
+    finally:
+        link.close()
+    print(clean(str(file)))
+    return 0
+
+
+def farewell(frame: Frame) -> list[str]:
+    """Return the two lines that stand on the terminal after the dashboard."""
+    if frame.state in ENDED:
+        code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
+        cause = f": {frame.cause}" if frame.cause else ""
+        return [f"{frame.run} {frame.state}{code}{cause}", f"its logs:      ddptop logs {frame.run}"]
+    return [f"{frame.run} goes on.  Come back: ddptop attach {frame.run}", f"End it:        ddptop kill {frame.run}"]
+
+
+def exit_code(frame: Frame) -> int:
+    """Return the exit code that stands for how a run ended."""
+    if frame.state == "killed":
+        return 128 + signal.SIGTERM
+    if frame.exit_code is None:
+        return 0 if frame.state in ("finished", "stopped") else 1
+    return frame.exit_code if frame.exit_code >= 0 else 128 - frame.exit_code
+
+
+def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
+    """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
+    link = Link(directory, who("shell"), settings.thresholds)
+    view = plain.PlainView(link, sys.stdout, settings.plain.interval_s)
+    previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
+    try:
+        try:
+            return exit_code(view.follow())
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, _Terminated) and directory.read().on_term:
+                return _preempted(link, view)
+            return _interrupted(link, view, directory, launched_here)
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+        link.close()
+
+
+class _Terminated(KeyboardInterrupt):
+    """A TERM has come: nobody can be asked."""
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_here: bool) -> int:
+    name = directory.name
+    if not launched_here:
+        print(f"\n{name} goes on.  End it: ddptop kill {name}", file=sys.stderr)
+        return 130
+    answer = _ask(name) if sys.stdin.isatty() and sys.stderr.isatty() else "s"
+    if answer == "l":
+        for text in farewell(link.frame(time.time())):
+            print(text, file=sys.stderr)
+        return 130
+    grace_s = directory.read().grace_s if answer == "s" else 0.0
+    # In a thread, so that what happens meanwhile is told as it happens.
+    ending = threading.Thread(target=_end, args=(link, grace_s), daemon=True)
+    ending.start()
+    view.follow()
+    ending.join(timeout=5)
+    return 130
+
+
+def _preempted(link: Link, view: plain.PlainView) -> int:
+    stopping = threading.Thread(target=_stop, args=(link,), daemon=True)
+    stopping.start()
+    frame = view.follow()
+    stopping.join(timeout=5)
+    return exit_code(frame)
+
+
+def _stop(link: Link) -> None:
+    try:
+        link.stop(checkpoint=True)
+    except Refused as refusal:
+        complain(refusal, 1)
+
+
+def _ask(name: str) -> str:
+    """Ask once; another Ctrl-C, or no sense in the answer, leaves the run alone."""
+    question = f"\n{name}: [l]eave it running, [s]top it (TERM, then KILL), [k]ill it at once? [l] "
+    try:
+        answer = input(question).strip().lower()[:1]
+    except (KeyboardInterrupt, EOFError):
+        print(file=sys.stderr)
+        return "l"
+    return answer if answer in ("s", "k") else "l"
+
+
+def _end(link: Link, grace_s: float) -> None:
+    try:
+        link.kill(grace_s, None, lambda _: None)
+    except Refused as refusal:
+        # It may have ended by itself meanwhile; the summary tells.
+        complain(refusal, 1)

@@ -1,0 +1,9 @@
+"""What acts on runs; knows no screen.
+
+ending      ends a run, a rank or a process, or signals it
+kill        an ending that is under way
+consent     what it is meant for, and whether it may still begin
+signals     the signals of this platform
+actor       who acts
+launch      checks a launch and starts it
+"""

@@ -1,0 +1,240 @@
+"""End a run, a rank or a process of it, or send it a signal: by its supervisor, or here where none lives.
+
+Key and shell verb both end here.  Knows no screen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.control import deadline, journal
+from ddptop.agent.control.caller import connect, readable
+from ddptop.agent.control.controller import Refused
+from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.end.escalation import NotOurs, Survived
+from ddptop.agent.observer.status import membership, survey, takeover
+from ddptop.agent.run.files.private import Claim
+from ddptop.agent.run.identity import is_stopped, may_live
+from ddptop.agent.run.rundir import Process, RunDir
+from ddptop.agent.text import clean
+from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+
+_TAKEOVER_S: Final = 5.0
+"""How long a command waits for a supervisor that is just taking over."""
+_ANSWER_S: Final = 2.0
+"""How long a supervisor may take to read a command; later it refuses it, and everything is done here."""
+_MARGIN_S: Final = 0.5
+"""How long after that its answer may be under way."""
+_REPLY_S: Final = 30.0
+"""Beyond the grace period: KILL, and processes that are slow to die."""
+_LOOK_S: Final = 0.1
+_POLL_MS: Final = 100
+_ASKED: Final = 1
+_READ: Final = 2
+"""Number of a question that follows a command: its answer says that the command was read."""
+
+
+class Ending:
+    """What can be ended of one run, and how."""
+
+    def __init__(self, directory: RunDir, who: str) -> None:
+        self._directory = directory
+        self._who = who
+
+    def victims(self, aim: Aim) -> str:
+        """Say what `kill` would end, in one line for each thing there is to know."""
+        run, members = self._directory.read(), self._directory.members()
+        if isinstance(aim, Process):
+            return f"process {aim.pid} alone; what depends on it may fail"
+        if aim is not None:
+            effect = "the run ends"
+            if run.world > 1:
+                effect = f"the others fail at their next collective, and {run.leader} ends them"
+            if run.max_restarts:
+                effect += f", then starts all anew (at most {run.max_restarts} times)"
+            pid = f" (pid {members[aim].process.pid})" if aim in members else ""
+            return f"rank {aim}{pid} and its helpers: {effect}"
+        counts = Counter(target.role for target in processes.find(run, members))
+        leader = f"{run.leader} {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
+        ranks = f"{counts['rank']} rank{'' if counts['rank'] == 1 else 's'}"
+        return f"{leader}{ranks}, {counts['helper']} helper{'' if counts['helper'] == 1 else 's'}"
+
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run."""
+        return [
+            ProcessLine(
+                process=entry.process,
+                role=entry.role,
+                rank=entry.rank,
+                status=clean(entry.status, 20),
+                age_s=entry.age_s,
+                cpu_percent=entry.cpu_percent,
+                memory_bytes=entry.memory_bytes,
+                command=clean(entry.command, 200),
+            )
+            for entry in membership.entries(self._directory.read(), self._directory.members())
+        ]
+
+    def kill(
+        self,
+        grace_s: float,
+        aim: Aim,
+        progress: Callable[[str], None],
+        countdown: Callable[[str], None] = lambda line: None,
+        consent: Consent | None = None,
+    ) -> str:
+        """End the run, or one rank or process of it, and say what was ended.
+
+        Raises:
+            Refused: there is nothing to end, something would not die, or it was cancelled before it began.
+        """
+        return self._carry_out(self._command(aim, grace_s), progress, countdown, consent)
+
+    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
+        """Send a signal to the run, a rank or a process, and say who got it.
+
+        Raises:
+            Refused: nobody got it, or it was cancelled before that.
+        """
+        if number == signal.SIGKILL and aim is None:
+            # The end of the whole run, which is to be recorded as that.
+            return self.kill(0.0, None, lambda line: None, consent=consent)
+        return self._carry_out(msgspec.structs.replace(self._command(aim, 0.0), signal=number), consent=consent)
+
+    def _command(self, aim: Aim, grace_s: float) -> wire.Kill:
+        process = aim if isinstance(aim, Process) else None
+        return wire.Kill(
+            id=_ASKED,
+            grace_s=grace_s,
+            rank=aim if isinstance(aim, int) else None,
+            who=self._who,
+            pid=None if process is None else process.pid,
+            started=None if process is None else process.started,
+        )
+
+    def _carry_out(
+        self,
+        command: wire.Kill,
+        progress: Callable[[str], None] = lambda line: None,
+        countdown: Callable[[str], None] = lambda line: None,
+        consent: Consent | None = None,
+    ) -> str:
+        """Have the supervisor do it; where none lives, or it is stopped or silent, do it here."""
+        consent = consent or Consent()
+        if self._is_supervised(consent):
+            reply = self._ask_supervisor(command, progress, consent)
+            if reply is not None and not reply.done:
+                raise Refused(reply.text)
+            if reply is not None:
+                return reply.text
+        try:
+            if not consent.begin():
+                raise NotOurs("cancelled; nothing was ended")
+            done = survey.kill(self._directory, command, progress, countdown)
+        except NotOurs as refusal:
+            self._note(command, f"refused: {refusal}", "warning")
+            raise Refused(str(refusal)) from refusal
+        except Survived as left:
+            self._note(command, str(left), "error")
+            raise Refused(str(left)) from left
+        # What a supervisor does it tells itself.
+        self._note(command, done, "warning")
+        return done
+
+    def _note(self, command: wire.Kill, outcome: str, level: str) -> None:
+        action = "kill" if command.signal is None else "signal"
+        text = f"{action} by {self._who}: {outcome}"
+        journal.note(self._directory, wire.Event(time.time_ns(), text, command.rank, level, action, self._who))
+
+    def _is_supervised(self, consent: Consent) -> bool:
+        """Say whether there is a supervisor to ask; wait for one that is just taking over.
+
+        Raises:
+            Refused: the run is over.
+        """
+        give_up = time.monotonic() + _TAKEOVER_S
+        while time.monotonic() < give_up and not consent.cancelled:
+            state = survey.look(self._directory)
+            if state.ended:
+                if processes.find(self._directory.read(), self._directory.members()):
+                    # Something has outlived the end that is recorded.
+                    return False
+                raise Refused(f"run {self._directory.name} is over already ({takeover.meet(self._directory).state})")
+            if state.supervised:
+                return True
+            # While somebody holds the claim, another supervisor is about to take over.
+            try:
+                claim = Claim.take(self._directory.path)
+            except OSError:
+                # No room for its file, and so nobody who holds it.
+                return False
+            if claim is not None:
+                claim.release()
+                return False
+            time.sleep(_LOOK_S)
+        return False
+
+    def _ask_supervisor(
+        self, command: wire.Kill, progress: Callable[[str], None], consent: Consent
+    ) -> wire.Reply | None:
+        """Send a command, pass on what the supervisor tells meanwhile, and return its answer.
+
+        None: it does nothing about it, now or later, or not any more.
+        """
+        supervisor = self._directory.read().supervisor
+        if consent.cancelled:
+            return None
+        if is_stopped(supervisor):
+            progress("the supervisor is stopped (SIGSTOP); going on without it")
+            return None
+        with zmq.Context() as context:
+            events = connect(context, zmq.SUB, self._directory.address("supervisor", "pub"))
+            events.subscribe(wire.TOPIC_EVENT)
+            asking = connect(context, zmq.DEALER, self._directory.address("supervisor", "cmd"))
+            try:
+                asking.send(wire.encode(deadline.limited(command, _ANSWER_S)))
+                asking.send(wire.encode(wire.Query(_READ)))
+                poller = zmq.Poller()
+                poller.register(events, zmq.POLLIN)
+                poller.register(asking, zmq.POLLIN)
+                has_read = is_gone = False
+                give_up = time.monotonic() + _ANSWER_S + _MARGIN_S
+                while time.monotonic() < give_up:
+                    ready = dict(poller.poll(_POLL_MS))
+                    if events in ready:
+                        payload = events.recv_multipart()[-1]
+                        with contextlib.suppress(wire.Unreadable):
+                            message = wire.read_telemetry(payload)
+                            if isinstance(message, wire.Event):
+                                progress(message.text)
+                    if asking in ready:
+                        answer = readable(asking.recv())
+                        if isinstance(answer, wire.Reply) and answer.id == _ASKED:
+                            return answer
+                        if isinstance(answer, wire.Reply) and not has_read:
+                            has_read = True
+                            give_up = time.monotonic() + command.grace_s + _REPLY_S
+                            if not consent.overrule():
+                                progress("too late to cancel: the supervisor has begun")
+                    # Before it has read the command, only the deadline makes sure that it will not do it later.
+                    if has_read and is_stopped(supervisor):
+                        progress("the supervisor was stopped (SIGSTOP) meanwhile; going on without it")
+                        return None
+                    if not ready and is_gone:
+                        return None
+                    # What it has said at last may still be on its way, so look once more.
+                    is_gone = not may_live(supervisor)
+                progress("the supervisor does not answer; going on without it")
+                return None
+            finally:
+                events.close(linger=0)
+                asking.close(linger=0)

@@ -1,0 +1,72 @@
+"""A kill or a signal that is under way, whether anybody looks at it or not; it can be cancelled until it has begun.
+
+Knows no screen: a dialog shows it while it is open, and may be closed and opened again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from ddptop.agent.control.controller import Refused
+from ddptop.tui.control.consent import Consent
+
+_MOST_LINES: Final = 50
+
+Work = Callable[[Callable[[str], None], Consent], str]
+"""Does it; takes what wants to be told of every rung and what to ask before it begins; returns what came of it."""
+
+
+class Killing:
+    """One piece of work in a thread, and the account of it."""
+
+    def __init__(self, work: Work) -> None:
+        self.lines: list[str] = []
+        """What was told so far, oldest first."""
+        self.done: bool | None = None
+        """None while it goes on; False where it was refused."""
+        self._work = work
+        self._consent = Consent()
+        # No daemon: where no supervisor does the work, leaving the dashboard must not leave half a group.
+        self._thread = threading.Thread(target=self._run, name="killing")
+
+    @property
+    def over(self) -> bool:
+        """Say whether it has come to its end."""
+        return self.done is not None
+
+    @property
+    def begun(self) -> bool:
+        """Say whether it can be cancelled no more."""
+        return self._consent.begun or self.over
+
+    @property
+    def cancelled(self) -> bool:
+        """Say whether it was cancelled, and nobody has begun since."""
+        return self._consent.cancelled
+
+    def cancel(self) -> bool:
+        """Cancel what has not begun, at latest where it would; return whether that was possible."""
+        return not self.over and self._consent.cancel()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        done = False
+        try:
+            text = self._work(self._tell, self._consent)
+            done = True
+        except Refused as reason:
+            text = str(reason)
+        except Exception as fault:  # a wall: whoever waits must be told
+            text = f"failed: {fault!r}"
+        # What came of it was an event too, before others; it is told once, at the end.
+        self.lines = [line for line in self.lines if line != text]
+        self._tell(text)
+        self.done = done
+
+    def _tell(self, line: str) -> None:
+        self.lines = [*self.lines, line][-_MOST_LINES:]

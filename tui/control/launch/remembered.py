@@ -1,0 +1,47 @@
+"""The values last filled in for a launch, remembered for this user from one dashboard to the next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from ddptop.agent.run.files import private
+from ddptop.agent.wire.incoming import cleaned
+from ddptop.trainers import CATALOGUE
+from ddptop.tui.control.launch.form import Draft, without_secrets
+
+
+def place() -> Path:
+    """Return the file."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    return home / "ddptop" / "launch.json"
+
+
+def recall() -> tuple[Draft, str | None]:
+    """Return the last draft, a fresh one where there is none, and what was wrong with the file, if anything."""
+    file = place()
+    try:
+        draft = cleaned(msgspec.json.decode(private.read(file), type=Draft))
+    except FileNotFoundError:
+        return Draft(), None
+    except OSError as problem:
+        return Draft(), f"last settings not read: {file}: {problem.strerror or problem}"
+    except msgspec.MsgspecError as problem:
+        return Draft(), f"last settings not read: {file}: {problem}"
+    if draft.program and draft.program not in CATALOGUE:
+        draft.program = Draft().program
+    return draft, None
+
+
+def remember(draft: Draft) -> str | None:
+    """Keep a draft, but for its secrets and the name of its run; return what went wrong, if anything."""
+    file = place()
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.replace(file, msgspec.json.encode(msgspec.structs.replace(without_secrets(draft), name="")))
+    except OSError as problem:
+        return f"these settings are not remembered: {file}: {problem.strerror}"
+    return None

@@ -1,0 +1,97 @@
+"""Bars and sparklines as segments: pure functions of numbers and a width."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from rich.segment import Segment
+
+from ddptop.tui.drawing.lines import Row
+from ddptop.tui.drawing.theme import LETTERS, Ink
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_BROKEN = "×"
+
+
+def phase_bar(phases_ms: Mapping[str, float], scale_ms: float, width: int, ink: Ink) -> Row:
+    """Return the phases of a step, one after the other; `width` cells are `scale_ms`."""
+    row: Row = []
+    end = 0.0
+    drawn = 0
+    for phase, letter in LETTERS.items():
+        end += max(0.0, phases_ms.get(phase) or 0.0)
+        # Rounding the running sum, not each part, keeps the length of the whole right.
+        cells = min(width, round(end / scale_ms * width)) - drawn if scale_ms > 0 and math.isfinite(end) else 0
+        if cells <= 0:
+            continue
+        first, rest = ink.block(phase)
+        row.append(Segment(letter, first))
+        row.append(Segment(letter * (cells - 1), rest))
+        drawn += cells
+    row.append(Segment(" " * (width - drawn)))
+    return row
+
+
+def gauge(share: float, width: int, ink: Ink) -> Row:
+    """Return a bar filled to `share` of `width` cells."""
+    full = round(max(0.0, min(1.0, share)) * width) if math.isfinite(share) else 0
+    return [Segment("█" * full, ink["gauge"]), Segment("░" * (width - full), ink["faint"])]
+
+
+def binned(values: Sequence[float | None], last: int, width: int) -> list[float | None]:
+    """Return at most `width` means of neighbouring values, oldest first; NaN where a value is not finite.
+
+    The bins are fixed to step numbers (`last` is that of the last value), so that a bin
+    keeps its values while new ones come in, and the frame moves without shimmering.
+    """
+    if width <= 0 or not values:
+        return []
+    per_bin = max(1, math.ceil(len(values) / width))
+    first = last - len(values) + 1
+    edges = [0, *range(per_bin - first % per_bin, len(values), per_bin), len(values)]
+    # Slices, not a value at a time: with all panels in sight this is done 100 times a second.
+    return [_mean(values[begin:end]) for begin, end in itertools.pairwise(edges[-width - 1 :])]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def sparkline(
+    values: Sequence[float | None],
+    last: int,
+    width: int,
+    ink: Ink,
+    height: int = 1,
+    hue: str = "history",
+    ends: tuple[float, float] | None = None,
+) -> list[Row]:
+    """Return the course of values as `height` rows, top first, between `ends`, or their own least and largest."""
+    means = binned(values, last, width)
+    finite = [value for value in means if value is not None and math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    if ends is not None:
+        low, high = ends
+    levels = 8 * height
+    heights: list[int | None] = []
+    for value in means:
+        if value is None:
+            heights.append(0)
+        elif not math.isfinite(value):
+            heights.append(None)
+        else:
+            heights.append(1 + round((value - low) / (high - low) * (levels - 1)) if high > low else levels // 2)
+    rows: list[Row] = []
+    for level in range(height - 1, -1, -1):
+        row: Row = []
+        for broken, marks in itertools.groupby(heights, lambda mark: mark is None):
+            if broken:
+                text = (_BROKEN if level == 0 else " ") * len(list(marks))
+            else:
+                text = "".join(_EIGHTHS[max(0, min(8, (mark or 0) - 8 * level))] for mark in marks)
+            row.append(Segment(text, ink["level-error" if broken else hue]))
+        rows.append([*row, Segment(" " * (width - len(heights)))])
+    return rows

@@ -1,0 +1,114 @@
+"""All runs of this user, as the dashboard lists them, acts on them and adds to them.
+
+A `Fleet` is to the runs what a `Source` is to the one that is shown: the app, the list and the
+launch dialog know nothing else of them.  No sockets here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ddptop.tui.control.launch.launch import Request
+from ddptop.tui.control.launch.programs import Option
+from ddptop.tui.link.host import HostLoad
+from ddptop.tui.link.source import Source
+from ddptop.tui.model.frame import ENDED, Frame, Verdict
+
+_HELD_BACK_BY: Final = {
+    "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One run in the list. Text in here is clean."""
+
+    run: str
+    state: str
+    program: str
+    world: int
+    step: int | None
+    total_steps: int | None
+    loss: float | None
+    remark: str
+    """In a word what holds it back; empty where nothing is wrong."""
+    age_s: float | None
+    """Since it began; how long it took, where it has ended."""
+    launched: bool
+    checkpoints: bool = False
+    """True where its script has told how to save one."""
+
+    @property
+    def over(self) -> bool:
+        """Say whether it has ended."""
+        return self.state in ENDED
+
+
+def line_of(frame: Frame) -> RunLine:
+    """Return a run's line from its frame."""
+    end = frame.at if frame.ended_at is None else frame.ended_at
+    return RunLine(
+        run=frame.run,
+        state=frame.state,
+        program=frame.program,
+        world=frame.world,
+        step=frame.step,
+        total_steps=frame.total_steps,
+        loss=frame.loss,
+        remark="" if frame.verdict is None else _remark(frame.verdict),
+        age_s=None if frame.started_at is None else end - frame.started_at,
+        launched=frame.launched,
+        checkpoints=frame.checkpoints,
+    )
+
+
+def _remark(verdict: Verdict) -> str:
+    if verdict.rank is not None:
+        return f"rank {verdict.rank}"
+    return _HELD_BACK_BY.get(verdict.kind, verdict.kind.replace("_", " "))
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The runs and their machine at one moment."""
+
+    lines: Sequence[RunLine]
+    """Live ones first, the newest first of both."""
+    host: HostLoad
+
+
+class Fleet(Protocol):
+    """The runs as the dashboard sees them."""
+
+    def listing(self, shown: RunLine | None) -> Listing:
+        """Look at all runs; `shown` is known already. Takes a moment; called by one thread at a time."""
+        ...
+
+    def source(self, run: str) -> Source:
+        """Return what acts on a run that is not shown; it is closed with the fleet.
+
+        Raises:
+            Refused: there is no such run.
+        """
+        ...
+
+    def options(self, program: str) -> tuple[Option, ...]:
+        """Return the options of a program of the catalogue. May take seconds.
+
+        Raises:
+            Refused: it does not tell them, and why.
+        """
+        ...
+
+    def launch(self, request: Request) -> str:
+        """Start a run and return its name. Takes a moment.
+
+        Raises:
+            Refused: nothing was started, and why.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of sockets; the runs go on."""

@@ -1,0 +1,68 @@
+"""One look at some runs: what stands there as soon as every rank has been heard, or has had time enough."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddptop.agent.observer.record import retention
+from ddptop.agent.run import rundir
+from ddptop.tui.link.live import Link
+from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.settings import Thresholds
+
+PATIENCE_S = 2.0
+"""How long a live rank is given to be heard: twice the period of its heartbeat."""
+LONGER_S = 5.0
+"""The same at most, for a rank of which there is no other sign: until it is known to be silent."""
+SURE_S = 0.3
+"""From the moment on at which a rank is silent."""
+
+
+def frames(
+    directories: Sequence[rundir.RunDir], who: str, thresholds: Thresholds, *, onlooker: bool = False
+) -> list[Frame]:
+    """Return the present frame of each run, see `heard`; an `onlooker` changes nothing about any of them."""
+    links = []
+    for directory in directories:
+        try:
+            links.append(Link(directory, who, thresholds, onlooker=onlooker or directory.owner != os.getuid()))
+        except rundir.RunDirError:
+            # Removed, or damaged, since it was listed.
+            continue
+    try:
+        return [
+            replace(frame, size_bytes=retention.size_of(link.directory.path))
+            for link, frame in zip(links, heard(links, thresholds.silent_s), strict=True)
+        ]
+    finally:
+        for link in links:
+            link.close()
+
+
+def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> list[Frame]:
+    """Poll until every live rank has been heard, or has had time enough, and return the frames of then."""
+    began = time.monotonic()
+    while True:
+        for link in links:
+            link.poll()
+        now = time.time()
+        frames = [link.frame(now) for link in links]
+        waited = time.monotonic() - began
+        if all(_is_complete(link, frame) for link, frame in zip(links, frames, strict=True)):
+            return frames
+        doubtful = any(_is_doubtful(link, frame) for link, frame in zip(links, frames, strict=True))
+        if waited > (max(PATIENCE_S, min(silent_s + SURE_S, LONGER_S)) if doubtful else PATIENCE_S):
+            return frames
+        time.sleep(0.01)
+
+
+def _is_complete(link: Link, frame: Frame) -> bool:
+    return link.settled and (frame.state in ENDED or not link.unmet)
+
+
+def _is_doubtful(link: Link, frame: Frame) -> bool:
+    """Say whether a rank that should be heard is not, and nothing tells yet how it is."""
+    return frame.state not in ENDED and any(frame.ranks[rank].state == "starting" for rank in link.unmet)

@@ -1,0 +1,121 @@
+"""The fleet of this machine: a link to each live run, a last frame of each ended one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.tui.control.launch import programs
+from ddptop.tui.control.launch.launch import Request, RequestError, launch
+from ddptop.tui.control.launch.programs import Option
+from ddptop.tui.link.fleet import Listing, RunLine, line_of
+from ddptop.tui.link.host import Host
+from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import Refused
+
+BUDGET_S: Final = 0.15
+"""Longest work of one look: what is recorded of ended runs is read bit by bit."""
+MOST_POLLS: Final = 4
+"""Of one run in one look."""
+
+
+class Runs:
+    """The `Fleet` of this user's run directories."""
+
+    def __init__(self, connect: Callable[[RunDir], Link], clock: Callable[[], float] = time.monotonic) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._host = Host()
+        self._looking = threading.Lock()
+        """A socket may change threads only with such a barrier between."""
+        self._links: dict[str, Link] = {}
+        """By id of the run; those with something still to be read."""
+        self._over: dict[str, RunLine] = {}
+        """The same of runs that have ended and are read to the end."""
+        self._sources: dict[str, Link] = {}
+        """By id, what acts on a run. It is not polled; an action opens sockets of its own, in whatever thread it is."""
+        self._options: dict[str, tuple[Option, ...]] = {}
+
+    def listing(self, shown: RunLine | None) -> Listing:
+        """Look at all runs; see `Fleet.listing`."""
+        with self._looking:
+            lines = list(self._lines(shown, self._clock() + BUDGET_S))
+            return Listing(sorted(lines, key=lambda line: line.over), self._host.look())
+
+    def _lines(self, shown: RunLine | None, deadline: float) -> Iterable[RunLine]:
+        known = self._known(None if shown is None else shown.run)
+        for run_id, name in known.items():
+            if shown is not None and name == shown.run:
+                yield shown
+            elif run_id in self._over:
+                yield self._over[run_id]
+            elif run_id in self._links:
+                yield self._line(run_id, self._links[run_id], deadline)
+
+    def _known(self, shown: str | None) -> dict[str, str]:
+        """Return the name of each run by its id, newest first, with a link to each that needs one."""
+        known: dict[str, str] = {}
+        try:
+            directories = rundir.runs()
+        except (OSError, RunDirError):
+            # The folder of runs went away under our eyes; the run shown stays.
+            directories = []
+        for directory in directories:
+            try:
+                run_id = directory.read().run_id
+                known[run_id] = directory.name
+                if directory.name != shown and run_id not in self._over and run_id not in self._links:
+                    self._links[run_id] = self._connect(directory)
+            except RunDirError:
+                # Removed, or damaged, since it was listed.
+                continue
+        for run_id in [run_id for run_id in self._links if known.get(run_id) in (None, shown)]:
+            self._links.pop(run_id).close()
+        return known
+
+    def _line(self, run_id: str, link: Link, deadline: float) -> RunLine:
+        for _ in range(MOST_POLLS):
+            link.poll()
+            if self._clock() > deadline:
+                break
+        line = line_of(link.frame(time.time()))
+        if line.over and link.settled:
+            self._over[run_id] = line
+            self._links.pop(run_id).close()
+        return line
+
+    def source(self, run: str) -> Link:
+        """Return what acts on a run; see `Fleet.source`."""
+        try:
+            directory = rundir.find(run)
+            run_id = directory.read().run_id
+            if run_id not in self._sources:
+                self._sources[run_id] = self._connect(directory)
+        except RunDirError as problem:
+            raise Refused(str(problem)) from problem
+        return self._sources[run_id]
+
+    def options(self, program: str) -> tuple[Option, ...]:
+        """Return a program's options, asked once; see `Fleet.options`."""
+        if program not in self._options:
+            self._options[program] = programs.ask(program)
+        return self._options[program]
+
+    def launch(self, request: Request) -> str:
+        """Start a run; see `Fleet.launch`."""
+        try:
+            return launch(request).name
+        except (RequestError, RunDirError) as problem:
+            raise Refused(str(problem)) from problem
+
+    def close(self) -> None:
+        """Close all sockets."""
+        with self._looking:
+            for link in (*self._links.values(), *self._sources.values()):
+                link.close()
+            self._links.clear()
+            self._sources.clear()

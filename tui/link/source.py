@@ -1,0 +1,157 @@
+"""How the dashboard sees a run and acts on it.
+
+The app reaches the run that it shows through a `Source`, so that a live run, a recording and a
+fake in a test look the same to it; the other runs of the machine it knows through a `Fleet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+from ddptop.agent.control.controller import Refused, Unholdable
+from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.model.frame import Frame
+
+__all__ = ["Refused", "Source", "Unholdable"]
+
+
+class Source(Protocol):
+    """A run as the dashboard sees it."""
+
+    def poll(self) -> None:
+        """Take in what has arrived; bounded, waits for nobody (some ms). Called 20 times a second."""
+
+    def frame(self, now: float) -> Frame:
+        """Return an immutable frame; `now` is seconds since the epoch."""
+        ...
+
+    def open(self, run: str) -> None:
+        """Show this run of the user's from now on. Takes a moment, unless it is shown; called where `poll` is.
+
+        Raises:
+            Refused: it cannot be shown, and why; the run shown stays.
+        """
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone."""
+
+    def pause(self) -> str:
+        """Hold all ranks at one step. Blocks; returns one line saying what was done.
+
+        Raises:
+            Refused: they are not held, and why.
+            Unholdable: there is no step at which they could be; `freeze` is what is left.
+        """
+        ...
+
+    def freeze(self) -> str:
+        """Stop all processes where they are, at the risk of their collective timeout. Blocks as `pause` does.
+
+        Raises:
+            Refused: they are not stopped, and why.
+        """
+        ...
+
+    def step(self, steps: int) -> str:
+        """From a pause, let all ranks do exactly so many more steps. Blocks; returns one line.
+
+        Raises:
+            Refused: they were not made, and why.
+        """
+        ...
+
+    def checkpoint(self) -> str:
+        """Have all ranks save a checkpoint at the same step. Blocks; returns one line saying where.
+
+        Raises:
+            Refused: there is none, and why.
+        """
+        ...
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End all scripts at the same step, after a checkpoint where there can be one. Blocks; returns one line.
+
+        Raises:
+            Refused: they do not end, and why.
+        """
+        ...
+
+    def resume(self) -> str:
+        """Let all ranks go on. Blocks; returns one line saying what was done.
+
+        Raises:
+            Refused: they do not go on, and why.
+        """
+        ...
+
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
+        """End the run, or one rank or process of it. Blocks; returns one line saying what was ended.
+
+        `progress` takes lines for the user and may be called from any thread; `consent` is asked right before.
+
+        Raises:
+            Refused: nothing was ended, or something is left, and why.
+        """
+        ...
+
+    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
+        """Send a signal. Blocks for a moment; returns one line saying who got it; `consent` as in `kill`.
+
+        Raises:
+            Refused: nobody got it, and why.
+        """
+        ...
+
+    def resumable(self) -> bool:
+        """Say whether the run, once ended, can be restarted from a checkpoint."""
+        ...
+
+    def restart(self, *, resume: bool) -> str:
+        """Start the ended run again, and show the new run from then on. Blocks; returns one line.
+
+        Raises:
+            Refused: nothing was started, and why.
+        """
+        ...
+
+    def victims(self, aim: Aim) -> str:
+        """Describe in one or two lines what `kill` would end. May take a moment.
+
+        Raises:
+            Refused: it is not known.
+        """
+        ...
+
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run, torchrun first, then each rank with its helpers. Takes a moment.
+
+        Raises:
+            Refused: they are not known.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of sockets and files; the run goes on."""
+
+
+_READING: Final = frozenset({"poll", "frame", "watch", "close"})
+
+
+def read_only(source: Source) -> Source:
+    """Return the same run, to be looked at only: everything else is refused, also what is added to `Source` later."""
+    return cast(Source, _ReadOnly(source))
+
+
+class _ReadOnly:
+    """A source that refuses."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name) if name in _READING else _refuse
+
+
+def _refuse(*_: object, **__: object) -> str:
+    raise Refused("this dashboard is read-only; `ddptop serve --control` makes one that is not")

@@ -1,0 +1,133 @@
+"""Splits collectives into waiting for the last rank and the transfer after that. Pure.
+
+Matches the records that all ranks made of one step, on the clock of one machine; where the
+ranks are on several, or do not agree on what they called, nothing is known.  Knows neither
+sockets nor frames.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from ddptop.agent.wire import Collective, Step
+
+WINDOW: Final = 64
+"""Steps that a mean is taken over, and that may be incomplete at a time."""
+_RANKS_AT_ONCE: Final = 32
+"""With more ranks than this only some of the steps are looked at, so that the cost stays the same."""
+_PAIRWISE: Final = frozenset({"send", "recv"})
+"""Not done by all ranks of a group, so there is no last one."""
+
+Interval = tuple[int, int]
+
+
+class Split(NamedTuple):
+    """One collective on one rank, in ns of the machine's wall clock."""
+
+    op: str
+    entered: int
+    begun: int
+    """When the last rank had entered it, and a worker of its backend had taken it up."""
+    done: int
+    estimated: bool
+    last: int
+    """The rank that entered it last, or whose backend took it up last."""
+
+
+def split(steps: Mapping[int, Step]) -> dict[int, list[Split | None]]:
+    """Return, by rank, the split of each collective in its record of one and the same step.
+
+    The k-th collective of a group on one rank is the k-th on the others. None where the
+    duration is not known, or where the ranks of the group differ in what they called.
+    """
+    result: dict[int, list[Split | None]] = {rank: [None] * len(step.collectives) for rank, step in steps.items()}
+    groups: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, step in steps.items():
+        for index, call in enumerate(step.collectives):
+            if call.op not in _PAIRWISE:
+                groups[call.group][rank].append(index)
+    for members in groups.values():
+        called = {tuple(steps[rank].collectives[index].op for index in indices) for rank, indices in members.items()}
+        if len(members) < 2 or len(called) > 1:
+            continue
+        for matched in zip(*members.values(), strict=True):
+            calls = {rank: steps[rank].collectives[index] for rank, index in zip(members, matched, strict=True)}
+            splits = _split_one(calls, {rank: _start(steps[rank]) for rank in calls})
+            for (rank, each), index in zip(splits.items(), matched, strict=True):
+                result[rank][index] = each
+    return result
+
+
+def _start(step: Step) -> int:
+    return step.end_at_ns - step.wall_ns
+
+
+def _split_one(calls: Mapping[int, Collective], starts: Mapping[int, int]) -> dict[int, Split | None]:
+    if any(call.on_device for call in calls.values()):
+        # The host is ahead of the device: when it called says nothing of when the device came to it.
+        return dict.fromkeys(calls)
+    ready = {rank: starts[rank] + call.entered_ns + call.queued_ns for rank, call in calls.items()}
+    latest = max(ready, key=ready.__getitem__)
+    last = ready[latest]
+    estimated = any(call.estimated for call in calls.values())
+    splits: dict[int, Split | None] = {}
+    for rank, call in calls.items():
+        if call.duration_ns is None:
+            splits[rank] = None
+            continue
+        entered = starts[rank] + call.entered_ns
+        done = entered + call.duration_ns
+        # Where a rank is done before the last one entered (the source of a broadcast), it waited for nobody.
+        begun = last if last <= done else entered + min(call.queued_ns, call.duration_ns)
+        splits[rank] = Split(call.op, entered, begun, done, estimated, latest)
+    return splits
+
+
+class Alignment:
+    """Brings the ranks' records of each step together, and holds what they say of the all-reduces."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._every = max(1, world // _RANKS_AT_ONCE)
+        self._open: dict[int, dict[int, Step]] = {}
+        self._recent: dict[int, deque[Interval]] = defaultdict(lambda: deque(maxlen=WINDOW))
+
+    def take(self, rank: int, step: Step) -> None:
+        """Take in a record of one rank."""
+        if step.step % self._every or not any(call.duration_ns is not None for call in step.collectives):
+            return
+        together = self._open.setdefault(step.step, {})
+        together[rank] = step
+        if len(together) == self._world:
+            del self._open[step.step]
+            self._close(together)
+        elif len(self._open) > WINDOW:
+            del self._open[min(self._open)]
+
+    def means_ms(self, rank: int) -> tuple[float, float] | None:
+        """Return a rank's mean waiting and transfer in all-reduces per step, in ms."""
+        recent = self._recent.get(rank)
+        if not recent:
+            return None
+        return statistics.fmean(w for w, _ in recent) / 1e6, statistics.fmean(t for _, t in recent) / 1e6
+
+    def _close(self, together: Mapping[int, Step]) -> None:
+        for rank, splits in split(together).items():
+            known = [each for each in splits if each is not None and each.op.startswith("all_reduce")]
+            if known:
+                transfer = _length((each.begun, each.done) for each in known)
+                whole = _length((each.entered, each.done) for each in known)
+                # Buckets overlap: what is moving for one is not counted as waiting for another.
+                self._recent[rank].append((whole - transfer, transfer))
+
+
+def _length(intervals: Iterable[Interval]) -> int:
+    """Return the length of the union."""
+    total, reached = 0, 0
+    for begin, end in sorted(intervals):
+        total += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

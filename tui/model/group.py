@@ -1,0 +1,106 @@
+"""The numbers of a group, added up from those of its ranks. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+from ddptop.agent.wire import PHASES
+from ddptop.tui.model.mesh import replica_of
+from ddptop.tui.model.rank import RankModel
+
+_Times = tuple[float | None, ...]
+"""Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""
+_WAIT = 1 + PHASES.index("wait")
+_TOLD = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """A group at one moment; see `frame.Frame` for what they mean."""
+
+    step: int | None
+    total_steps: int | None
+    step_ms: float | None
+    phases_ms: dict[str, float] | None
+    samples_per_s: float | None
+    loss: float | None
+    slowest: int | None
+    backend: str | None
+    device: str | None
+    note: str | None
+    refused: int
+
+
+def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
+    """Return the numbers of the group that these ranks are; see `settings.Thresholds` for the factor."""
+    beats = [model.beat for model in models if model.beat is not None]
+    steps = [model.step for model in models]
+    known_steps = [step for step in steps if step is not None]
+    times, rates = _measured(models)
+    losses = [model.loss for model in models if model.loss is not None]
+    return Totals(
+        step=min(known_steps) if known_steps and len(known_steps) == len(steps) else None,
+        total_steps=max((beat.total_steps for beat in beats if beat.total_steps is not None), default=None),
+        step_ms=max((each[0] for each in times.values() if each[0] is not None), default=None),
+        phases_ms=_mean_phases(times.values()),
+        samples_per_s=sum(rates.values()) if rates else None,
+        loss=sum(losses) / len(losses) if losses else None,
+        slowest=_slowest(times, slowest_factor),
+        backend=next((beat.backend for beat in beats if beat.backend), None),
+        device=next((beat.device for beat in beats if beat.device), None),
+        note=next((beat.note for beat in beats if beat.note), None),
+        refused=sum(beat.refused for beat in beats),
+    )
+
+
+def _measured(models: Collection[RankModel]) -> tuple[dict[int, _Times], dict[object, float]]:
+    """Return the times of each rank that has any, and the samples a second of those that tell.
+
+    Samples on which several ranks work together count once: rates are by replica.
+    """
+    times: dict[int, _Times] = {}
+    rates: dict[object, float] = {}
+    for model in models:
+        told = model.told
+        if model.brief and told is not None:
+            # Most ranks of a large group are never drawn: their own means need not be worked out.
+            times[model.rank] = tuple([None if span is None else span / 1e6 for span in _TOLD(told)])
+            rate = told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None
+        else:
+            means = model.means
+            rate = means.samples_per_s
+            if means.step_ms is not None and means.phases_ms is not None:
+                times[model.rank] = (means.step_ms, *map(means.phases_ms.get, PHASES))
+        if rate is not None:
+            replica = replica_of(model.rank, None if model.beat is None else model.beat.coordinates)
+            rates[replica] = max(rate, rates.get(replica, 0.0))
+    return times, rates
+
+
+def _mean_phases(times: Collection[_Times]) -> dict[str, float] | None:
+    """Return the mean of each phase that all ranks know."""
+    if not times:
+        return None
+    phases = {}
+    for phase, spans in zip(("step", *PHASES), zip(*times, strict=True), strict=True):
+        known = [span for span in spans if span is not None]
+        if phase != "step" and len(known) == len(spans):
+            phases[phase] = sum(known) / len(known)
+    return phases
+
+
+def _slowest(times: Mapping[int, _Times], factor: float) -> int | None:
+    """Return the rank with the largest time of its own, without waiting, if it is `factor` times the median."""
+    own = {
+        rank: step - wait
+        for rank, each in times.items()
+        if (step := each[0]) is not None and (wait := each[_WAIT]) is not None
+    }
+    if len(own) < 2:
+        return None
+    slowest = max(own, key=own.__getitem__)
+    others = [value for rank, value in own.items() if rank != slowest]
+    return slowest if own[slowest] > factor * statistics.median(others) else None

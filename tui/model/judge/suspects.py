@@ -1,0 +1,204 @@
+"""What may hold a group back, each as a cost in ms over windows of steps; pure arithmetic on evidence.
+
+A suspicion is strong on the median over its windows, which a single hiccup does not move, and
+goes on as long as the mean does, which a delay that comes only now and then keeps up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ddptop.tui.model.judge.evidence import OWN_PHASES, SCALES, UNEVEN, Array, Block
+
+WINDOWS: Final = 8
+"""A suspicion looks at so many windows."""
+CONSISTENT: Final = 7
+"""Windows of `WINDOWS` that have to agree."""
+STEADY: Final = 4.0
+"""The cost has to be so many times its own standard error."""
+LATELY: Final = 4
+"""Windows that tell whether it goes on."""
+REMAINS: Final = 0.3
+"""What has become less than this part of what it was is over."""
+ALL_OVER: Final = 0.5
+"""A rank is slow all over, not in a phase, where the rest is slowed down by this part of what the worst phase is."""
+ALL_OVER_LASTING: Final = 0.2
+"""Share of the step from which that is told once it fills the longest windows: a neighbour on the same core
+makes a fifth of it anywhere, and is gone again in less than a minute."""
+ALL_OVER_AT_ONCE: Final = 0.45
+"""Share of the step from which it is told without waiting for that: nearly twice the time of the others."""
+
+TURNED: Final = 2.0
+"""Another phase is to blame once it costs so many times what the one that was blamed does."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When a kind of verdict is worth saying."""
+
+    at_once: float
+    """Share of the step from which it is named on the shortest windows."""
+    named: float
+    """Share of the step from which it is named once it fills longer ones."""
+    kept: float
+    """Share of the step down to which the name stays."""
+    least_ms: float
+    weight: float = 1.0
+    """Of a millisecond, where several kinds could be told: what nobody is to blame for is told last."""
+
+
+# Two equal ranks on two cores of their own were seen to differ by a ninth of the step for several seconds.
+BOUNDS: Final = {
+    "slow_rank": Bounds(0.12, 0.07, 0.03, 0.5),
+    "unequal_work": Bounds(0.10, 0.10, 0.05, 0.5),
+    "input_bound": Bounds(0.35, 0.35, 0.25, 1.0),
+    "communication_bound": Bounds(0.60, 0.60, 0.50, 3.0, weight=0.5),
+}
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """One possible verdict."""
+
+    kind: str
+    rank: int | None
+    costs: Array
+    """In ms a step, by window, oldest first."""
+    step_ms: float
+    all_over: bool = False
+    """True for a rank that is slower in all it does, without having more to do."""
+
+    @property
+    def cost(self) -> float:
+        """In ms a step."""
+        return float(np.median(self.costs[-WINDOWS:]))
+
+    @property
+    def weight(self) -> float:
+        """What it counts against others."""
+        return self.cost * BOUNDS[self.kind].weight
+
+    def is_strong(self, scale: int) -> bool:
+        """Say whether it is enough to be told, on windows of `scale` blocks."""
+        bounds, recent = BOUNDS[self.kind], self.costs[-WINDOWS:]
+        agreeing = int((recent > bounds.kept * self.step_ms).sum())
+        named = bounds.at_once if scale == 1 else bounds.named
+        if self.all_over:
+            named = ALL_OVER_LASTING if scale == SCALES[-1] else ALL_OVER_AT_ONCE
+        enough = self.cost >= max(named * self.step_ms, bounds.least_ms)
+        # From the median deviation, which one odd window does not blow up.
+        error = 1.4826 * float(np.median(np.abs(recent - self.cost))) / np.sqrt(WINDOWS)
+        return agreeing >= CONSISTENT and enough and self.cost >= STEADY * error
+
+    def goes_on(self, before: float) -> bool:
+        """Say whether it still costs enough, compared to what it cost when it was named."""
+        level = max(BOUNDS[self.kind].kept * self.step_ms, REMAINS * before)
+        return float(self.costs[-LATELY:].mean()) >= level
+
+    @property
+    def beginning(self) -> int:
+        """Index of the window it began in: from there on its cost is above the half, as a whole."""
+        above = self.costs - self.cost / 2
+        return int(np.argmax(np.cumsum(above[::-1])[::-1]))
+
+    @property
+    def confidence(self) -> float:
+        """Share of the windows since its beginning that agree, by Laplace's rule: more of them say more."""
+        since = self.costs[self.beginning :]
+        return (int((since > self.cost / 2).sum()) + 1) / (len(since) + 2)
+
+
+def worst(view: Sequence[Block], scale: int) -> Suspicion | None:
+    """Return the strong suspicion that weighs most; it looks at the last windows, of `scale` blocks, alone."""
+    suspicions = (suspect(kind, None, view[-WINDOWS:]) for kind in BOUNDS)
+    strong = (each for each in suspicions if each is not None and each.is_strong(scale))
+    return max(strong, key=lambda each: each.weight, default=None)
+
+
+def suspect(kind: str, rank: int | None, view: Sequence[Block]) -> Suspicion | None:
+    """Return the suspicion of a kind, against `rank` or whoever is nearest to it; None where nothing is known."""
+    recent = view[-WINDOWS:]
+    step_ms = float(np.median([block.step_ms for block in recent]))
+    if kind == "input_bound":
+        return Suspicion(kind, None, np.array([block.phases[:, 0].min() for block in view]), step_ms)
+    if len(view[0].samples) < 2 or any(block.least_wait is None for block in recent):
+        return None
+    if kind == "communication_bound":
+        return Suspicion(kind, None, np.array([block.least_wait or 0.0 for block in view]), step_ms)
+    if kind == "unequal_work":
+        return Suspicion(kind, None, np.array([block.uneven_ms for block in view]), step_ms)
+    own: Array = np.array([block.phases.sum(axis=1) for block in view])
+    # A rank that waited for a core did not have more to do: it is blamed for what is left without that.
+    fed = np.maximum(0.0, own - np.array([block.starved for block in view]))
+    if rank is None:
+        lead = fed[-WINDOWS:] - np.median(fed[-WINDOWS:], axis=1, keepdims=True)
+        rank = int(np.argmax(np.median(lead, axis=0)))
+        if rank != int(np.argmax(fed[-1])):
+            # Somebody else is the last to arrive by now.
+            return None
+    costs = np.minimum(_above_others(own, rank), _above_others(fed, rank))
+    busier = more_work(recent, rank, float(np.median(costs[-WINDOWS:]))) is not None
+    return Suspicion(kind, rank, costs, step_ms, not busier and _is_all_over(recent, rank))
+
+
+def _above_others(values: Array, rank: int) -> Array:
+    """Return, for each window, by how much `rank` is above the median of the other ranks."""
+    others: Array = np.median(np.delete(values, rank, axis=1), axis=1)
+    return values[:, rank] - others
+
+
+def phase_of(suspicion: Suspicion, view: Sequence[Block]) -> str | None:
+    """Return the phase that is to blame."""
+    if suspicion.kind == "slow_rank" and suspicion.rank is not None:
+        return OWN_PHASES[int(np.argmax(_excess(view[-WINDOWS:], suspicion.rank)[0]))]
+    return {"input_bound": "data", "communication_bound": "wait"}.get(suspicion.kind)
+
+
+def turned(rank: int, phase: str | None, view: Sequence[Block]) -> Suspicion | None:
+    """Return what another phase of a slow rank costs, where that is clearly more than the one that was blamed does."""
+    excess, _ = _excess(view[-WINDOWS:], rank)
+    at = int(np.argmax(excess))
+    if phase is None or excess[at] < TURNED * max(0.0, float(excess[OWN_PHASES.index(phase)])):
+        return None
+    step_ms = float(np.median([block.step_ms for block in view[-WINDOWS:]]))
+    return Suspicion("slow_rank", rank, _above_others(np.array([block.phases[:, at] for block in view]), rank), step_ms)
+
+
+def _excess(view: Sequence[Block], rank: int) -> tuple[Array, Array]:
+    """Return, by phase, by how much the rank is above the others, and what they usually spend in it."""
+    phases = np.array([block.phases for block in view])
+    others: Array = np.median(np.delete(phases, rank, axis=1), axis=1)
+    return np.median(phases[:, rank] - others, axis=0), np.median(others, axis=0)
+
+
+def _is_all_over(view: Sequence[Block], rank: int) -> bool:
+    excess, usual = _excess(view, rank)
+    at = int(np.argmax(excess))
+    rest = np.delete(excess, at).sum() / max(1e-9, np.delete(usual, at).sum())
+    return bool(rest > ALL_OVER * excess[at] / max(1e-9, usual[at]))
+
+
+def first_step(suspicion: Suspicion, view: Sequence[Block]) -> int:
+    """Return the step it began with; a window that it fills only in part tells where within."""
+    at, parts = suspicion.beginning, suspicion.costs / suspicion.cost
+    if at > 0 and parts[at] > 0.9 and parts[at - 1] > 0.15:
+        at -= 1
+    block = view[at]
+    missing = 1 - float(np.clip(parts[at], 0, 1))
+    steps = block.last_step - block.first_step + 1
+    return block.first_step + (round(missing * steps) if missing > 0.1 else 0)
+
+
+def more_work(view: Sequence[Block], rank: int, cost: float) -> str | None:
+    """Say whether larger batches explain why the rank is slow, and how much larger they are."""
+    samples = np.array([block.samples for block in view])
+    mine, others = float(samples[:, rank].mean()), float(np.median(np.delete(samples, rank, axis=1)))
+    if others <= 0 or mine < (1 + UNEVEN) * others:
+        return None
+    work = np.median([np.median(np.delete(block.phases[:, :3].sum(axis=1), rank)) for block in view])
+    explained = (mine / others - 1) * float(work) > cost / 2
+    return f"{mine:.3g} samples a step against {others:.3g}" if explained else None

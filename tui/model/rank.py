@@ -1,0 +1,463 @@
+"""What the dashboard knows of one rank; changed by the store alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter, is_
+
+from ddptop.agent.run import states
+from ddptop.agent.run.identity import Row
+from ddptop.agent.run.rundir import Member
+from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
+from ddptop.agent.wire.latencies import latencies_of, percentiles
+from ddptop.tui.model.frame import RankFrame
+from ddptop.tui.settings import Thresholds
+
+DEFAULT = Thresholds()
+WINDOW_NS = 2_000_000_000
+"""Step time and phases are means over this much training, at least over one step."""
+LOSSES = 240
+"""Losses held for the small history in a panel."""
+FRESH_S = 1.0
+"""A frame is no older than this; its ages are what grows meanwhile."""
+METRICS = 64
+"""Names a script may log before further ones are left out."""
+DENIED_NS = 2_000_000_000
+"""So much later than the end of its script a rank must say that it goes on, to be believed."""
+AXES = 8
+"""Names of coordinates that are shown."""
+PENDING = 5000
+"""Live records held while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
+_NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
+
+
+class RankModel:
+    """One rank: its identity, its last beat, its records in order, what is missing of them."""
+
+    def __init__(
+        self,
+        rank: int,
+        listener: Callable[[int, Sequence[Step], bool], None] = lambda rank, steps, sampled: None,
+        thresholds: Thresholds = DEFAULT,
+    ) -> None:
+        self.rank = rank
+        self._thresholds = thresholds
+        self._listener = listener
+        """Told of all records, in order and once, and whether they stand for others that were not sent."""
+        self.hello: Hello | None = None
+        self.beat: Beat | None = None
+        self.member: Member | None = None
+        self.alive: bool | None = None
+        """Whether its process runs, None before anybody looked."""
+        self.heard_at: float | None = None
+        """When anything came from it last, or was recorded of it."""
+        self.met = False
+        """It was heard itself, and is not only known from a record."""
+        self.listened_at: float | None = None
+        """Since when somebody listens to it."""
+        self._looked_at: float | None = None
+        """When its process was looked at last."""
+        self._row: Row | None = None
+        """How it was then."""
+        self._cpu_percent: float | None = None
+        """What it took of a core, from one look to the next."""
+        self.missed = 0
+        self.metrics: dict[str, float] = {}
+        self.loss: float | None = None
+        self.told: Summary | None = None
+        """Its last summary."""
+        self.brief = False
+        """Its records do not come: summaries are all there is of its steps."""
+        self._seq = 0
+        self._filling = False
+        self._given_up = 0
+        """Up to which record those that are missing were asked for, in vain."""
+        self._pending: list[Step] = []
+        self._recent: deque[Step] = deque(maxlen=512)
+        self._losses: deque[float | None] = deque(maxlen=LOSSES)
+        self._latencies: deque[int] = deque(maxlen=512)
+        self._means: Means | None = None
+        self._drawn: tuple[float, tuple[object, ...], RankFrame] | None = None
+        self._superseded = False
+        """Another process takes its place: its records tell nothing of that one."""
+        self._earlier_steps = 0
+        """Steps of the generations before, which the curve counts on from."""
+
+    def successor(self, earlier_steps: int) -> RankModel:
+        """Return the model of the process that has taken this one's place, which counts on from there."""
+        model = RankModel(self.rank, self._listener, self._thresholds)
+        model.member, model.alive, model.listened_at = self.member, self.alive, self.listened_at
+        model._earlier_steps = earlier_steps
+        model.brief = self.brief
+        return model
+
+    @property
+    def last_step(self) -> int:
+        """The last step on the curve."""
+        return self._earlier_steps + self._last_told
+
+    def take(self, steps: Iterable[Step]) -> None:
+        """Take in records as they come; what follows a gap waits until it is filled."""
+        for step in steps:
+            if step.seq == self._seq + 1:
+                self._append(step)
+            elif step.seq > self._seq + 1 and len(self._pending) < PENDING:
+                self._pending.append(step)
+
+    def take_summary(self, summary: Summary) -> bool:
+        """Take in what its steps were like; return whether it is news."""
+        before = self.told
+        if before is not None and summary.number <= before.number:
+            return False
+        self.told, self._means = summary, None
+        if before is not None:
+            self.missed += summary.number - before.number - 1
+        if self.brief:
+            self._note_loss(summary.step, summary.loss)
+        self._note_metrics(summary.metrics)
+        return True
+
+    def watch(self, watched: bool) -> None:
+        """Expect its records from the first one on, or let go of those that there are."""
+        if self.brief != watched:
+            return
+        self.brief = not watched
+        self._pending.clear()
+        self._recent.clear()
+        self._latencies.clear()
+        if watched:
+            self._seq = self._given_up = 0
+            self._losses.clear()
+
+    @property
+    def gap(self) -> int | None:
+        """Number of the first record that is missing, None when there is no gap."""
+        behind = self._pending or (self.beat is not None and self.beat.seq > max(self._seq, self._given_up))
+        return self._seq + 1 if behind else None
+
+    def fill(self, steps: Iterable[Step], *, last: bool) -> None:
+        """Take in records asked for; after the `last` ones, what is still missing is given up and counted.
+
+        What a rank keeps has no holes: between records of an answer it left out some on purpose.
+        """
+        samples: list[Step] = []
+        for step in steps:
+            if step.seq <= self._seq:
+                continue
+            left_out = step.seq - self._seq - 1
+            if left_out and self._filling:
+                self._seq = step.seq
+                samples.append(step)
+            else:
+                self.missed += left_out if self._seq else 0
+                self._take_samples(samples)
+                samples = []
+                self._append(step)
+            self._filling = True
+        self._take_samples(samples)
+        if last:
+            self._filling = False
+            # A rank that is stopped or gone sends nothing, and never will send what it last said it had.
+            self._given_up = 0 if self.beat is None else self.beat.seq
+            pending, self._pending = self._pending, []
+            for step in sorted(pending, key=lambda waiting: waiting.seq):
+                if step.seq > self._seq:
+                    self.missed += step.seq - self._seq - 1 if self._seq else 0
+                    self._append(step)
+
+    def recall(self, steps: Iterable[Step]) -> None:
+        """Take in records out of a recording, of which older ones are thinned: what is not there was not missed."""
+        for step in steps:
+            if step.seq > self._seq:
+                self._append(step)
+
+    def _take_samples(self, samples: Sequence[Step]) -> None:
+        """Hand on records from before those that are whole, which its numbers of now are made of."""
+        if samples:
+            self._listener(self.rank, samples, True)
+            for step in samples:
+                self._note_metrics(step.metrics)
+
+    def _append(self, step: Step) -> None:
+        self._seq = step.seq
+        self._listener(self.rank, (step,), False)
+        self._recent.append(step)
+        self._note_loss(step.step, step.loss)
+        self._latencies.extend(latencies_of(step))
+        self._note_metrics(step.metrics)
+        self._means = None
+
+    def _note_loss(self, step: int, loss: float | None) -> None:
+        self._losses.append(loss)
+        if loss is not None:
+            self.loss = loss
+
+    def _note_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if name in self.metrics or len(self.metrics) < METRICS:
+                self.metrics[name] = value
+
+    @property
+    def means(self) -> Means:
+        """What its recent steps were like; computed once for each batch of records."""
+        if self._means is None:
+            told = self._newer_summary
+            self._means = _of_steps(self._recent) if told is None else _of_summary(told)
+        return self._means
+
+    @property
+    def _newer_summary(self) -> Summary | None:
+        """The last summary, where it tells of steps of which there are no records."""
+        return self.told if self.told is not None and self.told.seq > self._seq else None
+
+    @property
+    def _percentiles(self) -> tuple[int | None, int | None]:
+        """The median and the 99th percentile of its all-reduces, in ns."""
+        told = self._newer_summary
+        return (percentiles(self._latencies) or (None, None)) if told is None else (told.p50_ns, told.p99_ns)
+
+    @property
+    def step(self) -> int | None:
+        """Steps completed."""
+        known = [] if self.beat is None else [self.beat.step]
+        if known and not self._superseded:
+            known.append(self._last_told)
+        if self.member is not None and self.member.ended is not None and self.member.ended.step is not None:
+            known.append(self.member.ended.step)
+        return max(known, default=None)
+
+    @property
+    def _last_told(self) -> int:
+        """The last step that its records and summaries tell of, without those of the generations before."""
+        told = self.told.step if self.told is not None else 0
+        return max(told, self._recent[-1].step if self._recent else 0)
+
+    @property
+    def ran(self) -> bool:
+        """Whether it has completed a step, or was held after one."""
+        if self.beat is not None and self.beat.state in ("running", "paused"):
+            return True
+        return (self.step or 0) > 0 or (not self._superseded and self._last_told > 0)
+
+    def look(self, row: Row | None, at: float | None) -> None:
+        """Take in how its process is at a moment, None where nobody has looked."""
+        before, began = self._row, self._looked_at
+        if row is None:
+            self._row = self._looked_at = self._cpu_percent = None
+            return
+        if before is not None and before.process == row.process and at is not None and began is not None and at > began:
+            self._cpu_percent = 100 * max(0.0, row.cpu_s - before.cpu_s) / (at - began)
+        self._row, self._looked_at = row, at
+
+    def expect(self) -> None:
+        """Forget what was known of the process before: another one takes its place, in a new generation."""
+        self._superseded, self.met = True, False
+        self.member = self.beat = self.alive = self.heard_at = self.listened_at = None
+        self.look(None, None)
+
+    def evidence(self, now: float) -> states.Evidence:
+        """Return what is known of its state."""
+        member, beat = self.member, self.beat
+        ended = None if member is None else member.ended
+        heard_at, looked_at = self.heard_at, self._looked_at
+        # How its process was before it was last heard says nothing of now.
+        stale = heard_at is not None and looked_at is not None and looked_at < heard_at
+        if ended is None or beat is None:
+            denies = False
+        else:
+            denies = beat.state != "ended" and beat.at_ns > ended.at_ns + DENIED_NS
+        # By position, because thousands of these are made in a second.
+        return states.Evidence(
+            member is not None,
+            ended,
+            self.alive,
+            "" if self._row is None or stale else self._row.status,
+            None if stale else self._cpu_percent,
+            None if beat is None else beat.state,
+            "" if beat is None else beat.activity,
+            denies,
+            None if heard_at is None else now - heard_at,
+            None if self.listened_at is None else now - self.listened_at,
+            self.ran,
+            self._is_stalled(now),
+        )
+
+    def state(self, now: float) -> str:
+        """Return the rank's state; see `states.of_rank`."""
+        return states.of_rank(self.evidence(now), self._thresholds.silent_s)
+
+    def _is_stalled(self, now: float) -> bool:
+        if self.beat is None or self.beat.state != "running" or self.beat.step_at_ns is None:
+            return False
+        age = now - self.beat.step_at_ns / 1e9
+        if age <= self._thresholds.stalled_s:
+            return False
+        if self._recent:
+            return age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
+        return self.told is not None and age > 10 * self.told.wall_ns / 1e9
+
+    def frame(
+        self, now: float, state: str, log: str | None = None, *, exchange: tuple[float, float] | None = None
+    ) -> RankFrame:
+        """Return the frame of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
+
+        Of a rank that sends summaries, the same frame again while nothing new came: who has drawn it is done.
+        """
+        source = (self.beat, self.told, self.member, self.hello, state)
+        if self.brief and self._drawn is not None:
+            at, drawn_from, drawn = self._drawn
+            if all(map(is_, source, drawn_from)) and 0 <= now - at < FRESH_S:
+                return drawn
+        drawn = self._drawn_up(now, state, log, exchange)
+        self._drawn = now, source, drawn
+        return drawn
+
+    def _drawn_up(self, now: float, state: str, log: str | None, exchange: tuple[float, float] | None) -> RankFrame:
+        beat, hello, member, means = self.beat, self.hello, self.member, self.means
+        p50, p99 = self._percentiles
+        moving = state in ("running", "stalled", "pausing")
+        device = None if beat is None else beat.device
+        return RankFrame(
+            rank=self.rank,
+            state=state,
+            activity=states.describe(self.evidence(now), state),
+            pid=member.process.pid if member is not None else None,
+            host=None if member is None else member.host,
+            step=self.step,
+            step_age_s=self.age(now),
+            heard_age_s=self.heard_age(now),
+            loss=self.loss,
+            losses=tuple(self._losses),
+            step_ms=means.step_ms,
+            phases_ms=means.phases_ms,
+            allreduce_p50_ms=_ms(p50),
+            allreduce_p99_ms=_ms(p99),
+            allreduce_wait_ms=None if exchange is None else exchange[0],
+            allreduce_transfer_ms=None if exchange is None else exchange[1],
+            timed_every=1 if beat is None else beat.timed_every,
+            samples_per_s=means.samples_per_s if moving else None,
+            memory_bytes=None if beat is None else beat.memory_bytes,
+            memory_total_bytes=None if beat is None else beat.memory_total_bytes,
+            memory_kind="device" if device is not None and not device.startswith("cpu") else "process",
+            cpu_percent=None if beat is None else beat.cpu_percent,
+            device_percent=None if beat is None else beat.device_percent,
+            device=device,
+            mechanism=None if beat is None else beat.mechanism,
+            outstanding=0 if beat is None else beat.outstanding,
+            log=log if member is None else member.log,
+            metrics=dict(self.metrics),
+            missed=self.missed,
+            dropped=0 if beat is None else beat.dropped,
+            refused=0 if beat is None else beat.refused,
+            faults=0 if beat is None else beat.faults,
+            fault=None if beat is None else beat.fault,
+            health=None if beat is None else beat.health,
+            device_ms=means.device_ms,
+            ended=self._ended(),
+            coordinates=None
+            if beat is None or beat.coordinates is None
+            else dict(islice(beat.coordinates.items(), AXES)),
+            torch_version=None if beat is None else beat.torch_version,
+            python_version=None if hello is None else hello.python_version,
+        )
+
+    def heard_age(self, now: float) -> float | None:
+        """Return the seconds since anything came from it."""
+        return None if self.heard_at is None else max(0.0, now - self.heard_at)
+
+    def age(self, now: float) -> float | None:
+        """Return the seconds since its last step."""
+        newest = max(
+            (self.beat.step_at_ns or 0) if self.beat is not None else 0,
+            self._recent[-1].end_at_ns if self._recent else 0,
+            self.told.end_at_ns if self.told is not None else 0,
+        )
+        return max(0.0, now - newest / 1e9) if newest else None
+
+    def _ended(self) -> str | None:
+        if self.member is None or self.member.ended is None:
+            return "its process is gone" if self.alive is False else None
+        ended = self.member.ended
+        code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
+        return code + (f": {ended.error[:300]}" if ended.error else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the last `WINDOW_NS` of training were like, in ms; None where nothing is known."""
+
+    step_ms: float | None
+    phases_ms: dict[str, float] | None
+    device_ms: dict[str, float] | None
+    samples_per_s: float | None
+
+
+def _of_steps(recent: deque[Step]) -> Means:
+    window = _window(recent)
+    if not window:
+        return Means(None, None, None, None)
+    # By field, not by step: a sum costs a tenth of what it takes to walk through the records.
+    (wall, *spans, samples) = zip(*map(_NUMBERS, window), strict=True)
+    known = [each for each in samples if each is not None]
+    total = sum(wall)
+    return Means(
+        step_ms=total / len(window) / 1e6,
+        phases_ms={
+            phase: sum(span) / len(span) / 1e6
+            for phase, span in zip(PHASES, spans, strict=True)
+            # A phase that was not observed in every step is left out.
+            if None not in span
+        },
+        device_ms=_device(window),
+        samples_per_s=sum(known) / total * 1e9 if known and total else None,
+    )
+
+
+def _of_summary(told: Summary) -> Means:
+    return Means(
+        step_ms=told.wall_ns / 1e6,
+        phases_ms=_told_phases(told),
+        device_ms=None,
+        samples_per_s=told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None,
+    )
+
+
+def _ms(value: int | None) -> float | None:
+    return None if value is None else value / 1e6
+
+
+def _window(recent: deque[Step]) -> list[Step]:
+    window: list[Step] = []
+    total = 0
+    for step in reversed(recent):
+        if window and total + step.wall_ns > WINDOW_NS:
+            break
+        window.append(step)
+        total += step.wall_ns
+    return window
+
+
+def _told_phases(told: Summary) -> dict[str, float]:
+    phases = {
+        "data": told.data_ns / 1e6,
+        "forward": told.forward_ns / 1e6,
+        "backward": told.backward_ns / 1e6,
+        "optimizer": told.optimizer_ns / 1e6,
+    }
+    if told.wait_ns is not None:
+        phases["wait"] = told.wait_ns / 1e6
+    phases["other"] = told.other_ns / 1e6
+    return phases
+
+
+def _device(window: list[Step]) -> dict[str, float] | None:
+    """Return the mean of each phase on the device in ms, None where no step has all of them."""
+    names = [phase for phase in PHASES if phase != "wait"]
+    known = [step.device_ns for step in window if step.device_ns is not None and len(step.device_ns) == len(names)]
+    if not known:
+        return None
+    return {name: sum(spans) / len(known) / 1e6 for name, spans in zip(names, zip(*known, strict=True), strict=True)}

@@ -1,0 +1,8 @@
+"""Screens over a screen.
+
+dialog      a dialog over a darkened screen; `transient` is what comes and goes
+kill        the question before a kill, and the account of it
+launch      the form of a launch; `field` is a line of it
+question    a question with a few answers
+pickers     lists that one is chosen from
+"""

@@ -1,0 +1,75 @@
+"""A dialog over a screen that can still be seen, darkened, and goes on to change.
+
+Textual renders the whole screen below anew, line by line and color by color, whenever a cell of
+it changes; four times a second that took twice what the screen itself takes.  Here only the
+lines that have changed are rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.geometry import Region
+from textual.renderables.background_screen import BackgroundScreen
+from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.strip import Strip
+from textual.widget import _RenderCache
+
+from ddptop.tui.screens.dialogs.transient import Transient
+
+_MOST_STYLES = 4096
+
+
+class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
+    """Comes over another screen, which shows through where it has nothing of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._veil: Color | None = None
+        """The color that `_darkened` was made with."""
+        self._darkened: dict[Style | None, Style | None] = {}
+        """By a style of the screen below, the one it has under the dialog."""
+        self.lines_rendered = 0
+        """Lines of the screen below that were rendered so far."""
+
+    @property
+    def _below(self) -> Screen[object] | None:
+        stack = self.app.screen_stack
+        place = stack.index(self) if self in stack else 0
+        return stack[place - 1] if place else None
+
+    def _render_content(self) -> None:
+        # Textual has no public way to render a part: this stands in for `Widget._render_content`, which renders all.
+        below, veil = self._below, self.styles.background
+        # After a resize the screen below may not be laid out yet.
+        if below is None or veil.a == 1 or not below.size == below._compositor.size == self.size:
+            super()._render_content()
+            return
+        old = self._render_cache
+        region = self.size.region
+        if old.size != self.size or len(old.lines) != self.size.height or veil != self._veil:
+            dirty, lines = set(region.line_range), [Strip.blank(self.size.width)] * self.size.height
+        else:
+            dirty = {y for each in self._dirty_regions for y in each.intersection(region).line_range}
+            lines = list(old.lines)
+        if veil != self._veil or len(self._darkened) > _MOST_STYLES:
+            self._veil, self._darkened = veil, {}
+        if dirty:
+            crop = Region(0, min(dirty), self.size.width, max(dirty) + 1 - min(dirty))
+            chops = below._compositor._render_chops(crop, dirty.__contains__)
+            for y in dirty:
+                lines[y] = Strip(self._darken(Strip.join(chops[y].values()), veil), self.size.width)
+        self.lines_rendered += len(dirty)
+        self._render_cache = _RenderCache(self.size, lines)
+        self._dirty_regions.clear()
+
+    def _darken(self, strip: Strip, veil: Color) -> Iterable[Segment]:
+        known = self._darkened
+        for text, style, control in strip:
+            if style not in known:
+                (segment,) = BackgroundScreen.process_segments([Segment("", style)], veil)
+                known[style] = segment.style
+            yield Segment(text, known[style], control)

@@ -1,0 +1,265 @@
+"""The question before a kill or a signal, and the account of it.
+
+What it ends is fixed when it opens: a rank by its number, a process by its identity, never by
+where they stand on a screen.  It may be closed while a kill goes on, and opened on it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Button, Static
+
+from ddptop.tui.control.consent import Aim, ProcessLine
+from ddptop.tui.control.kill import Killing
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.link.source import Refused, Source
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.screens.dialogs.dialog import Dialog
+from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
+from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.question import marking
+
+_LOOK_S = 0.1
+_LINES = 8
+
+
+class KillDialog(Dialog[None]):
+    """Ends the run, one rank or one process of it, or sends a signal, if the user says so."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "press", "Do it", id="kill.do", tooltip="Do what the marked button says", show=False),
+        Binding("s", "signal", "Signal", id="kill.signal", tooltip="Choose a signal to send instead", show=False),
+        Binding(
+            "escape",
+            "cancel",
+            "Close",
+            id="kill.cancel",
+            tooltip="Cancel what has not begun; else close, and the kill goes on",
+        ),
+        Binding("right,down", "app.focus_next", "Next", id="kill.next", tooltip="Mark the next button", show=False),
+        Binding(
+            "left,up",
+            "app.focus_previous",
+            "Previous",
+            id="kill.previous",
+            tooltip="Mark the button before",
+            show=False,
+        ),
+    ]
+
+    class Described(Message):
+        """What a kill would end is known."""
+
+        def __init__(self, aim: Aim, text: str) -> None:
+            super().__init__()
+            self.aim = aim
+            self.text = text
+
+    class Begun(Message):
+        """A kill or a signal is under way."""
+
+        def __init__(self, killing: Killing, run: str) -> None:
+            super().__init__()
+            self.killing = killing
+            self.run = run
+
+    def __init__(
+        self, source: Source, run: str, rank: int, world: int, grace_s: float, killing: Killing | None = None
+    ) -> None:
+        super().__init__()
+        self._source = source
+        self._run = run
+        self._rank = rank
+        self._world = world
+        self._grace_s = grace_s
+        self._process: ProcessLine | None = None
+        self._killing = killing
+        """Under way, or just over."""
+        self._victims: dict[Aim, str] = {}
+        self._countdown = ""
+        self._timeout_s: float | None = None
+        """Of collectives, as far as the run shown is this one."""
+        self._told: tuple[str, ...] = ()
+        """The account as it was shown last."""
+
+    @property
+    def _keys(self) -> Mapping[str, str]:
+        return keys_of(self)
+
+    def compose(self) -> ComposeResult:
+        """Lay out the question."""
+        with Vertical(id="dialog"):
+            yield Static(f"End {self._run}?", id="question", markup=False)
+            yield Static("", id="victims", markup=False)
+            yield Static(
+                f"They get TERM to end in order; what is left after {self._grace_s:g} s gets KILL.",
+                id="signals",
+                markup=False,
+            )
+            yield Static("", id="account", markup=False)
+            with Horizontal(id="choices"):
+                yield Button(Content(f"Kill all {self._world}" if self._world > 1 else "Kill the run"), id="all")
+                yield Button(Content(f"Rank {self._rank} only"), id="one")
+                yield Button(Content("A process…"), id="process")
+                yield Button(Content("Cancel"), id="cancel")
+            hint = f"{marking(self._keys, 'kill')}, {self._keys['kill.signal']} sends a signal"
+            yield Static(Content(hint), id="hint")
+
+    def on_mount(self) -> None:
+        """Mark the whole run, and find out what that is without holding up the screen."""
+        self.query_one("#account").display = False
+        if self._world == 1:
+            self.query_one("#one").display = False
+        self.query_one("#all").focus()
+        self.watch(self.app, "frame", self._take, init=False)
+        if self._killing is not None:
+            self._follow(self._killing)
+            return
+        self._tell_victims()
+        for aim in (None, self._rank):
+            self.run_worker(partial(self._describe, aim), thread=True)
+
+    def on_descendant_focus(self) -> None:
+        """Say what the button now marked would end."""
+        self._tell_victims()
+
+    def _describe(self, aim: Aim) -> None:
+        try:
+            text = self._source.victims(aim)
+        except Refused as reason:
+            text = str(reason)
+        self.post_message(self.Described(aim, text))
+
+    @on(Described)
+    def _described(self, message: Described) -> None:
+        self._victims[message.aim] = message.text
+        self._tell_victims()
+
+    def _tell_victims(self) -> None:
+        focused = self.focused.id if self.focused is not None else "all"
+        if focused == "cancel":
+            text = "Nothing is ended."
+        elif focused == "process" and self._process is None:
+            text = f"{self._keys['kill.do']} lists torchrun, ranks, data workers and helpers: choose one of them."
+        else:
+            text = self._victims.get(self._aim(), "looking for its processes …")
+        self.query_one("#victims", Static).update(Content(text))
+
+    def _aim(self) -> Aim:
+        """Return what the marked button stands for."""
+        if self._process is not None:
+            return self._process.process
+        return self._rank if self.focused is not None and self.focused.id == "one" else None
+
+    def action_press(self) -> None:
+        """Do what the marked button says."""
+        if self._killing is not None:
+            self.dismiss()
+        elif isinstance(self.focused, Button):
+            self.focused.press()
+
+    def action_cancel(self) -> None:
+        """Cancel what has not begun; close otherwise: what is under way goes on."""
+        killing = self._killing
+        if killing is None or killing.cancelled or not killing.cancel():
+            self.dismiss()
+        self._show_account()
+
+    def action_signal(self) -> None:
+        """Choose a signal for what the marked button stands for."""
+        if self._killing is not None:
+            return
+        aim = self._aim()
+        if self._process is not None:
+            whom = f"the {self._process.role} {self._process.process.pid}"
+        else:
+            whom = self._run if aim is None else f"rank {aim}"
+        self.app.push_screen(SignalMenu(whom, self._world, self._timeout_s), partial(self._send, aim))
+
+    def _send(self, aim: Aim, number: int | None) -> None:
+        if number is not None:
+            self._begin(Killing(lambda tell, consent: self._source.signal(number, aim, consent)))
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if self._killing is not None:
+            return
+        if event.button.id == "cancel":
+            self.dismiss()
+        elif event.button.id == "process" and self._process is None:
+            self.app.push_screen(ProcessMenu(self._source, self._run), self._narrow)
+        else:
+            aim = self._aim() if event.button.id != "all" else None
+            self._begin(Killing(partial(self._source.kill, self._grace_s, aim)))
+
+    def _narrow(self, chosen: ProcessLine | None) -> None:
+        """Ask about one process from now on."""
+        if chosen is None:
+            return
+        self._process = chosen
+        pid = chosen.process.pid
+        self.query_one("#question", Static).update(Content(f"End the {chosen.role} {pid} of {self._run}?"))
+        self.query_one("#signals", Static).update(
+            Content(f"It gets TERM; KILL, if it is left after {self._grace_s:g} s.")
+        )
+        for name in ("#all", "#one"):
+            self.query_one(name).display = False
+        button = self.query_one("#process", Button)
+        button.label = Content(f"Kill {pid}")
+        button.focus()
+        self.run_worker(partial(self._describe, chosen.process), thread=True)
+
+    def _begin(self, killing: Killing) -> None:
+        killing.start()
+        self.post_message(self.Begun(killing, self._run))
+        self._follow(killing)
+
+    def _follow(self, killing: Killing) -> None:
+        self._killing = killing
+        self.set_interval(_LOOK_S, self._show_account)
+        self.query_one("#choices").display = False
+        self.query_one("#account").display = True
+        self._show_account()
+
+    def _take(self, frame: Frame | None) -> None:
+        mine = frame if frame is not None and frame.run == self._run else None
+        self._countdown = "" if mine is None else mine.ending
+        self._timeout_s = None if mine is None else mine.timeout_s
+        self._show_account()
+
+    def _show_account(self) -> None:
+        killing = self._killing
+        if killing is None:
+            return
+        lines = killing.lines[-_LINES:] or ["under way …"]
+        if not killing.over and self._countdown:
+            lines = [*lines, self._countdown]
+        hint = self._hint(killing)
+        if self._told == (told := (*lines, hint)):
+            return
+        self._told = told
+        account = self.query_one("#account", Static)
+        account.update(Content("\n".join(lines)))
+        if killing.over:
+            account.add_class("-done" if killing.done else "-refused")
+        self.query_one("#hint", Static).update(Content(hint))
+
+    def _hint(self, killing: Killing) -> str:
+        closes = f"{self._keys['kill.do']} or {self._keys['kill.cancel']} closes"
+        if killing.over:
+            return closes
+        if killing.cancelled:
+            return f"cancelled unless it has begun by now; {closes}"
+        if not killing.begun:
+            return f"{self._keys['kill.cancel']} cancels; {self._keys['kill.do']} closes, and it goes on"
+        return f"{closes}; it goes on, {self._keys['run.kill']} shows it again"

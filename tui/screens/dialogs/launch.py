@@ -1,0 +1,306 @@
+"""The dialog that a run is filled in and started with; the command line that does the same stands below it.
+
+What was filled in last stands there again, closed or launched, now or tomorrow.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Final
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Button, Input, Static
+
+from ddptop.agent.text import clean
+from ddptop.trainers import CATALOGUE
+from ddptop.tui.control.launch import form, remembered
+from ddptop.tui.control.launch.launch import Request
+from ddptop.tui.control.launch.programs import Option
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.link.fleet import Fleet
+from ddptop.tui.link.source import Refused
+from ddptop.tui.screens.dialogs.dialog import Dialog
+from ddptop.tui.screens.dialogs.field import Field
+from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
+
+_SCRIPT: Final = "script", "arguments"
+"""Fields that are asked of a script alone."""
+
+
+class Fields(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """The lines of the form; the arrows go from one to the next, and it scrolls with them."""
+
+
+class LaunchDialog(Dialog["str | None"]):
+    """Fills in a launch and starts it; returns the name of the run, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "launch", "Launch", id="launch.launch", tooltip="Launch what is filled in, and show it"),
+        Binding("escape", "close", "Close", id="launch.close", tooltip="Close; what is filled in is kept"),
+        Binding("ctrl+o", "choose", "Script", id="launch.choose", tooltip="Choose a script from the folders"),
+        Binding("down", "app.focus_next", "Next", id="launch.next", tooltip="Go to the next field", show=False),
+        Binding(
+            "up", "app.focus_previous", "Previous", id="launch.previous", tooltip="Go to the field before", show=False
+        ),
+    ]
+
+    class Told(Message):
+        """A program has told its options, or not."""
+
+        def __init__(self, program: str, options: tuple[Option, ...], problem: str) -> None:
+            super().__init__()
+            self.program = program
+            self.options = options
+            self.problem = problem
+
+    class Started(Message):
+        """A run was started, or not."""
+
+        def __init__(self, run: str | None, problem: str = "") -> None:
+            super().__init__()
+            self.run = run
+            self.problem = problem
+
+    def __init__(self, fleet: Fleet, who: str) -> None:
+        super().__init__()
+        self._fleet = fleet
+        self._who = who
+        self.draft, self._notice = remembered.recall()
+        self._options: tuple[Option, ...] = ()
+        self._asking: str | None = None
+        """The program whose options are being asked for."""
+        self._starting = False
+        self._problems: dict[str, str] = {}
+
+    def compose(self) -> ComposeResult:
+        """Lay out the form, and what it comes to."""
+        draft, keys = self.draft, keys_of(self)
+        programs = [(f"{name}", name) for name in CATALOGUE]
+        with Vertical(id="dialog", classes="-broad -harmless -form"):
+            yield Static("Launch a run", id="question")
+            with Fields(id="fields"):
+                yield Field("program", "program", "", draft.program, choices=[*programs, ("a script …", "")])
+                chooses = f"a Python file; {keys['launch.choose']} chooses one"
+                yield Field("script", "script", chooses, draft.script, usual="train.py")
+                yield Field("arguments", "arguments", "of the script, as in a shell", draft.arguments)
+                yield Field("world", "ranks", "how many", draft.world, usual="one for each GPU, else 2")
+                yield Field(
+                    "backend",
+                    "backend",
+                    "by itself nccl with a GPU for each rank, else gloo",
+                    draft.backend,
+                    choices=(("by itself", ""), ("gloo", "gloo"), ("nccl", "nccl")),
+                )
+                yield Field(
+                    "start",
+                    "started by",
+                    "who starts the ranks: torchrun, or the program itself by torch.multiprocessing",
+                    draft.start,
+                    choices=(("torchrun", ""), ("spawn", "spawn")),
+                )
+                yield Field("name", "name", "of the run", draft.name, usual="program and 4 digits")
+                yield Field("grace", "grace", "seconds between TERM and KILL", draft.grace, usual=f"{form.GRACE_S:g}")
+                yield Field(
+                    "on_term",
+                    "at a TERM",
+                    "from outside, as a scheduler sends it: end at once, or save at the same step and end",
+                    draft.on_term,
+                    choices=(("end", ""), ("checkpoint", "checkpoint")),
+                )
+                yield Field(
+                    "max_restarts", "restarts", "how often all start anew when a rank fails", draft.max_restarts,
+                    usual="0",
+                )  # fmt: skip
+                yield Field(
+                    "inject", "faults", "put in on purpose: rank=1,phase=data,ms=30; spaces between", draft.inject
+                )
+                yield Field(
+                    "environment",
+                    "environment",
+                    "KEY=VALUE, or KEY for its value here, spaces between, as in a shell",
+                    draft.environment,
+                )
+                yield Static("", id="options-of")
+                yield Vertical(id="options")
+            yield Static("", id="command")
+            yield Static("", id="account")
+            with Horizontal(id="choices"):
+                yield Button(Content("Launch"), id="launch", compact=True)
+                yield Button(Content("Close"), id="close", compact=True)
+            around = f"{keys['launch.previous']} {keys['launch.next']} choose a field"
+            choice, close = f"{keys['form.choose']} opens a choice", f"{keys['launch.close']} closes"
+            yield Static(Content(f"{keys['launch.launch']} launches, {around}, {choice}, {close}"), id="hint")
+
+    def on_mount(self) -> None:
+        """Begin with the program."""
+        self._field("program").enter()
+        if self._notice is not None:
+            self._say(self._notice, wrong=True)
+        self._take_program()
+
+    def _field(self, key: str) -> Field:
+        return next(field for field in self.query(Field) if field.key == key)
+
+    # The program and its options
+
+    def _take_program(self) -> None:
+        """Show the fields of the program now chosen, and ask for its options."""
+        program = self.draft.program
+        for key in _SCRIPT:
+            self._field(key).display = not program
+        self._options = ()
+        self._asking = program or None
+        heading = self.query_one("#options-of", Static)
+        heading.display = bool(program)
+        heading.update(Content(f"options of {program}: asking it …"))
+        self.query_one("#options").remove_children()
+        if program:
+            self._field("program").help = CATALOGUE[program].technique
+            self.run_worker(partial(self._ask, program), thread=True)
+        else:
+            self._field("program").help = "any training script, unmodified"
+        self._check()
+
+    def _ask(self, program: str) -> None:
+        try:
+            told = self.Told(program, self._fleet.options(program), "")
+        except Refused as problem:
+            told = self.Told(program, (), str(problem))
+        self.post_message(told)
+
+    @on(Told)
+    async def _take_options(self, message: Told) -> None:
+        if message.program != self._asking:
+            return
+        self._asking = None
+        self._options = message.options
+        given = self.draft.given()
+        place = self.query_one("#options")
+        await place.remove_children()
+        await place.mount(*(_field_of(option, given.get(option.flag, "")) for option in form.offered(self._options)))
+        heading = self.query_one("#options-of", Static)
+        heading.update(Content(clean(message.problem) if message.problem else f"options of {message.program}"))
+        self._check()
+
+    # What is filled in
+
+    @on(Field.Changed)
+    def _changed(self, message: Field.Changed) -> None:
+        key, value = message.field.key, message.field.value
+        if key.startswith("-"):
+            self.draft.options.setdefault(self.draft.program, {})[key] = value
+        else:
+            setattr(self.draft, key, value)
+        if key == "program":
+            self._take_program()
+        else:
+            self._check()
+
+    def _check(self) -> None:
+        """Say beside each field what is wrong with it, and below what it all comes to."""
+        self._problems = form.problems(self.draft, self._options)
+        for field in self.query(Field):
+            field.complain(self._problems.get(field.key))
+        line = form.command(self.draft, self._options)
+        self.query_one("#command", Static).update(Content(f"$ {clean(line)}{' …' if self._asking else ''}"))
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Tell all about the field that is being filled in."""
+        field = next((node for node in event.widget.ancestors if isinstance(node, Field)), None)
+        if field is not None and self._notice is None:
+            self._say(field.help)
+        self._notice = None
+
+    def _say(self, text: str, *, wrong: bool = False) -> None:
+        account = self.query_one("#account", Static)
+        account.set_class(wrong, "-refused")
+        account.update(Content(clean(text)))
+
+    def action_choose(self) -> None:
+        """Choose a script."""
+        folder = Path(self.draft.script).parent
+        self.app.push_screen(ScriptPicker(Path(os.getcwd(), folder if folder.is_dir() else "")), self._take_script)
+
+    def _take_script(self, path: str | None) -> None:
+        if path is None:
+            return
+        self._field("program").fill("")
+        self._field("script").fill(path)
+        self._field("script").enter()
+
+    # Launching
+
+    @on(Input.Submitted)
+    @on(Button.Pressed, "#launch")
+    def _launch(self, event: Message) -> None:
+        event.stop()
+        self.action_launch()
+
+    def action_launch(self) -> None:
+        """Start what is filled in, or go to the first field that is wrong."""
+        if self._starting:
+            return
+        if self._asking is not None:
+            self._say(f"{self._asking} has not told its options yet; in a moment", wrong=True)
+            return
+        for field in self.query(Field):
+            if field.key in self._problems:
+                field.enter()
+                self._say(f"{field.key.lstrip('-')}: {self._problems[field.key]}", wrong=True)
+                return
+        self._starting = True
+        self._say("starting …")
+        request = form.request(self.draft, self._options, self._who)
+        self.run_worker(partial(self._start, request), thread=True)
+
+    def _start(self, request: Request) -> None:
+        try:
+            started = self.Started(self._fleet.launch(request))
+        except Refused as problem:
+            started = self.Started(None, str(problem))
+        self.post_message(started)
+
+    @on(Started)
+    def _started(self, message: Started) -> None:
+        self._starting = False
+        if message.run is None:
+            self._say(message.problem, wrong=True)
+        else:
+            self._remember()
+            self.dismiss(message.run)
+
+    @on(Button.Pressed, "#close")
+    def _close(self) -> None:
+        self.action_close()
+
+    def action_close(self) -> None:
+        """Close; what is filled in stays for the next time."""
+        self._remember()
+        self.dismiss(None)
+
+    def _remember(self) -> None:
+        problem = remembered.remember(self.draft)
+        if problem is not None:
+            self.notify(problem, severity="warning", markup=False)
+
+
+def _field_of(option: Option, value: str) -> Field:
+    choices: list[tuple[str, str]] = [("no", ""), ("yes", "yes")] if option.switch else []
+    if option.choices is not None:
+        usual = f"by itself ({option.default})" if option.default is not None else "by itself"
+        choices = [(usual, ""), *((clean(each, 60), each) for each in option.choices)]
+    return Field(
+        option.flag,
+        option.flag.removeprefix("--"),
+        option.help,
+        value,
+        usual=option.default or "",
+        choices=choices,
+    )

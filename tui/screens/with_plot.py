@@ -1,0 +1,155 @@
+"""A live screen with a plot in it, and the keys that change what the plot shows.
+
+The plot is made after the first paint, because what it imports is heavy; until then, and where
+the terminal has no room for it, its keys are not offered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.metrics import offered
+from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
+from ddptop.tui.screens.live import Asked, LiveScreen
+from ddptop.tui.views.plot.placeholder import PlotPlaceholder
+
+if TYPE_CHECKING:
+    from ddptop.tui.views.plot.contents import Look
+    from ddptop.tui.views.plot.plot import Plot
+
+_ON_THE_PLOT = frozenset(("zoom", "scroll", "log", "smooth", "cross", "metric"))
+
+
+class PlotAsked(Asked):
+    """Show the plot, all of the screen for it."""
+
+    def __init__(self, rank: int, look: Look | None, *, alone: bool) -> None:
+        super().__init__()
+        self.rank = rank
+        self.look = look
+        self.alone = alone
+        """True where only this rank's line is wanted."""
+
+
+class PlottedScreen(LiveScreen):
+    """A frame of the run with a plot in `#plots`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f", "full", "Plot", id="plot.full", tooltip="Show the plot, all of the screen for it"),
+        Binding("m", "metric", "Metric", id="plot.metric", tooltip="Choose what the plot shows", show=False),
+        Binding(
+            "plus", "zoom(0.5)", "Zoom in", id="plot.zoom_in", key_display="+", show=False,
+            tooltip="Plot: half as many steps",
+        ),
+        Binding(
+            "minus", "zoom(2)", "Zoom out", id="plot.zoom_out", key_display="-", show=False,
+            tooltip="Plot: twice as many steps, at last the whole run",
+        ),
+        Binding(
+            "left_square_bracket", "scroll(-0.5)", "Back", id="plot.back", key_display="[", show=False,
+            tooltip="Plot: earlier steps",
+        ),
+        Binding(
+            "right_square_bracket", "scroll(0.5)", "Forward", id="plot.forward", key_display="]", show=False,
+            tooltip="Plot: later steps; at the end it goes along with the run",
+        ),
+        Binding("y", "log", "Log", id="plot.log", tooltip="Plot: logarithmic or linear scale", show=False),
+        Binding("w", "smooth", "Smooth", id="plot.smooth", tooltip="Plot: smooth lightly, strongly, not", show=False),
+        Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: read values off; arrows move", show=False),
+    ]  # fmt: skip
+
+    def __init__(self, frame: Frame, rank: int = 0, look: Look | None = None, *, alone: bool = False) -> None:
+        super().__init__(frame, rank)
+        self.look = look
+        """What the plot shows; None until there is one."""
+        self.alone = alone
+        """True where the plot has only this rank's line."""
+        self._before: Widget | None = None
+        """Who had the keys before the crosshair."""
+
+    def on_mount(self) -> None:
+        """Load what is heavy once the first frame is there."""
+        self.call_after_refresh(self._add_plot)
+
+    def _add_plot(self) -> None:
+        if not self.is_attached:
+            # Left meanwhile.
+            return
+        placeholders = self.query(PlotPlaceholder)
+        if not placeholders or not placeholders.first().is_mounted:
+            # Under load the first refresh can come before all of the screen is there.
+            self.call_after_refresh(self._add_plot)
+            return
+        self.look = self._placeholder.make(self.look).look
+        self.show(self.frame)
+        self.refresh_bindings()
+
+    @property
+    def _placeholder(self) -> PlotPlaceholder:
+        return self.query_one(PlotPlaceholder)
+
+    @property
+    def _plot(self) -> Plot | None:
+        return self._placeholder.plot
+
+    def show(self, frame: Frame) -> None:
+        """Pass the frame to the header, and to the plot; a key that has come meanwhile is done before."""
+        super().show(frame)
+        self.call_later(self._placeholder.show, frame, [self.rank] if self.alone else frame.values("rank"), self.rank)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer the plot's keys where there is a plot."""
+        if action in _ON_THE_PLOT:
+            placeholders = self.query(PlotPlaceholder)
+            return bool(placeholders) and placeholders.first().plot is not None and placeholders.first().display
+        return super().check_action(action, parameters)
+
+    @property
+    def crossing(self) -> bool:
+        """True while the arrows move the crosshair."""
+        return self._plot is not None and self._plot.crosshair is not None
+
+    def action_full(self) -> None:
+        """Ask for the plot on a screen of its own."""
+        self.post_message(PlotAsked(self.rank, self.look, alone=self.alone))
+
+    def action_zoom(self, factor: float) -> None:
+        """Show more steps or fewer."""
+        if self._plot is not None:
+            self._plot.zoom(factor)
+
+    def action_scroll(self, by: float) -> None:
+        """Show earlier steps or later ones."""
+        if self._plot is not None:
+            self._plot.scroll_steps(by)
+
+    def action_log(self) -> None:
+        """Change the scale."""
+        if self._plot is not None:
+            self._plot.change_scale()
+
+    def action_smooth(self) -> None:
+        """Smooth more, or not at all."""
+        if self._plot is not None:
+            self._plot.smooth()
+
+    def action_cross(self) -> None:
+        """Read values off."""
+        self._before = self.focused
+        self._placeholder.cross()
+
+    def action_metric(self) -> None:
+        """Choose what is plotted."""
+        if self._plot is not None and self.look is not None:
+            names = [] if self.frame.history is None else self.frame.history.by_step.names
+            self.app.push_screen(MetricPicker(offered(names), self.look.metric), self._plot.choose)
+
+    @on(PlotPlaceholder.Left)
+    def _uncross(self) -> None:
+        """Give the keys back to who had them."""
+        self.set_focus(self._before)

@@ -1,6 +1,0 @@
-"""The verbs of the command line, one module for each family: its options, and what it does.
-
-Each has `add(verbs)`, which gives it its parsers, and names in them the function that carries
-the verb out: `run(options) -> exit code`.  ZeroMQ, Textual, NumPy and torch are not imported
-before that is called.
-"""

@@ -1,0 +1,12 @@
+"""What a screen consists of, each view in a folder with all of it.
+
+panels      a box for each rank
+table       a line for each rank
+heatmap     all ranks over time
+timeline    one step of all ranks
+plot        a number over steps
+rank        all about one rank
+screen      header, events, log and key bar around these
+ranks       what the views of ranks have in common
+runs        the list of runs
+"""

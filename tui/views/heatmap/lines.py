@@ -1,0 +1,201 @@
+"""The lines of a heatmap: its title, the cells, the axis of time, the legend, what the cursor reads. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.lines import Row, packed, spread, width_of
+from ddptop.tui.drawing.theme import NOT_FINITE, SHADE_SIGNS, SHADES, Ink
+from ddptop.tui.model.metrics import METRICS, WIDTHS_S, Metric
+
+if TYPE_CHECKING:
+    from ddptop.tui.views.heatmap.cells import HeatCells
+
+ABOVE: Final = 1
+BELOW: Final = 3
+"""Lines that are not the map: title; axis, legend and what the cursor reads."""
+_TICK: Final = 20
+
+
+class Sight(NamedTuple):
+    """What of a run is looked at. Buckets are numbered from the epoch."""
+
+    metric: Metric
+    level: int
+    newest: int
+    """The newest bucket there is."""
+    edge: int
+    """The bucket at the right edge."""
+    at: int
+    """The bucket that the cursor is on."""
+    width: int
+    """Cells for buckets."""
+    world: int
+    chosen: int
+    slow: int | None
+    """The rank that the verdict names."""
+    ended: bool
+    unseen: bool
+    """True where the chosen rank's collectives are not seen."""
+    shaded: bool
+    """True where the terminal has colors for a scale; else it is made of signs."""
+    keys: Mapping[str, str]
+    """What keys are called, by the id of their action."""
+
+    @property
+    def seconds(self) -> int:
+        """Width of a bucket."""
+        return WIDTHS_S[self.level]
+
+    @property
+    def column(self) -> int:
+        """The cell of the cursor, from the left."""
+        return self.width - 1 - (self.edge - self.at)
+
+
+def gutter(world: int) -> int:
+    """Return the cells that the ranks' numbers take at the left."""
+    return len(str(max(0, world - 1))) + 3
+
+
+def heat_row(heat: HeatCells | None, sight: Sight, line: int, width: int, ink: Ink) -> Row:
+    """Return one line; line 0 is the first of the map, the one before is the title."""
+    if heat is None:
+        return []
+    below = line - heat.bands.lines
+    if line < 0:
+        return _title(heat, sight, width, ink)
+    if below < 0:
+        return _cells(heat, sight, line, ink)
+    if below == 0:
+        return _axis(heat, sight, ink)
+    if below == 1:
+        return _legend(heat, sight, width, ink)
+    return _reading(heat, sight, width, ink) if below == 2 else []
+
+
+def marks(heat: HeatCells, sight: Sight, line: int) -> bool:
+    """Say whether the chosen rank is on this line of the map."""
+    return sight.chosen // heat.bands.group in heat.bands.of_line(line)
+
+
+def _title(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
+    group = heat.bands.group
+    shared = f", the highest of {group} ranks a row" if group > 1 else ""
+    left: Row = [
+        Segment(" " + sight.metric.title, ink["bold value"]),
+        Segment(f", mean of {sight.seconds} s{shared}", ink["label"]),
+    ]
+    span = units.duration(heat.columns * sight.seconds)
+    numbers = f"{sight.keys['heatmap.metric']}: {len(METRICS)} numbers"
+    return spread(left, [Segment(f"{numbers}   {span} in sight ", ink["label"])], width)
+
+
+def _cells(heat: HeatCells, sight: Sight, line: int, ink: Ink) -> Row:
+    bands = heat.bands
+    marked = marks(heat, sight, line)
+    number = sight.chosen if marked else bands.of_line(line)[0] * bands.group
+    # The number stands once, at the first line of a thick band.
+    begins = bands.thickness == 1 or line * 2 % bands.thickness == 0
+    text = f"{'▸' if marked and begins else ' '}{number if begins else '':>{gutter(sight.world) - 3}}  "
+    hue = "bold rank-slow" if sight.slow == number else "bold rank-chosen" if marked else "label"
+    row: Row = [Segment(text, ink[hue]), Segment(" " * (sight.width - heat.columns))]
+    column = sight.column - (sight.width - heat.columns)
+    at = 0
+    for length, upper, lower in heat.runs(line):
+        sign, style = _look(upper, lower, sight, ink)
+        if marked and at <= column < at + length:
+            row.append(Segment(sign * (column - at), style))
+            row.append(_pointed(heat, sight, line, (upper, lower), ink))
+            row.append(Segment(sign * (at + length - column - 1), style))
+        else:
+            row.append(Segment(sign * length, style))
+        at += length
+    return [segment for segment in row if segment.text]
+
+
+def _look(upper: int, lower: int, sight: Sight, ink: Ink) -> tuple[str, Style]:
+    if sight.shaded:
+        return ink.shades(upper, lower)
+    if upper > len(SHADE_SIGNS):
+        return NOT_FINITE, ink["bold level-error"]
+    return (SHADE_SIGNS[upper - 1] if upper else " "), ink["value"]
+
+
+def _pointed(heat: HeatCells, sight: Sight, line: int, shades: tuple[int, int], ink: Ink) -> Segment:
+    """Return the cell that the cursor is on: the chosen rank's half of it has the cursor's color."""
+    if not sight.shaded:
+        return Segment(_look(*shades, sight, ink)[0], ink["bold rank-chosen"] + Style(reverse=True))
+    upper, lower = (band == sight.chosen // heat.bands.group for band in heat.bands.of_line(line))
+    if upper == lower:
+        return Segment("█", ink["rank-chosen"])
+    other = shades[1] if upper else shades[0]
+    return Segment("▀" if upper else "▄", ink["rank-chosen"] + Style(bgcolor=ink.shades(other, other)[1].color))
+
+
+def _axis(heat: HeatCells, sight: Sight, ink: Ink) -> Row:
+    """Return the times below the columns, and a mark below the cursor."""
+    cells = [" "] * sight.width
+    for back in range(0, heat.columns, _TICK):
+        text = _ago((sight.newest - sight.edge + back) * sight.seconds, "end" if sight.ended else "now")
+        end = sight.width - back
+        if end > len(text):
+            cells[end - len(text) - 1 : end] = [*text, "│"]
+    line, column = "".join(cells), sight.column
+    row = [Segment(" " * gutter(sight.world)), Segment(line[:column], ink["label"])]
+    return [*row, Segment("▲", ink["bold rank-chosen"]), Segment(line[column + 1 :], ink["label"])]
+
+
+def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
+    metric = sight.metric
+    if heat.scale is None:
+        blind = sight.unseen and metric.name in ("own", "wait")
+        why = "collectives are not seen here" if blind else "nothing is known of it"
+        text = f" {metric.title}: {why}; {sight.keys['heatmap.metric']} shows another number"
+        return [Segment(units.shorten(text, width), ink["label"])]
+    low, high = (metric.text(value).strip() for value in heat.scale)
+    if sight.shaded:
+        ramp = [Segment("█", ink[f"shade-{shade}"]) for shade in range(1, SHADES + 1)]
+    else:
+        ramp = [Segment(SHADE_SIGNS, ink["value"])]
+    pieces: list[Row] = [[Segment(f" {low} ", ink["value"]), *ramp, Segment(f" {high} and more", ink["value"])]]
+    if metric.name == "loss":
+        pieces.append([Segment(NOT_FINITE, ink["bold level-error"]), Segment(" not finite", ink["label"])])
+    pieces.append([Segment("blank: no step ended", ink["label"])])
+    pieces.append([Segment("spans 90 % of the values in sight", ink["label"])])
+    return packed(pieces, width, gap=3)
+
+
+def _reading(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
+    """Return what is under the cursor, exactly."""
+    metric = sight.metric
+    value, step = heat.value(sight.chosen, sight.at), heat.step(sight.chosen, sight.at)
+    text = units.DASH if value is None else metric.text(value).strip()
+    back = (sight.newest - sight.at) * sight.seconds
+    when = f"{units.age(back).strip()} ago" if back else "now"
+    pieces: list[Row] = [
+        [Segment(f" ▸ rank {sight.chosen}", ink["bold rank-chosen"])],
+        [Segment(text.rjust(9), ink["faint" if value is None else "bold value"])],
+        [Segment(when, ink["value"])],
+        [Segment("step ", ink["label"]), Segment(units.count(step), ink["value" if step is not None else "faint"])],
+    ]
+    worst = heat.worst(sight.chosen // heat.bands.group, sight.at)
+    if heat.bands.group > 1 and worst is not None and worst[0] != sight.chosen:
+        highest = f"rank {worst[0]}: {metric.text(worst[1]).strip()}"
+        pieces.append([Segment("highest in this row ", ink["label"]), Segment(highest, ink["value"])])
+    row = packed(pieces, width)
+    hint: Row = [Segment(f"arrows read, {sight.keys['ranks.open']} opens ", ink["label"])]
+    return spread(row, hint, width) if width_of(row) + width_of(hint) < width else row
+
+
+def _ago(seconds: int, zero: str) -> str:
+    if seconds <= 0:
+        return zero
+    if seconds < 180:
+        return f"-{seconds}s"
+    return f"-{seconds // 60}m" if seconds < 10_800 else f"-{seconds / 3600:.1f}h"

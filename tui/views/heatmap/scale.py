@@ -1,0 +1,122 @@
+"""The arithmetic of the heatmap: ranks to bands, values to a scale, a scale to shades. Pure.
+
+Imports NumPy, so it is loaded only when a heatmap is shown; knows neither colors nor cells.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ddptop.tui.model.history.by_time import Array
+
+Shades = npt.NDArray[np.uint8]
+
+THICKEST: Final = 8
+"""Half lines that a rank takes at most, where there are few."""
+_LOW, _HIGH = 5.0, 95.0
+"""Percentiles that the scale spans: one hiccup, or one rank of a thousand, does not wash out the rest."""
+_LEAST_SPAN: Final = 0.3
+"""The scale spans at least this share of the median, so that noise looks calm."""
+_LOOKED_AT: Final = 20_000
+"""Values that percentiles are taken of, at most."""
+_STEPS: Final = 8
+UNKNOWN: Final = 0
+"""The shade of a value that is not known; the others count from 1, and the one after the last is for infinity."""
+
+
+class Bands(NamedTuple):
+    """How ranks share the lines there are."""
+
+    group: int
+    """Ranks in one band; more than one where there are more ranks than room."""
+    rows: int
+    thickness: int
+    """Half lines a band takes: 1, or an even number."""
+
+    @property
+    def lines(self) -> int:
+        """Lines that all bands take."""
+        return -(-self.rows * self.thickness // 2)
+
+    def of_line(self, line: int) -> tuple[int, int | None]:
+        """Return the bands in the upper and lower half of a line, None below the last one."""
+        upper, lower = (2 * line) // self.thickness, (2 * line + 1) // self.thickness
+        return upper, lower if lower < self.rows else None
+
+
+def arrange_bands(ranks: int, lines: int, *, halves: bool = True) -> Bands:
+    """Return how so many ranks are shown on so many lines; without `halves` a band takes whole lines."""
+    room = max(1, 2 * lines if halves else lines)
+    group = max(1, math.ceil(ranks / room))
+    count = math.ceil(ranks / group)
+    each = (2 * lines) // max(1, count)
+    if not halves or each > 1:
+        return Bands(group, count, max(2, min(THICKEST, each // 2 * 2)))
+    return Bands(group, count, 1)
+
+
+def reduce_bands(values: Array, group: int) -> Array:
+    """Return one row for each `group` ranks, the largest of their values: what is slow stays in sight."""
+    if group <= 1 or not len(values):
+        return values
+    reduced: Array = np.fmax.reduceat(values, np.arange(0, len(values), group), axis=0)
+    return reduced
+
+
+class Scale(NamedTuple):
+    """The values of the first and the last shade; what lies beyond looks like them."""
+
+    low: float
+    high: float
+
+
+def scale_of(values: Array, previous: Scale | None = None) -> Scale | None:
+    """Return a scale for these values, the `previous` one as long as it does for them; None without a value."""
+    seen = values[np.isfinite(values)]
+    if not len(seen):
+        return previous
+    seen = seen[:: max(1, len(seen) // _LOOKED_AT)]
+    low, middle, high = (float(value) for value in np.percentile(seen, (_LOW, 50.0, _HIGH)))
+    span = max(high - low, _LEAST_SPAN * abs(middle), 1e-9)
+    # Even numbers at the ends, which stay for a while, or the colors would shimmer.
+    if previous is not None:
+        before = previous.high - previous.low
+        if previous.low <= low and high <= previous.high and span >= 0.4 * before:
+            return previous
+    step = _even(span / _STEPS)
+    start = math.floor(low / step) * step
+    return Scale(start, math.ceil(max(high, low + span) / step) * step)
+
+
+def _even(step: float) -> float:
+    """Return the next larger of 1, 2, 5, 10, 20, …"""
+    ten = 10.0 ** math.floor(math.log10(step))
+    return next(ten * factor for factor in (1, 2, 5, 10, 20) if ten * factor >= step)
+
+
+def shade(values: Array, scale: Scale | None, shades: int) -> Shades:
+    """Return a number for each value: `UNKNOWN`, 1 to `shades`, or `shades` + 1 for what is not finite."""
+    result = np.zeros(values.shape, np.uint8)
+    known = np.isfinite(values)
+    if scale is not None:
+        share = (values[known] - scale.low) / (scale.high - scale.low)
+        result[known] = 1 + np.clip(share * shades, 0, shades - 1).astype(np.uint8)
+    result[np.isinf(values)] = shades + 1
+    return result
+
+
+def runs(upper: Shades, lower: Shades) -> list[tuple[int, int, int]]:
+    """Return (length, upper, lower) of each run of equal cells in a line."""
+    pairs = upper.astype(np.uint16) << 8 | lower
+    ends = np.flatnonzero(np.diff(pairs)) + 1
+    edges = [0, *ends.tolist(), len(pairs)]
+    return [
+        (until - since, int(upper[since]), int(lower[since]))
+        for since, until in itertools.pairwise(edges)
+        if until > since
+    ]

@@ -1,0 +1,1 @@
+"""A box for each rank: `panels` is the widget, `panel` draws one."""

@@ -1,0 +1,189 @@
+"""What a plot is to show: lines with names and hues, limits, values to read off. Pure; draws nothing.
+
+One rank is a line within its least and greatest; a few ranks are a line each; many are the
+band that holds them, with the chosen one in it. Imports NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ddptop.tui.drawing.theme import RANK_HUES
+from ddptop.tui.model.history.by_step import HistoryByStep
+from ddptop.tui.model.history.series import Floats
+from ddptop.tui.model.metrics import Metric, metric_named
+from ddptop.tui.views.plot import curves
+from ddptop.tui.views.plot.window import Window
+
+_SCALES: Final = {
+    "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB")),
+    "ms": ((1e4, "s"), (0.0, "ms")),
+}
+"""By a metric's unit: from which size on, and the unit then."""
+_BAND: Final = ("max", "median", "min")
+_DIVISORS: Final = {"GiB": 2.0**30, "MiB": 2.0**20, "s": 1e3}
+
+
+@dataclass
+class Look:
+    """What is looked at, and how: held by a screen, changed by the keys of its plot."""
+
+    metric: str = "loss"
+    """A name of `HistoryByStep.read`."""
+    window: Window = field(default_factory=Window)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line, in the unit of the plot."""
+
+    name: str
+    """The rank, or `min`, `median`, `max`."""
+    hue: str
+    values: Floats
+    faded: bool = False
+    """True for what stands behind the others."""
+
+    @property
+    def order(self) -> int:
+        """Where its name stands among the others': the band from its upper edge down, or the ranks in order."""
+        return int(self.name) if self.name.isdigit() else -len(_BAND) + _BAND.index(self.name)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Lines over one row of columns."""
+
+    metric: Metric
+    unit: str
+    shown: tuple[int, int]
+    """The first and the last step shown."""
+    steps: Floats
+    """The last step of each column."""
+    at: Floats
+    """When it ended, seconds since the epoch, on the rank that was last."""
+    lines: tuple[Line, ...]
+    """What lies on top comes last."""
+    broken: Floats
+    """Steps where a value was not finite."""
+    limits: tuple[float, float]
+    """On the axis: powers of ten where it is logarithmic."""
+    log: bool
+    hidden: bool
+    """True where values of zero or less have no place on a logarithmic axis."""
+
+    def on_axis(self, line: Line) -> Floats:
+        """Return a line's values as they are on the axis."""
+        return _logged(line.values) if self.log else line.values
+
+    def dots(self, width: int, height: int) -> tuple[bytes, ...]:
+        """Return all that is drawn as it is in so many dots: what is the same in them looks the same."""
+        low, high = self.limits
+        across = width / (self.steps[-1] - self.steps[0])
+        lines = [(self.on_axis(line) - low) * (height / (high - low)) for line in self.lines]
+        columns = [(steps - self.steps[0]) * across for steps in (self.steps, self.broken)]
+        return tuple(np.rint(each).tobytes() for each in (*lines, *columns))
+
+    def column(self, step: float) -> int:
+        """Return the column of a step, the nearest where it is not shown."""
+        return min(int(np.searchsorted(self.steps, step)), len(self.steps) - 1)
+
+
+def contents_of(
+    history: HistoryByStep, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
+) -> Contents | None:
+    """Return what to draw in so many columns at most.
+
+    Args:
+        history: what is known.
+        ranks: whose lines.
+        chosen: the one that stands out.
+        run: the first and the last step that may be seen; see `span_of`.
+        look: what of it, and how.
+        width: columns there are.
+
+    Returns:
+        None where there is nothing to draw: no two columns, or the metric is not known.
+    """
+    first, last = look.window.steps(*run)
+    stride = curves.stride_of(first, last, width)
+    drawn = curves.columns(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
+    if drawn.mean.shape[1] < 2 or np.isnan(drawn.mean).all():
+        return None
+    metric = metric_named(look.metric)
+    divisor, unit = _scale(metric, drawn.high)
+    drawn = drawn._replace(mean=drawn.mean / divisor, low=drawn.low / divisor, high=drawn.high / divisor)
+    lines = _lines(drawn, ranks, chosen, look.window.smoothing)
+    together = [_logged(line.values) if look.window.log else line.values for line in lines]
+    values = np.concatenate([line.values for line in lines])
+    return Contents(
+        metric=metric,
+        unit=unit,
+        shown=(first, last),
+        steps=drawn.steps,
+        at=np.fmax.reduce(drawn.at, axis=0),
+        lines=lines,
+        broken=drawn.steps[np.isinf(drawn.high).any(axis=0)],
+        limits=curves.limits(together),
+        log=look.window.log,
+        hidden=look.window.log and bool(np.any(values[~np.isnan(values)] <= 0)),
+    )
+
+
+def span_of(history: HistoryByStep, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
+    """Return the first and the last step known of any of the ranks; none after `upto`, where the view stands still."""
+    spans = [span for rank in ranks if (span := history.span(rank)) is not None]
+    if not spans:
+        return None
+    first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+    last = last if upto is None else min(last, upto)
+    return (first, last) if first <= last else None
+
+
+def _lines(drawn: curves.Columns, ranks: Sequence[int], chosen: int | None, smoothing: str) -> tuple[Line, ...]:
+    if len(ranks) == 1:
+        hue = _hue(ranks[0])
+        whole = Line(str(ranks[0]), hue, curves.smoothed(drawn.mean[0], smoothing))
+        if smoothing == "off" and np.array_equal(drawn.low, drawn.high, equal_nan=True):
+            return (whole,)
+        edges = (Line("min", "faint", drawn.low[0], True), Line("max", "faint", drawn.high[0], True))
+        return (*edges, whole)
+    if len(ranks) <= RANK_HUES:
+        lines = [
+            Line(str(rank), _hue(rank), curves.smoothed(values, smoothing), rank != chosen and chosen in ranks)
+            for rank, values in zip(ranks, drawn.mean, strict=True)
+        ]
+        return tuple(sorted(lines, key=lambda line: line.name == str(chosen)))
+    low, median, high = curves.band(drawn)
+    band = (
+        Line("min", "faint", low, True),
+        Line("max", "faint", high, True),
+        Line("median", "gauge", curves.smoothed(median, smoothing)),
+    )
+    if chosen is None or chosen not in ranks:
+        return band
+    mine = curves.smoothed(drawn.mean[list(ranks).index(chosen)], smoothing)
+    return (*band, Line(str(chosen), "rank-chosen", mine))
+
+
+def _hue(rank: int) -> str:
+    return f"line-{rank % RANK_HUES}"
+
+
+def _scale(metric: Metric, values: Floats) -> tuple[float, str]:
+    finite = values[np.isfinite(values)]
+    largest = float(np.abs(finite).max()) if len(finite) else 0.0
+    for least, unit in _SCALES.get(metric.unit, ()):
+        if largest >= least or unit == "MiB":
+            return _DIVISORS.get(unit, 1.0), unit
+    return 1.0, metric.unit
+
+
+def _logged(values: Floats) -> Floats:
+    positive = np.isfinite(values) & (values > 0)
+    return np.log10(values, out=np.full_like(values, math.nan), where=positive)

@@ -1,0 +1,316 @@
+"""One number of the ranks over the steps of the run, as lines.
+
+Imports NumPy and the plot library, so it is loaded after the first paint. What is shown is in
+a `Look`; the keys that change it belong to the screen, those of the crosshair to the place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from textual.app import ComposeResult, RenderResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.events import Mount
+from textual.widgets import Static
+from textual_hires_canvas import Canvas
+from textual_plot import HiResMode, PlotWidget
+
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.theme import Ink, ink
+from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.model.metrics import CUSTOM, metric_named
+from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of
+from ddptop.tui.views.plot.curves import LABEL
+from ddptop.tui.views.plot.ticks import Powers, Steps, Values
+from ddptop.tui.views.plot.window import Window
+
+_PERIOD_S: Final = 1.0
+"""A curve need not move faster."""
+_REST: Final = 100
+"""It rests so many times as long as it took to draw: at most 1 % of a core, however many ranks there are."""
+_LAYOUT_S: Final = 0.1
+"""By then a canvas that was hidden has its size."""
+
+
+class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
+    """A metric of some ranks; the chosen one lies on top."""
+
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(self, look: Look, **options: Any) -> None:
+        super().__init__(allow_pan_and_zoom=False, **options)
+        self.look = look
+        self.contents: Contents | None = None
+        """What is drawn now."""
+        self.crosshair: float | None = None
+        """The step that is read off, None without a crosshair."""
+        self._run: tuple[int, int] | None = None
+        """The first and the last step there are."""
+        self._given: tuple[Frame, Sequence[int], int | None] | None = None
+        self._shown: object = None
+        self._seen: object = None
+        """The lines that are drawn in dots of the screen, and the ticks."""
+        self._next = self._cost = 0.0
+        self._ready = False
+        self._late = False
+        self._x, self._y, self._powers = Steps(), Values(), Powers()
+        self.add_class("-empty")
+        self.set_reactive(PlotWidget.margin_top, 0)
+        self.set_reactive(PlotWidget.margin_bottom, 1)
+        self.set_reactive(PlotWidget.margin_left, LABEL + 1)
+
+    def compose(self) -> ComposeResult:
+        """Add to the library's parts what stands there without a curve."""
+        yield from super().compose()
+        yield Static(id="nothing")
+
+    def on_mount(self, event: Mount) -> None:  # type: ignore[override]  # textual gives the event to who takes it
+        """Draw only after the library has emptied the canvas, as it does when it is mounted."""
+        if not self.children:
+            # Taken away before its parts had come, by who leaves at that moment: the library would miss them.
+            event.prevent_default()
+            return
+        self.set_x_formatter(self._x)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._ready = True
+        self._fit()
+
+    def on_resize(self) -> None:
+        """Draw for another size, once the library has laid out its canvas."""
+        self.call_after_refresh(self._fit)
+
+    def _fit(self) -> None:
+        # The library takes over the size of its canvas only when a layout is asked for.
+        self.refresh(layout=True)
+        self._again()
+
+    # When to draw
+
+    def show(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> None:
+        """Draw what is new at most once a second, and at once for another look, rank or size or once all is read."""
+        self._given = frame, ranks, chosen
+        if not self._ready or not self.size:
+            return
+        by_step = None if frame.history is None else frame.history.by_step
+        look = self.look.metric, self.look.window, self.crosshair
+        whole = by_step is not None and by_step.complete
+        key = look, tuple(ranks), chosen, self.size, self.app.theme, frame.view_held_s is None, whole
+        key_and_data = key, None if by_step is None else by_step.records, frame.state
+        if key_and_data == self._shown or (frame.view_held_s is not None and self._is(key)):
+            return
+        now = time.monotonic()
+        if self._is(key) and now < self._next:
+            if not self._late:
+                # Nothing may follow this frame, as when the run has ended: it must not be the one left out.
+                self._late = True
+                self.set_timer(self._next - now, self._catch_up)
+            return
+        anew = not self._is(key)
+        self._shown = key_and_data
+        self._draw(frame, ranks, chosen, anew=anew)
+        self._cost = time.monotonic() - now
+        self._next = now + max(_PERIOD_S, _REST * self._cost)
+
+    def _is(self, key: object) -> bool:
+        return isinstance(self._shown, tuple) and self._shown[0] == key
+
+    def _catch_up(self) -> None:
+        self._late = False
+        self._again()
+
+    def _again(self) -> None:
+        if self._given is not None:
+            self.show(*self._given)
+
+    def render(self) -> RenderResult:
+        """Draw the lines; the library would ask for a refresh at each cell."""
+        began = time.monotonic()
+        with self.query_one("#plot", Canvas).batch_refresh():
+            drawn = super().render()
+        self._next = max(self._next, began + _REST * (self._cost + time.monotonic() - began))
+        return drawn
+
+    # What to draw
+
+    def _draw(self, frame: Frame, ranks: Sequence[int], chosen: int | None, *, anew: bool) -> None:
+        width = max(2, self.size.width - self.margin_left - 2)
+        by_step = None if frame.history is None else frame.history.by_step
+        self._run = None if by_step is None else span_of(by_step, ranks, frame.upto)
+        self.contents = None
+        if by_step is not None and self._run is not None:
+            self.contents = contents_of(by_step, ranks, chosen, self._run, self.look, width)
+        was_empty = self.has_class("-empty")
+        self.set_class(self.contents is None, "-empty")
+        self.border_title = self._title(frame, ranks, chosen)
+        if self.contents is None:
+            self.query_one("#nothing", Static).update(Content(_nothing(frame, self._run, self.look, keys_of(self))))
+            return
+        if was_empty:
+            # A hidden canvas has no size; once it has been laid out, the library has to look again.
+            self.set_timer(_LAYOUT_S, self._fit)
+        self._x.room, self._y.room = max(2, self.size.width // 14), max(2, self.size.height // 3)
+        self._powers.room = self._y.room
+        seen = self.contents.dots(2 * width, 4 * self.size.height), self._ticks(self.contents)
+        # In a long run most steps move nothing by a dot.
+        if anew or was_empty or seen != self._seen:
+            self._lines(self.contents)
+        self._seen = seen
+
+    def _ticks(self, contents: Contents) -> tuple[list[float], list[float]]:
+        values = self._powers if contents.log else self._y
+        return self._x.get_ticks(contents.steps[0], contents.steps[-1]), values.get_ticks(*contents.limits)
+
+    def _lines(self, contents: Contents) -> None:
+        hues = ink(self.app.theme)
+        low, high = contents.limits
+        self.clear()
+        self.set_y_formatter(self._powers if contents.log else self._y)
+        self.set_xlimits(float(contents.steps[0]), float(contents.steps[-1]))
+        self.set_ylimits(low, high)
+        if self.crosshair is not None:
+            at = contents.steps[contents.column(self.crosshair)]
+            self.plot([at, at], [low, high], line_style=hues.hues["label"], hires_mode=HiResMode.BRAILLE)
+        for line in contents.lines:
+            values = contents.on_axis(line)
+            self.plot(contents.steps, values, line_style=_style(line, hues), hires_mode=HiResMode.BRAILLE)
+        if len(contents.broken):
+            top = np.full(len(contents.broken), high)
+            self.scatter(contents.broken, top, marker="×", marker_style=hues.hues["level-error"])
+
+    # In words
+
+    def _title(self, frame: Frame, ranks: Sequence[int], chosen: int | None) -> Content:
+        hues = ink(self.app.theme)
+        metric = metric_named(self.look.metric)
+        drawn = self.contents
+        if drawn is None:
+            return Content(f"{metric.title} over steps")
+        unit = f", {drawn.unit}" if drawn.unit else ""
+        if self.crosshair is not None:
+            return Content("").join(self._reading(drawn, hues))
+        parts = [Content(f"{metric.title}{unit} over steps")]
+        if len(ranks) > 1:
+            parts.append(Content(" "))
+            for line in sorted(drawn.lines, key=lambda line: line.order):
+                name = f"[{line.name}]" if line.name == str(chosen) else f" {line.name} "
+                parts.append(Content.styled(name, _style(line, hues)))
+        parts.append(Content(" · ".join(("", *_notes(drawn, self.look, frame)))))
+        return Content("").join(parts)
+
+    def _reading(self, drawn: Contents, hues: Ink) -> list[Content]:
+        """Return what the crosshair reads, the line on top first."""
+        assert self.crosshair is not None
+        index = drawn.column(self.crosshair)
+        moment = "" if np.isnan(drawn.at[index]) else time.strftime(" %H:%M:%S", time.localtime(drawn.at[index]))
+        parts = [Content(f"step {units.count(int(drawn.steps[index]))}{moment} ")]
+        for line in sorted(drawn.lines, key=lambda line: (line is not drawn.lines[-1], line.order)):
+            parts.append(Content.styled(f" {line.name} ", _style(line, hues)))
+            parts.append(Content.styled(_value(float(line.values[index])), hues.hues["value"]))
+        parts.append(Content(f" {drawn.unit}" if drawn.unit else ""))
+        return parts
+
+    # What is asked
+
+    def zoom(self, factor: float) -> None:
+        """Show so many times as many steps."""
+        if self._run is not None:
+            self._show_window(self.look.window.zoomed(factor, *self._run, self.crosshair))
+
+    def scroll_steps(self, by: float) -> None:
+        """Move by so many times what is shown."""
+        if self._run is not None:
+            self._show_window(self.look.window.scrolled(by, *self._run))
+
+    def change_scale(self) -> None:
+        """Change between a logarithmic and a linear scale."""
+        self._show_window(replace(self.look.window, log=not self.look.window.log))
+
+    def smooth(self) -> None:
+        """Smooth more; after the strongest, not at all."""
+        self._show_window(self.look.window.smoother())
+
+    def choose(self, metric: str | None) -> None:
+        """Show another metric; None leaves it."""
+        if metric is not None:
+            self.look.metric = metric
+            self._again()
+
+    def _show_window(self, window: Window) -> None:
+        self.look.window = window
+        self._again()
+
+    def read_at(self, index: int) -> bool:
+        """Read a column off; False where there is none."""
+        if self.contents is not None:
+            self.crosshair = float(self.contents.steps[index])
+            self._again()
+        return self.contents is not None
+
+    def read_on(self, by: int) -> None:
+        """Read a column further on."""
+        if self.contents is not None and self.crosshair is not None:
+            index = self.contents.column(self.crosshair) + by
+            self.read_at(max(0, min(index, len(self.contents.steps) - 1)))
+
+    def read_nothing(self) -> None:
+        """Put the crosshair away."""
+        self.crosshair = None
+        self._again()
+
+
+def _style(line: Line, hues: Ink) -> str:
+    return hues.faded(line.hue) if line.faded and line.hue != "faint" else hues.hues[line.hue]
+
+
+def _value(value: float) -> str:
+    if np.isnan(value):
+        return units.DASH
+    return f"{value:.4g}" if np.isfinite(value) else "not finite"
+
+
+def _notes(drawn: Contents, look: Look, frame: Frame) -> list[str]:
+    """Return what is not as usual."""
+    notes = []
+    if look.window.span is not None:
+        following = "last " if look.window.end is None else ""
+        first, last = map(units.count, drawn.shown)
+        notes.append(f"{following}{units.count(look.window.span)} steps" if following else f"steps {first}–{last}")
+    if drawn.log:
+        notes.append("log, without 0 and less" if drawn.hidden else "log")
+    if look.window.smoothing != "off":
+        notes.append(f"{look.window.smoothing}ly smoothed")
+    if len(drawn.broken):
+        notes.append("× not finite")
+    if frame.history is not None and not frame.history.by_step.complete:
+        notes.append("reading the past")
+    return notes
+
+
+def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mapping[str, str]) -> str:
+    """Say why there is no curve, and what to do."""
+    by_step = None if frame.history is None else frame.history.by_step
+    if by_step is not None and not by_step.complete:
+        return "reading the past of the run"
+    if run is None or run[0] == run[1]:
+        ended = frame.state in ENDED
+        logs = f"no step was completed: {keys['rank.logs']} shows what was printed"
+        return logs if ended else "curves begin with the second step"
+    other = f"{keys['plot.metric']} shows another number"
+    if look.metric == "loss":
+        return f"no loss seen: it is read where backward() is called · {other}"
+    if look.metric in ("wait", "all_reduce") and len(frame.ranks) < 2:
+        return f"one rank alone waits for nobody · {other}"
+    if look.metric in ("wait", "all_reduce"):
+        return f"no collectives seen: {keys['ranks.open']} shows how this rank's are seen · {other}"
+    if look.metric.startswith(CUSTOM):
+        around = f"{keys['plot.back']} and {keys['plot.forward']} scroll, {keys['plot.zoom_out']} shows more"
+        return f"not given in these steps: {around} · {other}"
+    return f"not known of these steps · {other}"

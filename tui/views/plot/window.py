@@ -1,0 +1,65 @@
+"""The part of a run's steps that a plot shows: the whole run, or a number of steps up to the last or an earlier one.
+
+Pure and immutable; each key of the plot makes another window of the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+FEWEST: Final = 16
+"""Steps that can be zoomed in to."""
+SMOOTHINGS: Final = ("off", "light", "strong")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of the run. `first` and `last` in the methods are the run's own."""
+
+    span: int | None = None
+    """Steps that are shown; None for all there are."""
+    end: int | None = None
+    """The last of them; None goes along with the run."""
+    log: bool = False
+    smoothing: str = "off"
+    """One of `SMOOTHINGS`."""
+
+    def steps(self, first: int, last: int) -> tuple[int, int]:
+        """Return the first and the last step shown."""
+        if self.span is None:
+            return first, last
+        span = min(self.span, last - first + 1)
+        end = last if self.end is None else max(first + span - 1, min(self.end, last))
+        return end - span + 1, end
+
+    def zoomed(self, factor: float, first: int, last: int, at: float | None = None) -> Window:
+        """Show so many times as many steps, with step `at` staying where it is on the screen.
+
+        Without `at` the last step does while the run is followed, and the middle otherwise.
+        """
+        low, high = self.steps(first, last)
+        before = high - low + 1
+        span = max(FEWEST, round(before * factor))
+        if span > last - first:
+            return replace(self, span=None, end=None)
+        if self.end is None and at is None:
+            return replace(self, span=span)
+        fixed = (low + high) / 2 if at is None else at
+        share = (high - fixed) / before
+        return replace(self, span=span)._ending(round(fixed + share * span), last)
+
+    def scrolled(self, by: float, first: int, last: int) -> Window:
+        """Move by a share of what is shown, back where it is negative; at the end of the run, follow it."""
+        if self.span is None:
+            return self
+        low, high = self.steps(first, last)
+        span = high - low + 1
+        return self._ending(max(first + span - 1, round(high + by * span)), last)
+
+    def _ending(self, end: int, last: int) -> Window:
+        return replace(self, end=None if end >= last else end)
+
+    def smoother(self) -> Window:
+        """Smooth more; after the strongest, not at all."""
+        return replace(self, smoothing=SMOOTHINGS[(SMOOTHINGS.index(self.smoothing) + 1) % len(SMOOTHINGS)])

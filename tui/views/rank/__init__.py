@@ -1,0 +1,1 @@
+"""All about one rank: `facts` as rows, `histories` in small."""

@@ -1,0 +1,84 @@
+"""What every view of the ranks has in common: one chosen rank, and what the user asks of it.
+
+The screen shows one view at a time and hands it frames; a view that is not shown gets none
+and does no work.  What opens, ends or follows is the screen's matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.reactive import reactive
+
+from ddptop.tui.drawing.lines import Drawn
+from ddptop.tui.model.frame import Frame, RankFrame
+
+
+class RankView(Drawn, can_focus=True):
+    """All ranks of a run, one of them chosen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Rank", id="ranks.open", tooltip="Open the chosen rank's own screen"),
+    ]
+
+    chosen: reactive[int] = reactive(0, repaint=False)
+    """Number of the chosen rank; it stays with that rank wherever the rank is drawn."""
+
+    class Chosen(Message):
+        """Another rank was chosen."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    class Opened(Message):
+        """The user wants to see all about a rank."""
+
+        def __init__(self, rank: int) -> None:
+            super().__init__()
+            self.rank = rank
+
+    def __init__(self, frame: Frame, **options: Any) -> None:
+        super().__init__(**options)
+        self.frame = frame
+        """The frame last shown."""
+
+    def show(self, frame: Frame) -> None:
+        """Take in a new frame; a view that knows what differs in it repaints no more than that.
+
+        Called at frame rate while the view can be seen.
+        """
+        self.frame = frame
+        self.refresh()
+
+    def watch_chosen(self, before: int, chosen: int) -> None:
+        """Mark the rank and bring it into sight."""
+        if not self.is_mounted:
+            return
+        self.mark(before)
+        self.bring_into_view()
+        self.post_message(self.Chosen(chosen))
+
+    def mark(self, before: int) -> None:
+        """Draw the rank as chosen, and the one chosen `before` no longer."""
+        self.refresh()
+
+    def bring_into_view(self) -> None:
+        """Scroll to the chosen rank, where there is anything to scroll."""
+
+    @property
+    def chosen_frame(self) -> RankFrame | None:
+        """The chosen rank in the last frame."""
+        return self.frame.rank(self.chosen)
+
+    @property
+    def in_sight(self) -> frozenset[int]:
+        """Ranks of which single steps are drawn; means are there of all."""
+        return frozenset()
+
+    def action_open(self) -> None:
+        """Ask for the chosen rank's own screen."""
+        if self.chosen_frame is not None:
+            self.post_message(self.Opened(self.chosen))

@@ -1,0 +1,259 @@
+"""The lines above the panels: what run this is, how far it is, and what the user should know now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.cells import cell_len
+from rich.segment import Segment
+
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.bars import gauge
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
+from ddptop.tui.drawing.theme import MARKS, Ink
+from ddptop.tui.model.frame import ENDED, Frame
+
+_BETWEEN: Final = " · "
+"""Stands between the clauses of a message; what matters most comes first."""
+_LEGIBLE: Final = 24
+"""Cells of a clause that are worth to be read without the rest."""
+
+
+class Header(Page, can_focus=False):
+    """Run, progress, message and background of a run."""
+
+    def __init__(self, frame: Frame, **options: Any) -> None:
+        super().__init__(**options)
+        self._frame = frame
+        self._typed = ""
+
+    def count(self, typed: str) -> None:
+        """Show the number of steps that is being typed."""
+        self._typed = typed
+        self.show(self._frame)
+
+    def show(self, frame: Frame) -> None:
+        """Take in a new frame."""
+        self._frame = frame
+        width = self.container_size.width or self.app.size.width
+        roomy = self.app.size.height >= 30
+        rows = header_rows(frame, width - 2, self.ink, keys_of(self), self._typed, roomy=roomy)
+        self.show_rows([[Segment(" "), *row] for row in rows])
+
+    def on_mount(self) -> None:
+        """Draw before the first paint."""
+        self.show(self._frame)
+
+    def on_resize(self) -> None:
+        """Draw for another width."""
+        self.show(self._frame)
+
+    def notify_style_update(self) -> None:
+        """Draw in the colors of another theme."""
+        super().notify_style_update()
+        if self.is_mounted:
+            self.show(self._frame)
+
+
+def header_rows(
+    frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], typed: str = "", *, roomy: bool
+) -> list[Row]:
+    """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
+
+    `keys` has, by the id of an action, the key that does it.
+    """
+    word, hue = message(frame, keys, typed)
+    said: Row = [Segment(_clauses(word, width), ink[hue])] if word else []
+    behind = _background(frame, width, ink)
+    rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
+    if not roomy and not (said and behind):
+        return [*rows, said or behind]
+    return [*rows, said, behind] if said else [*rows, behind, []]
+
+
+def _clauses(text: str, width: int) -> str:
+    """Return a message in `width` cells; a last clause of which hardly anything would be left is left out whole."""
+    while _BETWEEN in text and cell_len(text) > width:
+        before = text.rpartition(_BETWEEN)[0]
+        if width - cell_len(before) - len(_BETWEEN) >= _LEGIBLE:
+            break
+        text = before
+    return units.shorten(text, width)
+
+
+def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
+    hue = ink[f"bold state-{frame.state}"]
+    clock: Row = []
+    if frame.view_held_s is not None:
+        # In the place of the clock, which stands still: it must be seen at once, on every screen.
+        kept = units.duration(frame.view_held_s)
+        key = Segment(f" {keys['view.freeze']}: goes on", ink["bold value"])
+        clock = [Segment(f" VIEW FROZEN {kept} ", ink["kept"]), key]
+    elif frame.started_at is not None:
+        end = frame.at if frame.ended_at is None else frame.ended_at
+        clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
+        clock.append(Segment(units.duration(end - frame.started_at), ink["value"]))
+    pieces: list[Row] = [
+        [Segment(units.shorten(frame.run, max(8, width // 3)), ink["bold brand"])],
+        [Segment(f"{MARKS[frame.state]} {frame.state.upper()}", hue)],
+        clock,
+        [Segment(units.count(frame.world), ink["value"]), Segment(_plural(" rank", frame.world), ink["label"])],
+        [Segment(units.shorten(frame.program, max(8, width // 3)), ink["value"])],
+        [Segment(frame.backend or "", ink["value"])],
+        [Segment(frame.device or "", ink["value"])],
+    ]
+    left = packed([piece for piece in pieces if piece is not clock], width - max(12, width_of(clock) + 1))
+    return spread(left, clock, width)
+
+
+def _plural(noun: str, number: int) -> str:
+    return noun if number == 1 else noun + "s"
+
+
+def _progress(frame: Frame, width: int, ink: Ink) -> Row:
+    label = ink["label"]
+    total = frame.total_steps
+    step = units.count(frame.step)
+    pieces: list[Row] = []
+    if total:
+        whole = units.count(total)
+        share = (frame.step or 0) / total
+        steps: Row = [
+            Segment("step ", label),
+            figure(step.rjust(len(whole)), ink, "bold value"),
+            Segment(f"/{whole} ", label),
+        ]
+        if width >= 100:
+            steps += [*gauge(share, 20, ink), Segment(" ")]
+        steps.append(figure(units.percent(100 * share if frame.step is not None else None), ink))
+        pieces.append(steps)
+        if frame.state not in ENDED:
+            pieces.append([Segment("ETA ", label), figure(units.duration(frame.eta_s).rjust(5), ink)])
+    else:
+        pieces.append([Segment("step ", label), figure(step.rjust(7), ink, "bold value")])
+    pieces += [
+        [figure(units.milliseconds(frame.step_ms), ink), Segment(" ms/step", label)],
+        [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
+        [Segment("loss ", label), figure(units.loss(frame.loss).strip().rjust(6), ink)],
+    ]
+    return packed(pieces, width)
+
+
+def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str, str]:
+    """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well.
+
+    Args:
+        frame: what is shown.
+        keys: by the id of an action, the key that does it.
+        typed: the number of steps that is being typed, while the run is paused.
+    """
+    if frame.state in ENDED:
+        return _ending(frame, keys), f"bold state-{frame.state}"
+    if frame.ending:
+        return f"being ended: {frame.ending} · {keys['run.kill']} shows it", "bold state-killing"
+    if frame.orphaned:
+        text = f"what started the ranks is gone, and they live on without it: {keys['run.kill']} ends them"
+        return text, "bold level-error"
+    if frame.state == "starting":
+        return _start(frame, keys["rank.logs"]), "state-starting"
+    if frame.state == "killing":
+        return "being ended; what is left after the grace period gets KILL", "state-killing"
+    if frame.state == "pausing":
+        return "every rank runs up to the same step and is held there", "state-pausing"
+    if frame.state == "paused":
+        if typed:
+            steps = f"{int(typed):,} step{'' if int(typed) == 1 else 's'}"
+            return (
+                f"{steps}: type {keys['run.step']} to make exactly so many, from step {units.count(frame.step)}",
+                "bold state-paused",
+            )
+        held = f"held at step {units.count(frame.step)}{_since(frame)}: {keys['run.resume']} resumes"
+        if not frame.outstanding:
+            return f"{held} · no collective open", "bold state-paused"
+        under_way = f"{frame.outstanding} {_plural('collective', frame.outstanding)} open"
+        return f"{under_way} · {held}", "bold level-warning"
+    if frame.state == "frozen":
+        return _frozen(frame, keys["run.resume"]), "bold state-frozen"
+    if frame.state == "silent":
+        heard = [age for age in frame.values("heard_age_s") if age is not None]
+        for_ = f" for {units.age(min(heard)).strip()}" if heard else ""
+        what = f"{keys['rank.logs']} shows the log, {keys['run.kill']} ends them"
+        return f"no sign of life from any rank{for_}: {what}", "bold state-silent"
+    sick = next((index for index, health in enumerate(frame.values("health")) if health is not None), None)
+    if sick is not None:
+        return f"rank {frame.ranks[sick].rank}: {frame.ranks[sick].health}", "bold level-error"
+    if frame.verdict is not None:
+        return frame.verdict.text, "bold rank-slow"
+    if frame.state == "stalled":
+        ages = [age for age in frame.values("step_age_s") if age is not None]
+        for_ = f" for {units.age(min(ages)).strip()}" if ages else ""
+        return f"alive, but no step completed{for_}: {keys['ranks.open']} shows what a rank does", "bold state-stalled"
+    if frame.cause is not None:
+        return frame.cause, "bold level-error"
+    return "", "label"
+
+
+def _start(frame: Frame, logs: str) -> str:
+    silent = [rank for rank, age in enumerate(frame.values("heard_age_s")) if age is None]
+    if len(silent) == len(frame.ranks):
+        return f"no rank has reported yet: {logs} shows what they print meanwhile"
+    if silent:
+        return f"{len(frame.ranks) - len(silent)} of {len(frame.ranks)} ranks have reported, rank {silent[0]} has not"
+    return f"all ranks are up, no optimizer step yet: {logs} shows what they print"
+
+
+def _since(frame: Frame) -> str:
+    if frame.held_since is None:
+        return ""
+    at = time.strftime("%H:%M:%S", time.localtime(frame.held_since))
+    return f" since {at} ({units.duration(max(0.0, frame.at - frame.held_since)).strip()})"
+
+
+def _frozen(frame: Frame, key: str) -> str:
+    """Say how long a collective under way may still wait: its timeout does not stand still."""
+    if frame.timeout_s is None or frame.held_since is None:
+        return f"frozen{_since(frame)}; a collective under way fails after its timeout: {key} lets it go on"
+    left = frame.held_since + frame.timeout_s - frame.at
+    if left <= 0:
+        return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: {key} lets it go on"
+    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: {key} lets it go on"
+
+
+def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
+    advice = [f"{keys['app.leave']} leaves", f"{keys['rank.logs']} shows the logs"]
+    if frame.launched:
+        advice.append(f"{keys['run.restart']} starts it again")
+    if frame.state in ("killed", "stopped") and frame.cause:
+        return _BETWEEN.join((frame.cause, *advice))
+    if frame.state == "lost":
+        said = "ended with nobody watching, so that how is not known"
+    elif frame.exit_code is None:
+        said = frame.state
+    else:
+        said = f"exit code {frame.exit_code}"
+    # The cause comes first: what to do is in the line of keys, too.
+    return _BETWEEN.join(filter(None, (frame.cause, said, *advice)))
+
+
+def _background(frame: Frame, width: int, ink: Ink) -> Row:
+    pieces: list[Row] = []
+    if frame.injected:
+        pieces.append([Segment(units.shorten(f"injected: {frame.injected}", width), ink["bold level-warning"])])
+    if frame.note:
+        pieces.append([Segment(units.shorten(frame.note, width), ink["level-warning"])])
+    if frame.launched and not frame.supervised and frame.state not in ENDED:
+        pieces.append([Segment("its supervisor is gone: another one takes over", ink["level-warning"])])
+    if frame.restarts:
+        most = f" of {frame.max_restarts}" if frame.max_restarts else ""
+        pieces.append([Segment(f"restarted: {frame.restarts[-1].generation}{most}", ink["level-warning"])])
+    if frame.refused:
+        text = f"{frame.refused:,} unreadable {_plural('message', frame.refused)} refused"
+        pieces.append([Segment(text, ink["level-warning"])])
+    if not frame.launched:
+        pieces.append([Segment("started by hand, without a supervisor", ink["label"])])
+    if frame.placement:
+        pieces.append([Segment(units.shorten(frame.placement, width), ink["label"])])
+    return packed(pieces, width, gap=3)

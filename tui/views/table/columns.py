@@ -1,0 +1,287 @@
+"""What a table can tell of a rank: columns, each with its title, width, order and drawing.
+
+Pure: knows frames and ink, and draws bars, figures and marks with the functions that panels draw
+with; knows no terminal and holds no widget.  Every cell has its column's width
+whatever the number, so that nothing moves while numbers change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.segment import Segment
+from rich.style import Style
+
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.bars import phase_bar
+from ddptop.tui.drawing.lines import Row, figure, fitted
+from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
+from ddptop.tui.model.frame import ENDED, Frame, RankFrame
+from ddptop.tui.model.mesh import order_of, place_of
+from ddptop.tui.views.panels.panel import load_of, mark_of
+
+GAP: Final = 2
+"""Cells between two columns."""
+FRESH_S: Final = 2.0
+"""A step no older than this is new: its age would change in every line of every frame and say nothing."""
+METRIC: Final = "metric:"
+"""Begins the key of a column that the script made, with `ddptop.agent.log(name=value)`."""
+
+Value = float | str | None
+Draw = Callable[[RankFrame, Frame, Ink], Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. What it says of a rank is sorted by `value` and drawn in exactly `width` cells."""
+
+    key: str
+    title: str
+    width: int
+    meaning: str
+    """For the dialog and the sorting line."""
+    value: Callable[[RankFrame], Value]
+    draw: Draw
+    importance: int
+    """Where there is no room for all, the column with the highest number goes first."""
+    falling: bool = True
+    """True where the largest comes first when it is sorted by this column."""
+    usual: bool = True
+    """Shown without being asked for."""
+    left: bool = False
+    """The title stands at the left."""
+
+
+def _wait(rank: RankFrame) -> float | None:
+    return None if rank.phases_ms is None else rank.phases_ms.get("wait")
+
+
+def own_ms(rank: RankFrame) -> float | None:
+    """Return a rank's own time: its step without waiting for others."""
+    wait = _wait(rank)
+    return None if wait is None or rank.step_ms is None else rank.step_ms - wait
+
+
+def _rank(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    return [Segment(f"{rank.rank:5}", ink["bold value"])]
+
+
+def _mark(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    mark, hue = mark_of(rank, frame)
+    return [Segment(mark[:1] or " ", ink[hue])]
+
+
+def _state(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    hue = ink[f"state-{rank.state}" if rank.state == "running" else f"bold state-{rank.state}"]
+    return [Segment(f"{MARKS[rank.state]} {rank.state:<8}", hue)]
+
+
+def _age(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    if rank.state not in ENDED and rank.step_age_s is not None and rank.step_age_s < FRESH_S:
+        return [Segment("now".rjust(6), ink["faint"])]
+    hue = "bold state-stalled" if rank.state == "stalled" else "label"
+    return [figure(units.age(None if rank.state in ENDED else rank.step_age_s), ink, hue)]
+
+
+def _loss(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    broken = rank.loss is not None and not math.isfinite(rank.loss)
+    return [figure(units.loss(rank.loss), ink, "bold level-error" if broken else "value")]
+
+
+def _bar(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+    if rank.phases_ms is None or rank.step_ms is None:
+        return [Segment(f"{units.DASH:<20}", ink["faint"])]
+    return phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, 20, ink)
+
+
+def _figures(text: Callable[[RankFrame], str]) -> Draw:
+    return lambda rank, frame, ink: [figure(text(rank), ink)]
+
+
+def _words(width: int, text: Callable[[RankFrame], str | None], hue: str = "label") -> Draw:
+    return lambda rank, frame, ink: [figure(units.fit(text(rank) or units.DASH, width), ink, hue)]
+
+
+def _amount(rank: RankFrame, phase: str) -> float | None:
+    return None if rank.phases_ms is None else rank.phases_ms.get(phase)
+
+
+def _phase(phase: str, title: str, importance: int) -> Column:
+    def draw(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+        verdict = frame.verdict
+        blamed = verdict is not None and (verdict.rank, verdict.phase) == (rank.rank, phase)
+        return [figure(units.short_milliseconds(_amount(rank, phase)), ink, "bold rank-slow" if blamed else "value")]
+
+    meaning = f"{phase} of a step, ms"
+    return Column(phase, title, 4, meaning, lambda rank: _amount(rank, phase), draw, importance)
+
+
+def note_of(rank: RankFrame) -> str:
+    """Return the one thing about a rank that no number tells."""
+    if rank.ended is not None:
+        return rank.ended
+    told = (rank.health, rank.fault and f"agent: {rank.fault}")
+    return next((text for text in told if text), f"{rank.missed:,} steps missed" if rank.missed else "")
+
+
+PLACE: Final = Column(
+    "place", "place", 12, "coordinates on the device mesh", lambda rank: order_of(rank.coordinates),
+    _words(12, lambda rank: place_of(rank.coordinates), "value"), 4, falling=False, left=True,
+)  # fmt: skip
+"""Only of runs whose scripts tell where a rank stands."""
+
+_COLUMNS: Final = (
+    Column("rank", "rank", 5, "rank number", lambda rank: rank.rank, _rank, 0, falling=False),
+    Column("mark", " ", 1, "◀ holds the group back, ! not finite", lambda rank: rank.rank, _mark, 0),
+    Column("state", "state", 10, "state", lambda rank: rank.state, _state, 0, falling=False, left=True),
+    Column(
+        "activity", "doing", 10, "what the main thread does", lambda rank: rank.activity,
+        _words(10, lambda rank: rank.activity), 12, falling=False, left=True,
+    ),
+    Column(
+        "step", "step", 9, "steps completed", lambda rank: rank.step,
+        _figures(lambda rank: units.count(rank.step).rjust(9)), 1, falling=False,
+    ),
+    Column("age", "ago", 6, "time since the last step", lambda rank: rank.step_age_s, _age, 7),
+    Column(
+        "step_ms", "step ms", 7, "time of a step, ms", lambda rank: rank.step_ms,
+        _figures(lambda rank: units.milliseconds(rank.step_ms).rjust(7)), 2,
+    ),
+    Column(
+        "own", "own ms", 6, "a step without waiting for others, ms", own_ms,
+        _figures(lambda rank: units.milliseconds(own_ms(rank))), 3,
+    ),
+    _phase("data", "data", 5),
+    _phase("forward", "fwd", 5),
+    _phase("backward", "bwd", 5),
+    _phase("optimizer", "opt", 8),
+    _phase("wait", "wait", 4),
+    _phase("other", "oth", 9),
+    Column(
+        "bar", "phases", 20, "phases as a bar, to one scale", own_ms, _bar, 14, left=True,
+    ),
+    Column("loss", "loss", 7, "last loss", lambda rank: rank.loss, _loss, 3),
+    Column(
+        "p50", "ar p50", 6, "all-reduce latency, median, ms", lambda rank: rank.allreduce_p50_ms,
+        _figures(lambda rank: units.milliseconds(rank.allreduce_p50_ms)), 11,
+    ),
+    Column(
+        "p99", "ar p99", 6, "all-reduce latency, p99, ms", lambda rank: rank.allreduce_p99_ms,
+        _figures(lambda rank: units.milliseconds(rank.allreduce_p99_ms)), 10,
+    ),
+    Column(
+        "samples", "smpl/s", 6, "samples a second", lambda rank: rank.samples_per_s,
+        _figures(lambda rank: units.rate(rank.samples_per_s).rjust(6)), 11,
+    ),
+    Column(
+        "memory", "memory", 8, "memory of device or process", lambda rank: rank.memory_bytes,
+        _figures(lambda rank: units.size(rank.memory_bytes)), 6,
+    ),
+    Column(
+        "load", "load", 5, "load of the GPU, or CPU (100% is a core)", lambda rank: load_of(rank)[1],
+        _figures(lambda rank: units.percent(load_of(rank)[1], 5)), 7,
+    ),
+    Column(
+        "host", "host", 14, "machine", lambda rank: rank.host,
+        _words(14, lambda rank: rank.host), 9, falling=False, left=True,
+    ),
+    Column(
+        "device", "device", 7, "device", lambda rank: rank.device,
+        _words(7, lambda rank: rank.device), 13, falling=False, usual=False, left=True,
+    ),
+    Column(
+        "pid", "pid", 7, "number of the process", lambda rank: rank.pid,
+        _figures(lambda rank: (units.DASH if rank.pid is None else str(rank.pid)).rjust(7)), 13,
+        falling=False, usual=False,
+    ),
+    Column(
+        "missed", "missed", 7, "step records that did not arrive", lambda rank: rank.missed,
+        _figures(lambda rank: units.count(rank.missed).rjust(7)), 13, usual=False,
+    ),
+    Column(
+        "note", "note", 24, "how it ended, or what is wrong with it", note_of,
+        lambda rank, frame, ink: [
+            Segment(units.fit(note_of(rank), 24), ink["label" if rank.state == "running" else f"state-{rank.state}"])
+        ],
+        10, left=True,
+    ),
+)  # fmt: skip
+
+
+def _metric(name: str) -> Column:
+    def draw(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
+        return [figure(units.number(rank.metrics.get(name)), ink)]
+
+    meaning = f"{name}, logged by the script"
+    return Column(METRIC + name, units.shorten(name, 9), 9, meaning, lambda rank: rank.metrics.get(name), draw, 9)
+
+
+def columns_of(frame: Frame) -> tuple[Column, ...]:
+    """Return every column there is of a run, in the order in which they stand, the script's own last."""
+    known = (*_COLUMNS[:1], PLACE, *_COLUMNS[1:]) if frame.placed else _COLUMNS
+    return (*known, *(_metric(name) for name in sorted(frame.logged)))
+
+
+def fitting(columns: Sequence[Column], chosen: Collection[str] | None, width: int) -> tuple[Column, ...]:
+    """Return what is shown in `width` cells of the columns `chosen`, of the usual ones where none are."""
+    wanted = [column for column in columns if (column.usual if chosen is None else column.key in chosen)]
+    kept: set[str] = set()
+    left = width + GAP
+    # What was asked for by name stays longer than what is there by itself.
+    for column in sorted(wanted, key=lambda column: column.importance if column.usual else 1):
+        if column.width + GAP > left:
+            break
+        left -= column.width + GAP
+        kept.add(column.key)
+    return tuple(column for column in wanted if column.key in kept)
+
+
+def title_row(columns: Iterable[Column], by: str, *, falling: bool, ink: Ink) -> Row:
+    """Return the titles; an arrow stands at the one that is sorted by."""
+    row: Row = []
+    for column in columns:
+        hue = ink["label"]
+        if column.key in LETTERS:
+            hue = ink[f"phase-{column.key}"]
+        title = units.shorten(column.title, column.width)
+        text = title.ljust(column.width) if column.left else title.rjust(column.width)
+        gap = " " * GAP
+        if column.key == by:
+            hue = ink["bold value"]
+            gap = ("▼" if falling else "▲").ljust(GAP)
+        row += [Segment(text, hue), Segment(gap, hue)]
+    return row
+
+
+def rank_row(rank: RankFrame, frame: Frame, columns: Iterable[Column], ink: Ink) -> Row:
+    """Return one rank's row."""
+    row: Row = []
+    gap = Segment(" " * GAP, Style.null())
+    for column in columns:
+        row += [*fitted(column.draw(rank, frame, ink), column.width), gap]
+    return row
+
+
+def ordered(ranks: Sequence[RankFrame], among: Iterable[int], by: Column, *, falling: bool) -> list[int]:
+    """Return the indices `among` ranks in the order of a column; what is not known comes last."""
+    known: list[tuple[float | str, int]] = []
+    unknown: list[int] = []
+    for index in among:
+        value = by.value(ranks[index])
+        if value is None or value == "" or value != value:
+            unknown.append(index)
+        else:
+            known.append((value, index))
+    # A stable sort: equal ranks keep their own order either way.
+    known.sort(key=lambda pair: pair[0], reverse=falling)
+    return [index for _, index in known] + unknown
+
+
+def matches(rank: RankFrame, words: Iterable[str]) -> bool:
+    """Say whether every word is found in a rank's host, state or activity, or begins its number or a coordinate."""
+    text = f"{rank.host or ''} {rank.state} {rank.activity}".lower()
+    numbers = (str(rank.rank), *place_of(rank.coordinates).lower().split("·"))
+    return all(word in text or any(number.startswith(word) for number in numbers) for word in words)

@@ -1,0 +1,334 @@
+"""Any number of ranks, a line for each: sorted, filtered, with the columns that there is room for.
+
+Draws the lines in sight and no others; what has not changed in them is not painted again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.geometry import Region, Size, Spacing
+from textual.message import Message
+from textual.strip import Strip
+
+from ddptop.agent.text import clean
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
+from ddptop.tui.drawing.lines import Row, strip_of
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
+
+_SORT_S: Final = 1.0
+"""Lines change places no more often than this: what moves all the time cannot be read."""
+
+
+class RankTable(RankView):
+    """A line for each rank under a line of titles."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", id="table.filter", key_display="/",
+                tooltip="Show only ranks with this number, place, host, state or activity"),
+        Binding("escape", "clear", "All ranks", id="table.clear", tooltip="Show all ranks again"),
+        Binding("o", "sort(1)", "Sort", id="table.sort", tooltip="Sort by the next column"),
+        Binding("O", "reverse", "Reverse", id="table.reverse", tooltip="Turn the order round", show=False),
+        Binding("C", "columns", "Columns", id="table.columns", tooltip="Choose the columns", show=False),
+        Binding("up,shift+tab", "move(-1)", "Line above", id="table.up", tooltip="Choose the rank above", show=False),
+        Binding("down,tab", "move(1)", "Line below", id="table.down", tooltip="Choose the rank below", show=False),
+        Binding("pageup", "page(-1)", "Page up", id="table.page_up", tooltip="Go up by a page", show=False),
+        Binding("pagedown", "page(1)", "Page down", id="table.page_down", tooltip="Go down by a page", show=False),
+        Binding("home", "edge(0)", "First line", id="table.first", tooltip="Choose the first line", show=False),
+        Binding("end", "edge(-1)", "Last line", id="table.last", tooltip="Choose the last line", show=False),
+    ]  # fmt: skip
+
+    class ColumnsAsked(Message):
+        """The user wants other columns."""
+
+        def __init__(self, table: RankTable) -> None:
+            super().__init__()
+            self.table = table
+
+    def __init__(self, frame: Frame, **options: Any) -> None:
+        super().__init__(frame, **options)
+        self.wanted: frozenset[str] | None = None
+        """Keys of the columns the user has chosen, None for the usual ones."""
+        self._by, self._falling = "rank", False
+        self._filter = ""
+        self._typing = False
+        self._order: list[int] = []
+        self._sorted_at: float | None = None
+        self._columns: tuple[Column, ...] = ()
+        self._drawn: dict[int, tuple[tuple[object, ...], Strip]] = {}
+        """By line below the titles: what it was drawn from, and its cells."""
+
+    # What is shown
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Every column there is."""
+        return columns_of(self.frame)
+
+    @property
+    def shown(self) -> tuple[Column, ...]:
+        """The columns there is room for."""
+        return self._columns
+
+    def choose_columns(self, keys: frozenset[str] | None) -> None:
+        """Show these columns, as far as there is room, the usual ones for None."""
+        self.wanted = keys
+        self._renew()
+
+    def show(self, frame: Frame) -> None:
+        """Take in a new frame and repaint the lines in sight that look different in it."""
+        if len(self.frame.ranks) != len(frame.ranks):
+            self._sorted_at = None
+            self.refresh(layout=True)
+        self.frame = frame
+        if self._sorted_at is None or not 0 <= frame.at - self._sorted_at < _SORT_S:
+            self._sort()
+        before, self._drawn = self._drawn, {}
+        # It takes long to tell: once, not for each line.
+        base = self.rich_style
+        top = self.scroll_offset.y
+        for y in range(1, self.size.height):
+            line = top + y - 1
+            found = before.get(line)
+            key = self._key(line)
+            if found is not None and found[0] == key:
+                self._drawn[line] = found
+                continue
+            self._drawn[line] = key, self._draw(line, base)
+            if found is None or found[1] != self._drawn[line][1]:
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    def _key(self, line: int) -> tuple[object, ...]:
+        """Return what a line is drawn from; where nothing of it changed, it need not be drawn again."""
+        rank = self.frame.ranks[self._order[line]] if line < len(self._order) else None
+        has_bar = any(column.key == "bar" for column in self._columns)
+        return rank, self.frame.verdict, self.frame.step_ms if has_bar else None
+
+    def _sort(self) -> None:
+        ranks, words = self.frame.ranks, self._filter.lower().split()
+        columns = self.columns
+        self._columns = fitting(columns, self.wanted, self.size.width)
+        among = range(len(ranks)) if not words else [i for i, rank in enumerate(ranks) if matches(rank, words)]
+        by = next((column for column in columns if column.key == self._by), columns[0])
+        if by.key == "rank":
+            # The order they are in; to look at each of thousands for it would cost more than to draw them.
+            self._order = list(reversed(among)) if self._falling else list(among)
+        else:
+            self._order = ordered(ranks, among, by, falling=self._falling)
+        self._sorted_at = self.frame.at
+        self.virtual_size = Size(0, 1 + max(3, len(self._order)))
+        self._caption(by)
+
+    def _caption(self, by: Column) -> None:
+        total = units.count(len(self.frame.ranks))
+        text = f"{total} ranks by {by.meaning.partition(',')[0]}"
+        if self._filter or self._typing:
+            cursor = "▏" if self._typing else ""
+            text = f"/{clean(self._filter, 60)}{cursor}  {units.count(len(self._order))} of {total} ranks"
+        self.border_title = Content(text)
+
+    def _renew(self) -> None:
+        """Sort and draw all again."""
+        self._sorted_at = None
+        self._drawn.clear()
+        self.show(self.frame)
+        self.refresh()
+        self.refresh_bindings()
+
+    def on_resize(self) -> None:
+        """Fit the columns to another width."""
+        self._renew()
+        self.bring_into_view()
+
+    def notify_style_update(self) -> None:
+        """Draw all again, in the colors of another theme."""
+        self._drawn.clear()
+        super().notify_style_update()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """All ranks and the titles, whatever the filter: the layout does not jump when it is typed."""
+        return 1 + max(3, len(self.frame.ranks))
+
+    # Painting
+
+    def _draw(self, line: int, base: Style) -> Strip:
+        width = self.size.width
+        if not self._order:
+            return self.grounded(Strip(self._nothing(line)), 0, width)
+        if line >= len(self._order):
+            return self.grounded(Strip.blank(0), 0, width)
+        rank = self.frame.ranks[self._order[line]]
+        strip = strip_of(rank_row(rank, self.frame, self._columns, self.ink), width)
+        if rank.rank == self.chosen:
+            strip = strip.apply_style(self.ink.ground("row-chosen"))
+        return strip.apply_style(base)
+
+    def _nothing(self, line: int) -> Row:
+        if not self._filter:
+            texts = [" no ranks yet"]
+        else:
+            texts = [
+                f" No rank matches “{clean(self._filter, 60)}”.",
+                " A filter is looked for in rank number, place, host, state and activity.",
+                f" {keys_of(self)['table.clear']} shows all ranks again.",
+            ]
+        return [Segment(texts[line] if line < len(texts) else "", self.ink["label" if line else "bold value"])]
+
+    def render_line(self, y: int) -> Strip:
+        """Return the titles, or one line below them."""
+        if y == 0:
+            titles = title_row(self._columns, self._by, falling=self._falling, ink=self.ink)
+            return self.grounded(Strip(titles), 0, self.size.width)
+        line = y - 1 + self.scroll_offset.y
+        found = self._drawn.get(line)
+        if found is None or found[1].cell_length != self.size.width:
+            found = self._drawn[line] = self._key(line), self._draw(line, self.rich_style)
+        return found[1]
+
+    # Choosing
+
+    def mark(self, before: int) -> None:
+        """Draw two lines anew."""
+        for line in (self._line_of(before), self._line):
+            if line is not None:
+                self._drawn.pop(line, None)
+                y = line + 1 - self.scroll_offset.y
+                if 0 < y < self.size.height:
+                    self.refresh(Region(0, y, self.size.width, 1))
+
+    @property
+    def _line(self) -> int | None:
+        """The chosen rank's line, None where the filter hides it."""
+        return self._line_of(self.chosen)
+
+    def _line_of(self, rank: int) -> int | None:
+        numbers = self.frame.values("rank")
+        return next((line for line, index in enumerate(self._order) if numbers[index] == rank), None)
+
+    def bring_into_view(self) -> None:
+        """Scroll to the chosen rank's line."""
+        if self._line is not None:
+            # The titles cover the first line of what is in sight.
+            self.scroll_to_region(
+                Region(0, self._line + 1, self.size.width, 1), animate=False, spacing=Spacing(top=1), force=True
+            )
+
+    def _choose(self, line: int) -> None:
+        if self._order:
+            index = self._order[max(0, min(len(self._order) - 1, line))]
+            self.chosen = self.frame.ranks[index].rank
+
+    def action_move(self, by: int) -> None:
+        """Choose a neighbour; the first line where the filter hides the chosen rank."""
+        self._choose(0 if self._line is None else self._line + by)
+
+    def action_page(self, by: int) -> None:
+        """Choose the rank a page further."""
+        self._choose((self._line or 0) + by * max(1, self.size.height - 2))
+
+    def action_edge(self, index: int) -> None:
+        """Choose the first line or the last."""
+        self._choose(index % max(1, len(self._order)))
+
+    def on_click(self, event: events.Click) -> None:
+        """Sort by the title under the mouse, or choose the rank; with a double click, open it."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        if offset.y == 0:
+            key = self._column_at(offset.x)
+            if key is not None:
+                self._sort_by(key)
+            return
+        line = offset.y - 1 + self.scroll_offset.y
+        if line < len(self._order):
+            self._choose(line)
+            if event.chain == 2:
+                self.action_open()
+
+    # Order, filter, columns
+
+    def _column_at(self, x: int) -> str | None:
+        end = 0
+        for column in self._columns:
+            end += column.width + 2
+            if x < end:
+                return column.key
+        return None
+
+    def _sort_by(self, key: str) -> None:
+        if key == self._by:
+            self._falling = not self._falling
+        else:
+            self._by = key
+            self._falling = next(column.falling for column in self.columns if column.key == key)
+        self._renew()
+
+    def action_sort(self, by: int) -> None:
+        """Sort by a neighbouring column."""
+        keys = [column.key for column in self._columns if column.key != "mark"]
+        at = keys.index(self._by) if self._by in keys else -1
+        self._sort_by(keys[(at + by) % len(keys)])
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        self._falling = not self._falling
+        self._renew()
+
+    def action_columns(self) -> None:
+        """Ask for other columns."""
+        self.post_message(self.ColumnsAsked(self))
+
+    def action_filter(self) -> None:
+        """Begin to type a filter."""
+        self._typing = True
+        self._renew()
+
+    def action_clear(self) -> None:
+        """Show all ranks, and the chosen one among them."""
+        self._filter, self._typing = "", False
+        self._renew()
+        self.bring_into_view()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to clear only what there is."""
+        return bool(self._filter or self._typing) if action == "clear" else True
+
+    def on_key(self, event: events.Key) -> None:
+        """Take what is typed into the filter; every other key keeps its meaning."""
+        if not self._typing:
+            # A binding acts only after the keys typed behind it have come here: they would be commands.
+            active = self.screen.active_bindings.get(event.key)
+            if active is not None and active.binding.id == "table.filter":
+                event.stop()
+                event.prevent_default()
+                self.action_filter()
+            return
+        if event.key == "enter":
+            self._typing = False
+            if self._line is None:
+                self._choose(0)
+        elif event.key == "backspace":
+            self._filter = self._filter[:-1]
+        elif event.is_printable and event.character is not None:
+            self._filter += event.character
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+        self.scroll_to(y=0, animate=False)
+        self._renew()
+
+    def on_blur(self) -> None:
+        """Stop typing when another part of the screen takes the keys."""
+        if self._typing:
+            self._typing = False
+            self._renew()

@@ -1,0 +1,191 @@
+"""The lines of a step's timeline: title, axis, two lines a rank, legend and what is known of the collectives. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.lines import Row, packed, spread
+from ddptop.tui.drawing.theme import LETTERS, Ink
+from ddptop.tui.views.timeline.spans import Bar, Lane, Timeline
+
+WAITS: Final = "░"
+MOVES: Final = "━"
+UNSPLIT: Final = "─"
+LAST: Final = "▼"
+ENTERED: Final = "│"
+_TICK_CELLS: Final = 12
+_ROOMY: Final = 100
+"""Cells from which on there is room for whole sentences."""
+
+
+class Standing(NamedTuple):
+    """The step that is shown, among those that are held."""
+
+    back: int
+    """Steps after it."""
+    steps: int
+    follows: bool
+
+
+def title(line: Timeline, standing: Standing, world: int, width: int, ink: Ink, turning: str) -> Row:
+    """Return the step, its length and its standing among those held; `turning` are the keys that show others."""
+    missing = world - len(line.lanes)
+    left: Row = [
+        Segment(f" step {line.number:,}", ink["bold value"]),
+        Segment(f"  {units.milliseconds(line.length / 1e6).strip()} ms", ink["value"]),
+        Segment(" from the first to the last" if line.aligned and len(line.lanes) > 1 else "", ink["label"]),
+        Segment(f"  {missing:,} of {world:,} ranks have no record of it" if missing else "", ink["level-warning"]),
+    ]
+    where = "newest, follows" if standing.follows else f"{standing.back:,} back of {standing.steps:,} kept"
+    return spread(left, [Segment(f"{where}  {turning} step ", ink["label"])], width)
+
+
+def axis(length: int, width: int, before: int, ink: Ink) -> Row:
+    """Return ticks in ms, behind `before` cells for the ranks' numbers."""
+    cells = [" "] * width
+    for at in ticks(length / 1e6, max(1, width // _TICK_CELLS)):
+        column = cell(round(at * 1e6), length, width)
+        text = f"│{at:g}" + (" ms" if not at else "")
+        if column + len(text) <= width:
+            cells[column : column + len(text)] = text
+    return [Segment(" " * before), Segment("".join(cells), ink["label"])]
+
+
+def ticks(length_ms: float, most: int) -> list[float]:
+    """Return even moments from 0 on, at most about so many."""
+    if length_ms <= 0:
+        return [0.0]
+    rough = length_ms / max(1, most)
+    ten = 10.0 ** math.floor(math.log10(rough))
+    step = next(ten * factor for factor in (1, 2, 5, 10) if ten * factor >= rough * 0.999)
+    return [round(index * step, 6) for index in range(int(length_ms / step) + 1)]
+
+
+def cell(at: int, length: int, width: int) -> int:
+    """Return the column of a moment."""
+    return max(0, min(width, round(at / length * width))) if length > 0 else 0
+
+
+def phases(lane: Lane, length: int, width: int, ink: Ink) -> Row:
+    """Return a rank's phases as a bar with letters."""
+    row: Row = []
+    drawn = 0
+    for span in lane.spans:
+        begin, end = max(drawn, cell(span.begin, length, width)), cell(span.end, length, width)
+        if end <= begin:
+            continue
+        first, rest = ink.block(span.phase)
+        letter = LETTERS[span.phase]
+        row += [Segment(" " * (begin - drawn)), Segment(letter, first), Segment(letter * (end - begin - 1), rest)]
+        drawn = end
+    return [segment for segment in row if segment.text]
+
+
+def calls(lane: Lane, length: int, width: int, ink: Ink) -> Row:
+    """Return a rank's collectives: waiting for the last rank, then the transfer.
+
+    Where several are under way at a time, what moves is shown over what waits.
+    """
+    cells: list[tuple[str, Style] | None] = [None] * width
+
+    def paint(begin: int, end: int | None, sign: str, style: Style) -> None:
+        first = min(width - 1, cell(begin, length, width))
+        last = first + 1 if end is None else max(first + 1, cell(end, length, width))
+        for column in range(first, min(width, last)):
+            cells[column] = sign, style
+
+    for bar in lane.bars:
+        if bar.done is None:
+            paint(bar.entered, None, ENTERED, ink["label"])
+        elif bar.begun is None:
+            paint(bar.entered, bar.done, UNSPLIT, ink["transfer"])
+        elif bar.begun > bar.entered:
+            paint(bar.entered, bar.begun, WAITS, ink["phase-wait"])
+    for bar in lane.bars:
+        if bar.begun is not None and bar.done is not None:
+            paint(bar.begun, bar.done, MOVES, ink["transfer"])
+    for bar in lane.bars:
+        if bar.estimated and bar.begun is not None:
+            paint(bar.begun, None, "~", ink["transfer"])
+    for bar in lane.bars:
+        if bar.last == lane.rank:
+            paint(bar.entered, None, LAST, ink["bold rank-slow"])
+    return list(Segment.simplify(Segment(*found) if found else Segment(" ") for found in cells))
+
+
+def legend(line: Timeline, width: int, ink: Ink) -> Row:
+    """Return what the signs mean, and what of the frame is measured."""
+    label = ink["label"]
+    for_ = " for the last rank" if width >= _ROOMY else ""
+    pieces: list[Row] = [
+        [Segment(f" {WAITS}{WAITS}", ink["phase-wait"]), Segment(f" waits{for_}", label)],
+        [Segment(MOVES * 2, ink["transfer"]), Segment(" transfer", label)],
+        [Segment(LAST, ink["bold rank-slow"]), Segment(" came last", label)],
+        [Segment("~", ink["transfer"]), Segment(" estimated", label)],
+    ]
+    if not line.aligned:
+        pieces = [[Segment(" several machines, several clocks: each rank begins at 0", ink["level-warning"])]]
+    lengths = "lengths measured, " if width >= _ROOMY else ""
+    pieces.append([Segment(f"phases: {lengths}order assumed", label)])
+    return packed(pieces, width)
+
+
+def details(line: Timeline, lane: Lane | None, rank: int, room: int, width: int, ink: Ink) -> list[Row]:
+    """Return what is known of the longest collectives of a rank's step, in at most `room` lines."""
+    if room <= 0:
+        return []
+    if lane is None or not lane.bars:
+        what = "has no record of this step" if lane is None else "called no collective in this step that was seen"
+        return [[Segment(units.shorten(f" rank {rank} {what}", width), ink["label"])]]
+    shown = lane.bars
+    rows: list[Row] = [_heading(rank, len(lane.bars), width, ink)]
+    if len(shown) > room - 1:
+        longest = sorted(shown, key=lambda bar: bar.entered - (bar.done or bar.entered))[: room - 1]
+        shown = tuple(sorted(longest, key=lambda bar: bar.index))
+    return [*rows, *(_detail(line, lane, bar, width, ink) for bar in shown)][:room]
+
+
+def _heading(rank: int, number: int, width: int, ink: Ink) -> Row:
+    text = f" rank {rank}: {number:,} call{'' if number == 1 else 's'}"
+    columns = f"{'size':>8} {'called at':>9} {'waited':>9} {'transfer':>10}  last to come"
+    return [
+        Segment(units.fit(text, _name_width(width)), ink["bold rank-chosen"]),
+        Segment(units.shorten(columns, max(1, width - _name_width(width))), ink["label"]),
+    ]
+
+
+def _name_width(width: int) -> int:
+    return 26 if width >= _ROOMY else 19
+
+
+def _detail(line: Timeline, lane: Lane, bar: Bar, width: int, ink: Ink) -> Row:
+    known = bar.begun is not None and bar.done is not None
+    waited = (bar.begun - bar.entered) / 1e6 if bar.begun is not None else None
+    moved = (bar.done - bar.begun) / 1e6 if bar.begun is not None and bar.done is not None else None
+    mark = "~" if bar.estimated else " "
+    row: Row = [
+        Segment(units.fit(f" {bar.index:>3} {bar.call.op}", _name_width(width)), ink["value"]),
+        Segment(f"{units.size(bar.call.bytes):>8} ", ink["value"]),
+        Segment(f"{units.milliseconds((bar.entered - lane.begin) / 1e6)} ms ", ink["value"]),
+    ]
+    if known:
+        row.append(Segment(f"{units.milliseconds(waited)} ms ", ink["phase-wait"]))
+        row.append(Segment(f"{mark}{units.milliseconds(moved)} ms", ink["transfer"]))
+    else:
+        whole = None if bar.done is None else (bar.done - bar.entered) / 1e6
+        row.append(
+            Segment(
+                f"{units.milliseconds(whole)} ms in all{' ~' if bar.estimated else ''}, not to be split", ink["label"]
+            )
+        )
+    later = line.spread(bar)
+    if bar.last is not None and later is not None:
+        after = " after the first" if width >= _ROOMY else ""
+        row.append(Segment(f"  rank {bar.last}", ink["bold rank-slow"]))
+        row.append(Segment(f" by {units.milliseconds(later / 1e6).strip()} ms{after}", ink["label"]))
+    return row
