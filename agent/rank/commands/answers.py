@@ -67,9 +67,9 @@ class Answers:
         return True
 
     def reply(self, peer: bytes, payload: bytes) -> None:
-        """Send a reply, at once or when there is room; to who has left, or reads nothing for a minute, it is not sent.
+        """Send a reply, at once or when there is room, in the order of the commands.
 
-        In order: while replies wait for a peer, the next one waits behind them.
+        It is dropped for a peer that has left or reads nothing for a minute, and beyond `MOST_REPLIES` or `MOST` peers.
         """
         unsent = self._unsent.get(peer)
         if unsent is None:
