@@ -123,8 +123,8 @@ def test_twenty_pauses_in_a_row_end_at_a_common_step(live):
     link = Link(live, "test")
     try:
         for _ in range(20):
-            _await(link, {("paused", int(link.pause().split()[3]))})
-            link.resume()
+            _await(link, {("paused", int(link.control.pause().split()[3]))})
+            link.control.resume()
     finally:
         link.close()
 

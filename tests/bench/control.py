@@ -160,7 +160,7 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
                 assert time.monotonic() < deadline, f"does not go on from {step}"
                 time.sleep(0.001)
     finally:
-        link.kill(1.0, None, lambda line: None)
+        link.control.kill(1.0, None, lambda line: None)
         link.close()
 
 

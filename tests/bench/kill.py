@@ -94,7 +94,7 @@ def _one(script: Path, options: argparse.Namespace, resistance: str, way: str) -
         done = ddptop("kill", "k")
         assert done.returncode == 0, done.stderr
     else:
-        link.kill(options.grace, None, lambda line: None)
+        link.control.kill(options.grace, None, lambda line: None)
     took = time.monotonic() - began
     link.close()
     assert carriers(run_id) == [], "nothing is left"

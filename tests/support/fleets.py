@@ -46,7 +46,7 @@ class StillFleet:
         """Return all runs."""
         return Listing([line_of(current) for current in self.frames.values()], self.host)
 
-    def source(self, run: str) -> StillSource:
+    def control(self, run: str) -> StillSource:
         """Return what notes the actions on a run."""
         if run not in self.frames:
             raise Refused(f"run {run!r}: no such run")

@@ -188,6 +188,11 @@ class StillSource:
         self.watched: frozenset[int] = frozenset()
         self.unholdable = False
 
+    @property
+    def control(self) -> StillSource:
+        """It notes what is done with the run, too."""
+        return self
+
     def poll(self) -> None:
         """Nothing arrives."""
 

@@ -42,8 +42,7 @@ from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
-from ddptop.tui.link.source import Refused, Source, Unholdable
-from ddptop.tui.link.source import read_only as only_to_look
+from ddptop.tui.link.source import ReadOnly, Refused, Source, Unholdable
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import (
@@ -164,7 +163,7 @@ class DdptopApp(FleetApp):
     ) -> None:
         """Prepare to show a run; with a `fleet` others in its place, which are `listed` from the start if so asked."""
         super().__init__()
-        self.source = only_to_look(source) if read_only else source
+        self.source: Source = ReadOnly(source) if read_only else source
         self.read_only = read_only
         """The run can be looked at only; no key that acts on it is offered."""
         self.fleet = None if read_only else fleet
@@ -324,19 +323,19 @@ class DdptopApp(FleetApp):
 
     @on(PauseAsked)
     def _pause(self) -> None:
-        self.act("pause", self.source.pause)
+        self.act("pause", self.source.control.pause)
 
     @on(ResumeAsked)
     def _resume(self) -> None:
-        self.act("resume", self.source.resume)
+        self.act("resume", self.source.control.resume)
 
     @on(StepAsked)
     def _step(self, message: StepAsked) -> None:
-        self.act("step", partial(self.source.step, message.steps))
+        self.act("step", partial(self.source.control.step, message.steps))
 
     @on(CheckpointAsked)
     def _checkpoint(self) -> None:
-        self.act("checkpoint", self.source.checkpoint)
+        self.act("checkpoint", self.source.control.checkpoint)
 
     @on(StopAsked)
     def _ask_stop(self) -> None:
@@ -344,11 +343,11 @@ class DdptopApp(FleetApp):
 
     def _stop(self, answer: str | None) -> None:
         if answer in (STOP, SAVE_AND_STOP):
-            self.act("stop", partial(self.source.stop, checkpoint=answer == SAVE_AND_STOP))
+            self.act("stop", partial(self.source.control.stop, checkpoint=answer == SAVE_AND_STOP))
 
     def _freeze(self, answer: str | None) -> None:
         if answer == FREEZE:
-            self.act("freeze", self.source.freeze)
+            self.act("freeze", self.source.control.freeze)
 
     def act(self, name: str, work: Callable[[], str], run: str | None = None) -> None:
         """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""
@@ -385,7 +384,7 @@ class DdptopApp(FleetApp):
         self.let_go()
         frame = self.newest_frame()
         killing = self.killing_of(frame.run)
-        self.push_screen(KillDialog(self.source, frame.run, message.rank, frame.world, self.grace_s, killing))
+        self.push_screen(KillDialog(self.source.control, frame.run, message.rank, frame.world, self.grace_s, killing))
 
     def killing_of(self, run: str) -> Killing | None:
         """Return the kill of a run that is under way, if there is one."""
@@ -406,11 +405,13 @@ class DdptopApp(FleetApp):
 
     @on(RestartAsked)
     def _ask_restart(self) -> None:
-        self.push_screen(about_restart(self.newest_frame().run, resumable=self.source.resumable()), self._restart)
+        self.push_screen(
+            about_restart(self.newest_frame().run, resumable=self.source.control.resumable()), self._restart
+        )
 
     def _restart(self, answer: str | None) -> None:
         if answer in (RESUME, ANEW):
-            self.act("restart", partial(self.source.restart, resume=answer == RESUME))
+            self.act("restart", partial(self.source.control.restart, resume=answer == RESUME))
 
     @on(LogsAsked)
     def _show_logs(self, message: LogsAsked) -> None:

@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.link.fleet import Fleet, Listing, RunLine
-from ddptop.tui.link.source import Refused, Source
+from ddptop.tui.link.source import Control, Refused, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
@@ -162,39 +162,39 @@ class FleetApp(App[None]):
     def _asked_of(self, message: RunList.Asked) -> None:
         line = message.line
         try:
-            source = self._source_of(line.run)
+            control = self._control_of(line.run)
         except Refused as problem:
             self.notify(str(problem), severity="error", markup=False)
             return
         match message.action:
             case "kill":
-                self.push_screen(KillDialog(source, line.run, 0, line.world, self.grace_s, self.killing_of(line.run)))
+                self.push_screen(KillDialog(control, line.run, 0, line.world, self.grace_s, self.killing_of(line.run)))
             case "stop":
-                self.push_screen(about_stop(line), partial(self._stop_it, line, source))
+                self.push_screen(about_stop(line), partial(self._stop_it, line, control))
             case "restart":
-                question = about_restart(line.run, resumable=source.resumable())
-                self.push_screen(question, partial(self._restart_it, line, source))
+                question = about_restart(line.run, resumable=control.resumable())
+                self.push_screen(question, partial(self._restart_it, line, control))
             case action:
-                self.act(f"{action} of {line.run}", getattr(source, action), line.run)
+                self.act(f"{action} of {line.run}", getattr(control, action), line.run)
 
-    def _stop_it(self, line: RunLine, source: Source, answer: str | None) -> None:
+    def _stop_it(self, line: RunLine, control: Control, answer: str | None) -> None:
         if answer in (STOP, SAVE_AND_STOP):
-            self.act(f"stop of {line.run}", partial(source.stop, checkpoint=answer == SAVE_AND_STOP), line.run)
+            self.act(f"stop of {line.run}", partial(control.stop, checkpoint=answer == SAVE_AND_STOP), line.run)
 
-    def _restart_it(self, line: RunLine, source: Source, answer: str | None) -> None:
+    def _restart_it(self, line: RunLine, control: Control, answer: str | None) -> None:
         if answer in (RESUME, ANEW):
-            self.act(f"restart of {line.run}", partial(source.restart, resume=answer == RESUME), line.run)
+            self.act(f"restart of {line.run}", partial(control.restart, resume=answer == RESUME), line.run)
 
-    def _source_of(self, run: str) -> Source:
+    def _control_of(self, run: str) -> Control:
         """Return what acts on a run.
 
         Raises:
             Refused: there is no such run any more.
         """
         if run == self.newest_frame().run:
-            return self.source
+            return self.source.control
         assert self.fleet is not None
-        return self.fleet.source(run)
+        return self.fleet.control(run)
 
     # Launching
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from textual.pilot import Pilot
@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from ddptop.tui.app.app import DdptopApp, report
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import Refused
+from ddptop.tui.link.source import Control, Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.settings import Settings
 
@@ -25,11 +25,8 @@ class Still:
     """A source that stands still: what is drawn later is drawn of the same moment."""
 
     def __init__(self, link: Link, frame: Frame) -> None:
-        self._link = link
+        self.control: Control = link.control
         self._frame = frame
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._link, name)
 
     def poll(self) -> None:
         """Take nothing in."""
@@ -37,6 +34,13 @@ class Still:
     def frame(self, now: float) -> Frame:
         """Return the frame it was made with."""
         return self._frame
+
+    def open(self, run: str) -> None:
+        """Show no other run."""
+        raise Refused("this is a snapshot of one run")
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Ask for nothing more."""
 
     def close(self) -> None:
         """Leave the link to its owner."""

@@ -8,7 +8,6 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import cast
 
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
@@ -16,9 +15,8 @@ from ddptop.tui.cli import plain, status
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.control.actor import who
 from ddptop.tui.link import look
-from ddptop.tui.link.home import Home
 from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import Refused, Source
+from ddptop.tui.link.source import Home, Refused, Source
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.settings import Settings
 
@@ -33,7 +31,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     def shown(run: RunDir) -> Link:
         return Link(run, actor, settings.thresholds, looks_back=True)
 
-    source: Home | Link
+    source: Source
     if directory is None:
         source = Home(shown)
     else:
@@ -45,8 +43,8 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     from ddptop.tui.link.runs import Runs
 
     # Closes the source when it ends; the last frame is still there.
-    fleet = Runs(lambda other: Link(other, actor, settings.thresholds))
-    code = run_dashboard(cast(Source, source), settings=settings, fleet=fleet, listed=listed)
+    fleet = Runs(lambda other: Link(other, actor, settings.thresholds), actor)
+    code = run_dashboard(source, settings=settings, fleet=fleet, listed=listed)
     frame = source.frame(time.time())
     if not frame.run:
         return code
@@ -173,7 +171,7 @@ def _preempted(link: Link, view: plain.PlainView) -> int:
 
 def _stop(link: Link) -> None:
     try:
-        link.stop(checkpoint=True)
+        link.control.stop(checkpoint=True)
     except Refused as refusal:
         complain(refusal, 1)
 
@@ -191,7 +189,7 @@ def _ask(name: str) -> str:
 
 def _end(link: Link, grace_s: float) -> None:
     try:
-        link.kill(grace_s, None, lambda _: None)
+        link.control.kill(grace_s, None, lambda _: None)
     except Refused as refusal:
         # It may have ended by itself meanwhile; the summary tells.
         complain(refusal, 1)

@@ -1,8 +1,8 @@
 """Where frames come from.
 
-source      what a screen may ask of a run
+source      what a screen may ask of a run, also where it may only look, and before a run is chosen
 live        a run, alive or ended
-home        before a run is chosen
+control     what acts on it
 fleet       what a screen may ask of all runs; `runs` are those of this machine
 host        cores, memory and GPUs of the machine
 look        one look at some runs, for `ps` and `status`

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from ddptop.tui.control.launch.launch import Request
 from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.host import HostLoad
-from ddptop.tui.link.source import Source
+from ddptop.tui.link.source import Control
 from ddptop.tui.model.frame import ENDED, Frame, Verdict
 
 _HELD_BACK_BY: Final = {
@@ -86,8 +86,8 @@ class Fleet(Protocol):
         """Look at all runs; `shown` is known already. Takes a moment; called by one thread at a time."""
         ...
 
-    def source(self, run: str) -> Source:
-        """Return what acts on a run that is not shown; it is closed with the fleet.
+    def control(self, run: str) -> Control:
+        """Return what acts on a run that is not shown.
 
         Raises:
             Refused: there is no such run.

@@ -1,9 +1,6 @@
-"""The dashboard's connection to a run: takes telemetry in, carries commands out.
+"""A run, alive or ended: the `Source` of the screens, of `status` and of the plain output.
 
-`Link` is the `Source` of the screens, of `status` and of the plain output; what ends a run goes
-through `ending`, which speaks to the supervisor by itself.  Draining waits for nobody and is
-bounded in time, but for the message at hand; what controls a run opens sockets of its own,
-because it runs in a thread and a ZeroMQ socket belongs to one.
+What arrives is taken in without waiting for anybody and for a bounded time, but for the message at hand.
 """
 
 from __future__ import annotations
@@ -11,16 +8,15 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.control import journal
-from ddptop.agent.control.caller import LiveGroup, connect, readable
-from ddptop.agent.control.controller import ANSWER_S, Controller
+from ddptop.agent.control.caller import connect, readable
 from ddptop.agent.control.listening import Listener
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.record import recorder, recording
@@ -28,9 +24,7 @@ from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import check_socket, is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError, is_alive
-from ddptop.tui.control.consent import Aim, Consent, ProcessLine
-from ddptop.tui.control.ending import Ending
-from ddptop.tui.control.launch import launch
+from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.store import Liveness, Store
@@ -70,8 +64,6 @@ MOST_WATCHED = 64
 REST_S = 0.25
 """What is in sight has to stay so long before its records are asked for."""
 HEARD_S = 2.0
-ENDING_S = 15.0
-"""From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
 
 _BRIEFLY: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_RUN)
 
@@ -88,12 +80,15 @@ class Link:
         onlooker: bool = False,
         looks_back: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        acting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Open a run.
 
         An `onlooker` changes nothing about it, not even the record of an end that nobody saw; one that
         `looks_back` holds more of the history than a frame of now needs. The `clock` bounds each `poll`.
+        For `acting` see `RunControl`.
         """
+        self._acting = acting
         self._clock = clock
         self._thresholds = thresholds
         self._looks_back = looks_back
@@ -113,7 +108,14 @@ class Link:
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
         history = _history(self._run.world) if self._looks_back else None
         self.store = Store(self._run, logs, self._thresholds, history, brief=self._brief)
-        self._ending = Ending(directory, self._who)
+        self.control = RunControl(
+            directory,
+            self._run,
+            self._who,
+            count_down=self.store.count_down,
+            restarted=partial(self._show_next, directory),
+            acting=self._acting,
+        )
         _allow_files(self._run.world)
         self._context = zmq.Context()
         self._sub = Listener(self._context, _BRIEFLY if self._brief else (b"",))
@@ -167,6 +169,11 @@ class Link:
         self._next = None
         self.close()
         self._open(directory)
+
+    def _show_next(self, ended: RunDir, started: RunDir) -> None:
+        # Another run may be shown by now.
+        if self.directory is ended:
+            self._next = started
 
     @property
     def settled(self) -> bool:
@@ -403,143 +410,11 @@ class Link:
         """Return the frame of this moment."""
         return self.store.frame(now)
 
-    def pause(self) -> str:
-        """Hold all ranks at the same step; see `Controller.pause`."""
-        return self._act("pause", lambda controller: controller.pause())
-
-    def step(self, steps: int) -> str:
-        """Let a paused group do so many steps; see `Controller.advance`."""
-        return self._act(f"step {steps}", lambda controller: controller.advance(steps))
-
-    def checkpoint(self) -> str:
-        """Have all ranks save at the same step; see `Controller.checkpoint`."""
-        return self._act("checkpoint", lambda controller: controller.checkpoint())
-
-    def stop(self, *, checkpoint: bool) -> str:
-        """End all scripts at the same step; see `Controller.stop`."""
-        directory = self.directory
-
-        def stop(controller: Controller) -> str:
-            done = controller.stop(checkpoint=checkpoint)
-            # The scripts have ended; their processes and torchrun take another moment.
-            deadline = time.monotonic() + ENDING_S
-            while self._meet(directory).state not in ENDED_STATES and time.monotonic() < deadline:
-                time.sleep(0.05)
-            return done
-
-        return self._act("stop", stop)
-
-    def resume(self) -> str:
-        """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
-        if not freezer.has_stopped(self.directory):
-            return self._act("resume", lambda controller: controller.resume())
-        return self._noted("resume", freezer.thaw)
-
-    def freeze(self) -> str:
-        """Stop all processes where they are; see `freezer.freeze`."""
-        return self._noted("freeze", self._freeze)
-
-    def _freeze(self, directory: RunDir) -> str:
-        with LiveGroup(directory) as group:
-            replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, ANSWER_S)
-        known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
-        return freezer.freeze(directory, self._who, min(known, default=None))
-
-    def _act(self, action: str, work: Callable[[Controller], str]) -> str:
-        def act(directory: RunDir) -> str:
-            if freezer.has_stopped(directory):
-                raise Refused("its processes are frozen; resume it first")
-            with LiveGroup(directory) as group:
-                return work(Controller(group, self._who))
-
-        return self._noted(action, act)
-
-    def _noted(self, action: str, work: Callable[[RunDir], str]) -> str:
-        """Act, and record with the run who did it and what came of it."""
-        # Another run may be shown before this is over.
-        directory = self.directory
-        with _refusing():
-            self._check_run()
-        try:
-            with _refusing():
-                outcome = work(directory)
-        except Refused as refusal:
-            self._note(directory, action, f"refused: {refusal}", "warning")
-            raise
-        self._note(directory, action, outcome, "info")
-        return outcome
-
-    def _check_run(self) -> None:
-        """Refuse to act on a newer run that has taken the name of the one shown."""
-        if self.directory.read().run_id != self._run.run_id:
-            raise Refused(
-                f"the {self.directory.name} shown here is gone: another run has its name; choose it in the list of runs"
-            )
-
-    def _note(self, directory: RunDir, action: str, outcome: str, level: str) -> None:
-        text = f"{action} by {self._who}: {outcome}"
-        journal.note(directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
-
-    def victims(self, aim: Aim) -> str:
-        """Say what `kill` would end; see `Ending.victims`."""
-        with _refusing():
-            self._check_run()
-            return self._ending.victims(aim)
-
-    def processes(self) -> list[ProcessLine]:
-        """Return every live process of the run."""
-        with _refusing():
-            self._check_run()
-            return self._ending.processes()
-
-    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
-        """End the run, or one rank or process of it; see `Ending.kill`."""
-        with _refusing():
-            self._check_run()
-            return self._ending.kill(grace_s, aim, progress, self.store.count_down, consent)
-
-    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
-        """Send a signal; see `Ending.signal`."""
-        with _refusing():
-            self._check_run()
-            return self._ending.signal(number, aim, consent)
-
-    def resumable(self) -> bool:
-        """Say whether the run could be restarted from a checkpoint."""
-        return launch.refuse_to_resume(self._run) is None
-
-    def restart(self, *, resume: bool) -> str:
-        """Start the ended run again, and show the new one from the next `poll` on.
-
-        Raises:
-            Refused: nothing was started.
-        """
-        directory = self.directory
-        told: list[str] = []
-        with _refusing():
-            self._check_run()
-        try:
-            started = launch.restart(directory, resume=resume, who=self._who, tell=told.append)
-        except (launch.RequestError, RunDirError) as problem:
-            raise Refused(str(problem)) from problem
-        if self.directory is directory:
-            self._next = started
-        return "; ".join([f"started again as {started.name}", *told])
-
     def close(self) -> None:
         """Close all sockets; the run does not notice."""
         self._sub.close()
         self._near.close()
         self._context.destroy(linger=0)
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Refuse what cannot be done because the run's record has been removed."""
-    try:
-        yield
-    except RunDirError as problem:
-        raise Refused(str(problem)) from problem
 
 
 def _allow_files(world: int) -> None:

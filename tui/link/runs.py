@@ -12,6 +12,7 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.launch import programs
 from ddptop.tui.control.launch.launch import Request, RequestError, launch
 from ddptop.tui.control.launch.programs import Option
+from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.host import Host
 from ddptop.tui.link.live import Link
@@ -26,8 +27,12 @@ MOST_POLLS: Final = 4
 class Runs:
     """The `Fleet` of this user's run directories."""
 
-    def __init__(self, connect: Callable[[RunDir], Link], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, connect: Callable[[RunDir], Link], who: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """List runs by links that `connect` makes, and act on them for `who`."""
         self._connect = connect
+        self._who = who
         self._clock = clock
         self._host = Host()
         self._looking = threading.Lock()
@@ -36,8 +41,6 @@ class Runs:
         """By id of the run; those with something still to be read."""
         self._over: dict[str, RunLine] = {}
         """The same of runs that have ended and are read to the end."""
-        self._sources: dict[str, Link] = {}
-        """By id, what acts on a run. It is not polled; an action opens sockets of its own, in whatever thread it is."""
         self._options: dict[str, tuple[Option, ...]] = {}
 
     def listing(self, shown: RunLine | None) -> Listing:
@@ -88,16 +91,13 @@ class Runs:
             self._links.pop(run_id).close()
         return line
 
-    def source(self, run: str) -> Link:
-        """Return what acts on a run; see `Fleet.source`."""
+    def control(self, run: str) -> RunControl:
+        """Return what acts on a run; see `Fleet.control`."""
         try:
             directory = rundir.find(run)
-            run_id = directory.read().run_id
-            if run_id not in self._sources:
-                self._sources[run_id] = self._connect(directory)
+            return RunControl(directory, directory.read(), self._who)
         except RunDirError as problem:
             raise Refused(str(problem)) from problem
-        return self._sources[run_id]
 
     def options(self, program: str) -> tuple[Option, ...]:
         """Return a program's options, asked once; see `Fleet.options`."""
@@ -115,7 +115,6 @@ class Runs:
     def close(self) -> None:
         """Close all sockets."""
         with self._looking:
-            for link in (*self._links.values(), *self._sources.values()):
+            for link in self._links.values():
                 link.close()
             self._links.clear()
-            self._sources.clear()

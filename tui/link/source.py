@@ -2,39 +2,25 @@
 
 The app reaches the run that it shows through a `Source`, so that a live run, a recording and a
 fake in a test look the same to it; the other runs of the machine it knows through a `Fleet`.
+What acts on a run is its `Control`, so that who may only look has one that refuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, cast
+from typing import NoReturn, Protocol
 
 from ddptop.agent.control.controller import Refused, Unholdable
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.model.frame import Frame
 
-__all__ = ["Refused", "Source", "Unholdable"]
+__all__ = ["Control", "Home", "ReadOnly", "Refused", "Source", "Unholdable"]
 
 
-class Source(Protocol):
-    """A run as the dashboard sees it."""
-
-    def poll(self) -> None:
-        """Take in what has arrived; bounded, waits for nobody (some ms). Called 20 times a second."""
-
-    def frame(self, now: float) -> Frame:
-        """Return an immutable frame; `now` is seconds since the epoch."""
-        ...
-
-    def open(self, run: str) -> None:
-        """Show this run of the user's from now on. Takes a moment, unless it is shown; called where `poll` is.
-
-        Raises:
-            Refused: it cannot be shown, and why; the run shown stays.
-        """
-
-    def watch(self, ranks: frozenset[int]) -> None:
-        """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone."""
+class Control(Protocol):
+    """What acts on one run, or tells what would be acted on."""
 
     def pause(self) -> str:
         """Hold all ranks at one step. Blocks; returns one line saying what was done.
@@ -131,27 +117,104 @@ class Source(Protocol):
         """
         ...
 
+
+class Source(Protocol):
+    """A run as the dashboard sees it."""
+
+    @property
+    def control(self) -> Control:
+        """What acts on the run that is shown."""
+        ...
+
+    def poll(self) -> None:
+        """Take in what has arrived; bounded, waits for nobody (some ms). Called 20 times a second."""
+
+    def frame(self, now: float) -> Frame:
+        """Return an immutable frame; `now` is seconds since the epoch."""
+        ...
+
+    def open(self, run: str) -> None:
+        """Show this run of the user's from now on. Takes a moment, unless it is shown; called where `poll` is.
+
+        Raises:
+            Refused: it cannot be shown, and why; the run shown stays.
+        """
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone."""
+
     def close(self) -> None:
         """Let go of sockets and files; the run goes on."""
 
 
-_READING: Final = frozenset({"poll", "frame", "watch", "close"})
-
-
-def read_only(source: Source) -> Source:
-    """Return the same run, to be looked at only: everything else is refused, also what is added to `Source` later."""
-    return cast(Source, _ReadOnly(source))
-
-
-class _ReadOnly:
-    """A source that refuses."""
+class ReadOnly:
+    """A `Source` to be looked at only. What is added to `Source` is missing here until it is known to be reading."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.poll = source.poll
+        self.frame = source.frame
+        self.watch = source.watch
+        self.close = source.close
+        self.control: Control = _Refusal()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name) if name in _READING else _refuse
+    def open(self, run: str) -> None:
+        """Refuse: to look at one run is not to look at all of its user's."""
+        _refuse()
 
 
-def _refuse(*_: object, **__: object) -> str:
+def _refuse(*_: object, **__: object) -> NoReturn:
     raise Refused("this dashboard is read-only; `ddptop serve --control` makes one that is not")
+
+
+class _Refusal:
+    """A `Control` that does nothing, and tells nothing of the run's processes."""
+
+    pause = freeze = step = checkpoint = stop = resume = kill = signal = staticmethod(_refuse)
+    resumable = restart = victims = processes = staticmethod(_refuse)
+
+
+class Home:
+    """A `Source` before a run is chosen; it becomes the run's own with the first that is opened."""
+
+    def __init__(self, connect: Callable[[RunDir], Source]) -> None:
+        self._connect = connect
+        self._source: Source | None = None
+
+    @property
+    def control(self) -> Control:
+        """What acts on the run: asked for by a screen that shows one."""
+        assert self._source is not None
+        return self._source.control
+
+    def open(self, run: str) -> None:
+        """Show a run; see `Source.open`."""
+        if self._source is not None:
+            self._source.open(run)
+            return
+        try:
+            directory = rundir.find(run)
+            directory.read()
+        except RunDirError as problem:
+            raise Refused(str(problem)) from problem
+        self._source = self._connect(directory)
+
+    def poll(self) -> None:
+        """Take in what has arrived."""
+        if self._source is not None:
+            self._source.poll()
+
+    def frame(self, now: float) -> Frame:
+        """Return the frame of the run, or of none: the one without a name."""
+        if self._source is None:
+            return Frame(run="", state="starting", program="", world=0, at=now)
+        return self._source.frame(now)
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Say which ranks' steps are looked at."""
+        if self._source is not None:
+            self._source.watch(ranks)
+
+    def close(self) -> None:
+        """Let go of it; the run goes on."""
+        if self._source is not None:
+            self._source.close()

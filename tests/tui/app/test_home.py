@@ -17,9 +17,8 @@ from ddptop.agent.run import rundir
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import main, view
 from ddptop.tui.cli.verbs import options
-from ddptop.tui.link.home import Home
 from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import Refused
+from ddptop.tui.link.source import Home, Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.run import RunScreen
@@ -114,10 +113,12 @@ def test_a_record_that_is_removed_is_a_refusal() -> None:
     try:
         shutil.rmtree(directory.path)
         link.poll()
+        control = link.control
         asked: list[Callable[[], Any]] = [
-            lambda: link.victims(None), link.processes, lambda: link.kill(0.0, None, lambda _: None),
-            lambda: link.signal(15, None), link.pause, link.resume, lambda: link.step(1), link.checkpoint,
-            lambda: link.stop(checkpoint=False), link.freeze, lambda: link.restart(resume=False),
+            lambda: control.victims(None), control.processes, lambda: control.kill(0.0, None, lambda _: None),
+            lambda: control.signal(15, None), control.pause, control.resume, lambda: control.step(1),
+            control.checkpoint, lambda: control.stop(checkpoint=False), control.freeze,
+            lambda: control.restart(resume=False),
         ]  # fmt: skip
         for ask in asked:
             with pytest.raises(Refused, match=r"gone-1|no rank"):

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def fleet(folder: Path) -> Iterator[Runs]:
     """The fleet of that folder."""
-    made = Runs(lambda directory: Link(directory, "test"))
+    made = Runs(lambda directory: Link(directory, "test"), "test")
     yield made
     made.close()
 
@@ -79,7 +79,7 @@ def test_a_look_is_bounded(folder: Path, poll_s: float, most: int) -> None:
 
     for name in ("one", "two"):
         ended(name, 1_000)
-    fleet = Runs(lambda directory: NeverSettled(directory, "test"), clock=lambda: now)
+    fleet = Runs(lambda directory: NeverSettled(directory, "test"), "test", clock=lambda: now)
     try:
         fleet.listing(None)
         assert polled == {"one": most, "two": most}
@@ -121,10 +121,11 @@ def test_a_run_that_takes_the_name_of_the_one_shown_is_not_touched(folder: Path)
         link._look_due = 0.0
         link.poll()
         assert link.frame(time.time()).state == "failed"
+        control = link.control
         for act in (
-            link.pause, link.resume, link.freeze, link.checkpoint, link.processes, lambda: link.step(1),
-            lambda: link.stop(checkpoint=True), lambda: link.restart(resume=False), lambda: link.victims(None),
-            lambda: link.kill(0.0, None, print), lambda: link.signal(15, None),
+            control.pause, control.resume, control.freeze, control.checkpoint, control.processes,
+            lambda: control.stop(checkpoint=True), lambda: control.restart(resume=False), lambda: control.victims(None),
+            lambda: control.step(1), lambda: control.kill(0.0, None, print), lambda: control.signal(15, None),
         ):  # fmt: skip
             with pytest.raises(Refused, match="another run has its name"):
                 act()
@@ -160,11 +161,15 @@ def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) ->
 
 
 def test_what_acts_on_another_run_is_refused_by_name(fleet: Runs) -> None:
-    """There is no source of a run that is gone, and one and the same of a run that is there."""
+    """Nothing acts on a run that is gone; what acts on one that is there acts on no later one of that name."""
     ended("one", 1_000)
-    assert fleet.source("one") is fleet.source("one")
+    control = fleet.control("one")
+    assert "0 ranks" in control.victims(None)
     with pytest.raises(Refused, match="no such run"):
-        fleet.source("gone")
+        fleet.control("gone")
+    ended("one", 2_000, run_id="another")
+    with pytest.raises(Refused, match="another run has its name"):
+        control.victims(None)
 
 
 @pytest.mark.parametrize("text", ["A", "1A=x", "=x", "A B=x", "DDPTOP_RUN_ID=x"])

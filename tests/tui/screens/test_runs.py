@@ -144,15 +144,15 @@ async def test_keys_in_the_list_act_on_the_marked_run_alone() -> None:
     fleet = StillFleet()
     async with dashboard(fleet).run_test(size=(120, 40), notifications=True) as pilot:
         await listing(pilot, "down", "space")
-        await until(pilot, lambda: fleet.source("simplenet-01").asked == ["resume"], "the marked run goes on")
+        await until(pilot, lambda: fleet.control("simplenet-01").asked == ["resume"], "the marked run goes on")
         await pilot.press("k")
         assert isinstance(pilot.app.screen, KillDialog)
         await pilot.press("enter")
-        await until(pilot, lambda: "kill None 5" in fleet.source("simplenet-01").asked, "the marked run is ended")
+        await until(pilot, lambda: "kill None 5" in fleet.control("simplenet-01").asked, "the marked run is ended")
         await pilot.press("escape", "end", "R")
         assert isinstance(pilot.app.screen, Question)
         await pilot.press("enter")
-        await until(pilot, lambda: fleet.source("toy-77aa").asked == ["restart True"], "it starts again")
+        await until(pilot, lambda: fleet.control("toy-77aa").asked == ["restart True"], "it starts again")
         assert pilot.app.source.asked == []  # type: ignore[attr-defined]
 
 

@@ -71,9 +71,9 @@ def main() -> None:
     found = settings.load()
     # What a browser can draw does not depend on the locale of the server.
     look = msgspec.structs.replace(found.look, glyphs="unicode" if found.look.glyphs == "auto" else found.look.glyphs)
-    link = Link(directory, who("browser"), found.thresholds, looks_back=True)
+    acting = unfinished.telling(int(pipe))
     code = run_dashboard(
-        unfinished.telling(link, int(pipe)),
+        Link(directory, who("browser"), found.thresholds, looks_back=True, acting=acting),
         directory.read().grace_s,
         msgspec.structs.replace(found, look=look),
         read_only=mode != ["--control"],

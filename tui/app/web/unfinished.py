@@ -8,51 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Final
 
-from ddptop.tui.link.source import Source
-
-_ACTIONS: Final = frozenset({"freeze", "resume", "kill", "signal", "restart"})
-"""Methods of `Source` that would leave the run half way if they were broken off. The others are decided by the ranks
-together, which hold nothing for a controller that is gone, and may take as long as the training does."""
 _BEGUN: Final = b"+"
 _ENDED: Final = b"-"
 _CHUNK: Final = 4096
 
 
-def telling(source: Source, pipe: int) -> Source:
-    """Return the same run, with a byte into the pipe when an action of it begins and another when it ends."""
+def telling(pipe: int) -> Callable[[], AbstractContextManager[None]]:
+    """Return what a `RunControl` enters to act: a byte goes into the pipe when it begins, another when it ends."""
     # What a restart starts must not hold the pipe.
     os.set_inheritable(pipe, False)
-    return cast(Source, _Telling(source, pipe))
 
-
-class _Telling:
-    """A source that tells when it acts."""
-
-    def __init__(self, source: Source, pipe: int) -> None:
-        self._source = source
-        self._pipe = pipe
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._source, name)
-        return self._announced(found) if name in _ACTIONS else found
-
-    def _announced(self, action: Callable[..., str]) -> Callable[..., str]:
-        def act(*arguments: object, **named: object) -> str:
-            self._write(_BEGUN)
-            try:
-                return action(*arguments, **named)
-            finally:
-                self._write(_ENDED)
-
-        return act
-
-    def _write(self, byte: bytes) -> None:
+    def write(byte: bytes) -> None:
         # Where the server is gone, nobody ends this process.
         with contextlib.suppress(OSError):
-            os.write(self._pipe, byte)
+            os.write(pipe, byte)
+
+    @contextlib.contextmanager
+    def acting() -> Iterator[None]:
+        write(_BEGUN)
+        try:
+            yield
+        finally:
+            write(_ENDED)
+
+    return acting
 
 
 class Unfinished:

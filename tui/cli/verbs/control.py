@@ -9,7 +9,7 @@ from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen
 
 if TYPE_CHECKING:
-    from ddptop.tui.link.live import Link
+    from ddptop.tui.link.control import RunControl
 
 MOST_STEPS: Final = 1_000_000
 
@@ -42,33 +42,30 @@ def _steps(text: str) -> int:
 
 def _control(options: argparse.Namespace) -> int:
     from ddptop.tui.control.actor import who
-    from ddptop.tui.link.live import Link
+    from ddptop.tui.link.control import RunControl
     from ddptop.tui.link.source import Refused, Unholdable
 
     directory = chosen(options.run)
-    link = Link(directory, who("shell"))
     try:
-        done = _carry_out(options, link)
+        done = _carry_out(options, RunControl(directory, directory.read(), who("shell")))
     except Unholdable as refusal:
         hint = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
         return complain(f"{options.verb} {directory.name}: {refusal}; {hint}", 1)
     except Refused as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}", 1)
-    finally:
-        link.close()
     print(f"{directory.name}: {done}")
     return 0
 
 
-def _carry_out(options: argparse.Namespace, link: Link) -> str:
+def _carry_out(options: argparse.Namespace, control: RunControl) -> str:
     match options.verb:
         case "pause":
-            return link.freeze() if options.freeze else link.pause()
+            return control.freeze() if options.freeze else control.pause()
         case "step":
-            return link.step(options.steps)
+            return control.step(options.steps)
         case "resume":
-            return link.resume()
+            return control.resume()
         case "checkpoint":
-            return link.checkpoint()
+            return control.checkpoint()
         case _:
-            return link.stop(checkpoint=not options.no_checkpoint)
+            return control.stop(checkpoint=not options.no_checkpoint)

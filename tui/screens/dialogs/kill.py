@@ -21,7 +21,7 @@ from textual.widgets import Button, Static
 from ddptop.tui.control.consent import Aim, ProcessLine
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.link.source import Refused, Source
+from ddptop.tui.link.source import Control, Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
@@ -73,10 +73,10 @@ class KillDialog(Dialog[None]):
             self.run = run
 
     def __init__(
-        self, source: Source, run: str, rank: int, world: int, grace_s: float, killing: Killing | None = None
+        self, control: Control, run: str, rank: int, world: int, grace_s: float, killing: Killing | None = None
     ) -> None:
         super().__init__()
-        self._source = source
+        self._control = control
         self._run = run
         self._rank = rank
         self._world = world
@@ -134,7 +134,7 @@ class KillDialog(Dialog[None]):
 
     def _describe(self, aim: Aim) -> None:
         try:
-            text = self._source.victims(aim)
+            text = self._control.victims(aim)
         except Refused as reason:
             text = str(reason)
         self.post_message(self.Described(aim, text))
@@ -187,7 +187,7 @@ class KillDialog(Dialog[None]):
 
     def _send(self, aim: Aim, number: int | None) -> None:
         if number is not None:
-            self._begin(Killing(lambda tell, consent: self._source.signal(number, aim, consent)))
+            self._begin(Killing(lambda tell, consent: self._control.signal(number, aim, consent)))
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -197,10 +197,10 @@ class KillDialog(Dialog[None]):
         if event.button.id == "cancel":
             self.dismiss()
         elif event.button.id == "process" and self._process is None:
-            self.app.push_screen(ProcessMenu(self._source, self._run), self._narrow)
+            self.app.push_screen(ProcessMenu(self._control, self._run), self._narrow)
         else:
             aim = self._aim() if event.button.id != "all" else None
-            self._begin(Killing(partial(self._source.kill, self._grace_s, aim)))
+            self._begin(Killing(partial(self._control.kill, self._grace_s, aim)))
 
     def _narrow(self, chosen: ProcessLine | None) -> None:
         """Ask about one process from now on."""

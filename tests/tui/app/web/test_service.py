@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,13 +34,9 @@ pytest.importorskip("textual_serve", reason="the extra `serve` is not installed"
 from ddptop.agent.run.rundir import RunDirError
 from ddptop.tui.app.web import browsertab, service, unfinished
 from ddptop.tui.app.web.browser import exactly
-from ddptop.tui.link.source import Refused, Source
+from ddptop.tui.link.source import Refused
 
 TOKEN = "a-token"
-DECIDED_BY_RANKS = {"pause", "step", "checkpoint", "stop"}
-"""Methods of a source that leave nothing half done where they are broken off, and may take as long as the training."""
-LOOKS = {"poll", "frame", "open", "watch", "resumable", "victims", "processes", "close"}
-"""Methods of a source that leave the run as it is."""
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -313,38 +309,22 @@ async def test_who_tells_the_server_twice_to_end_does_not_wait(
 
 
 def test_a_tab_tells_what_it_does_with_the_run() -> None:
-    """From the beginning of an action to its end, also one that is refused; to look at the run is none."""
-
-    class Run:
-        def kill(self, grace_s: float, *, refused: bool = False) -> str:
-            seen.append(server.any())
-            if refused:
-                raise Refused("no")
-            return f"killed after {grace_s}"
-
-        def poll(self) -> None:
-            seen.append(server.any())
-
-    seen: list[bool] = []
+    """From the beginning of an action to its end, also of one that is refused, and also where nobody reads it."""
     server = unfinished.Unfinished()
-    source = unfinished.telling(Run(), server.pipe)  # type: ignore[arg-type]
+    acting = unfinished.telling(server.pipe)
     assert not os.get_inheritable(server.pipe)
-    source.poll()
-    assert source.kill(2.0) == "killed after 2.0"  # type: ignore[call-arg]
-    with pytest.raises(Refused):
-        source.kill(2.0, refused=True)  # type: ignore[call-arg]
-    assert (seen, server.any()) == ([False, True, True], False)
+    assert not server.any()
+    with acting():
+        assert server.any()
+    assert not server.any()
+    with suppress(Refused), acting():
+        raise Refused("no")
+    assert not server.any()
     server.close()
     # The server is gone: what is asked is done all the same.
-    server.any = lambda: False  # type: ignore[method-assign]
-    assert source.kill(3.0) == "killed after 3.0"  # type: ignore[call-arg]
+    with acting():
+        pass
     server.handed_over()
-
-
-def test_every_action_of_a_source_is_told() -> None:
-    """What is added to `Source` is known to leave the run alone, or nothing of it half done, or it is told."""
-    actions = {name for name in vars(Source) if not name.startswith("_")} - LOOKS - DECIDED_BY_RANKS
-    assert actions == unfinished._ACTIONS
 
 
 def test_a_tab_shows_the_run_that_is_served_and_no_other(quiet_run: str) -> None:

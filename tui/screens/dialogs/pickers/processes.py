@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from ddptop.tui.control.consent import ProcessLine
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.link.source import Refused, Source
+from ddptop.tui.link.source import Control, Refused
 from ddptop.tui.screens.dialogs.dialog import Dialog
 
 _EVERY_S = 2.0
@@ -37,9 +37,9 @@ class ProcessMenu(Dialog["ProcessLine | None"]):
             super().__init__()
             self.lines = lines
 
-    def __init__(self, source: Source, run: str) -> None:
+    def __init__(self, control: Control, run: str) -> None:
         super().__init__()
-        self._source = source
+        self._control = control
         self._run = run
         self._lines: dict[str, ProcessLine] = {}
 
@@ -62,7 +62,7 @@ class ProcessMenu(Dialog["ProcessLine | None"]):
 
     def _find(self) -> None:
         try:
-            found = self._source.processes()
+            found = self._control.processes()
         except Refused:
             found = []
         self.post_message(self.Found(found))

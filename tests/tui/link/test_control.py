@@ -1,0 +1,69 @@
+"""What acts on a run: what it tells of that, and what is refused to those who may only look."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from support.frames import StillSource, frame
+
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Run
+from ddptop.tui.link.control import RunControl
+from ddptop.tui.link.source import Control, ReadOnly, Refused, Source
+
+ACTIONS = {name for name in vars(Control) if not name.startswith("_")}
+LOOKS = {"resumable", "victims", "processes"}
+"""What leaves a run as it is."""
+DECIDED_BY_RANKS = {"pause", "step", "checkpoint", "stop"}
+"""What leaves nothing half done where it is broken off, and may take as long as the training."""
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "step": (1,),
+    "kill": (0.0, None, print),
+    "signal": (15, None),
+    "victims": (None,),
+}
+KEYWORDS = {"stop": {"checkpoint": False}, "restart": {"resume": False}}
+
+
+def ask(control: Control, name: str) -> object:
+    """Have it do something, by name."""
+    return getattr(control, name)(*ARGUMENTS.get(name, ()), **KEYWORDS.get(name, {}))
+
+
+def test_what_must_not_be_broken_off_is_told() -> None:
+    """What is added to `Control` leaves the run alone, or nothing of it half done, or it is told while it goes on."""
+    run = Run("toy-1", "id", "toy.py", (), 1, "gloo", "cpu", 10**9, True)
+    directory = rundir.create(run)
+    shutil.rmtree(directory.path)
+    told: list[str] = []
+
+    @contextmanager
+    def acting() -> Iterator[None]:
+        told.append("begun")
+        yield
+        told.append("not refused")
+
+    for name in sorted(ACTIONS):
+        told.clear()
+        with suppress(Refused):
+            ask(RunControl(directory, run, "test", acting=acting), name)
+        assert told == ([] if name in LOOKS | DECIDED_BY_RANKS else ["begun"]), name
+
+
+def test_a_run_to_be_looked_at_can_only_be_looked_at() -> None:
+    """Every action is refused, also what only tells of processes; what a source can do besides is not there."""
+    still = StillSource(frame())
+    source = ReadOnly(still)
+    for name in sorted(ACTIONS):
+        with pytest.raises(Refused, match="read-only"):
+            ask(source.control, name)
+    with pytest.raises(Refused, match="read-only"):
+        source.open("another")
+    assert still.asked == []
+    reading = {"poll", "frame", "watch", "close"}
+    assert {name for name in dir(source) if not name.startswith("_")} == reading | {"open", "control"}
+    assert reading | {"open", "control"} == {name for name in vars(Source) if not name.startswith("_")}

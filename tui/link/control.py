@@ -1,0 +1,189 @@
+"""What acts on a run: pauses and steps it, has it save, stops, freezes, ends and restarts it.
+
+Key and shell verb both come here.  Every action opens sockets of its own, because it runs in a
+thread and a ZeroMQ socket belongs to one; it is noted with the run, with who asked for it and its outcome.
+What ends a run goes through `ending`, which speaks to the supervisor and notes it by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.control import journal
+from ddptop.agent.control.caller import LiveGroup
+from ddptop.agent.control.controller import ANSWER_S, Controller
+from ddptop.agent.observer.end import freezer
+from ddptop.agent.observer.status import takeover
+from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
+from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.control.ending import Ending
+from ddptop.tui.control.launch import launch
+from ddptop.tui.link.source import Refused
+
+ENDING_S: Final = 15.0
+"""From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
+
+
+class RunControl:
+    """The `Control` of one run; it refuses to act on a newer run that has taken its name."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        run: Run,
+        who: str,
+        *,
+        count_down: Callable[[str], None] = lambda line: None,
+        restarted: Callable[[RunDir], None] = lambda started: None,
+        acting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Act on a run for `who`.
+
+        Args:
+            directory: where the run is.
+            run: its record.
+            who: the actor, for the run's event list.
+            count_down: takes who is left of an ending that goes on without a supervisor; from any thread.
+            restarted: takes the run that a restart has started; from any thread.
+            acting: entered around each action that would leave the run half way if it were broken off.
+        """
+        self._directory = directory
+        self._run = run
+        self._who = who
+        self._count_down = count_down
+        self._restarted = restarted
+        self._acting = acting
+        self._ending = Ending(directory, who)
+
+    def pause(self) -> str:
+        """Hold all ranks at the same step; see `Controller.pause`."""
+        return self._at_step("pause", lambda controller: controller.pause())
+
+    def step(self, steps: int) -> str:
+        """Let a paused group do so many steps; see `Controller.advance`."""
+        return self._at_step(f"step {steps}", lambda controller: controller.advance(steps))
+
+    def checkpoint(self) -> str:
+        """Have all ranks save at the same step; see `Controller.checkpoint`."""
+        return self._at_step("checkpoint", lambda controller: controller.checkpoint())
+
+    def stop(self, *, checkpoint: bool) -> str:
+        """End all scripts at the same step; see `Controller.stop`."""
+
+        def stop(controller: Controller) -> str:
+            done = controller.stop(checkpoint=checkpoint)
+            # The scripts have ended; their processes and torchrun take another moment.
+            deadline = time.monotonic() + ENDING_S
+            while takeover.meet(self._directory).state not in ENDED_STATES and time.monotonic() < deadline:
+                time.sleep(0.05)
+            return done
+
+        return self._at_step("stop", stop)
+
+    def resume(self) -> str:
+        """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
+        with self._acting():
+            if freezer.has_stopped(self._directory):
+                return self._noted("resume", lambda: freezer.thaw(self._directory))
+            return self._at_step("resume", lambda controller: controller.resume())
+
+    def freeze(self) -> str:
+        """Stop all processes where they are; see `freezer.freeze`."""
+        with self._acting():
+            return self._noted("freeze", self._freeze)
+
+    def _freeze(self) -> str:
+        with LiveGroup(self._directory) as group:
+            replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, ANSWER_S)
+        known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
+        return freezer.freeze(self._directory, self._who, min(known, default=None))
+
+    def _at_step(self, action: str, work: Callable[[Controller], str]) -> str:
+        def act() -> str:
+            if freezer.has_stopped(self._directory):
+                raise Refused("its processes are frozen; resume it first")
+            with LiveGroup(self._directory) as group:
+                return work(Controller(group, self._who))
+
+        return self._noted(action, act)
+
+    def _noted(self, action: str, work: Callable[[], str]) -> str:
+        """Act, and record with the run who did it and what came of it."""
+        self._check_run()
+        try:
+            with _refusing():
+                outcome = work()
+        except Refused as refusal:
+            self._note(action, f"refused: {refusal}", "warning")
+            raise
+        self._note(action, outcome, "info")
+        return outcome
+
+    def _note(self, action: str, outcome: str, level: str) -> None:
+        text = f"{action} by {self._who}: {outcome}"
+        journal.note(self._directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
+
+    def _check_run(self) -> None:
+        """Refuse to act on a newer run that has taken the name of this one."""
+        with _refusing():
+            run_id = self._directory.read().run_id
+        if run_id != self._run.run_id:
+            name = self._directory.name
+            raise Refused(f"the {name} shown here is gone: another run has its name; choose it in the list of runs")
+
+    def victims(self, aim: Aim) -> str:
+        """Say what `kill` would end; see `Ending.victims`."""
+        self._check_run()
+        with _refusing():
+            return self._ending.victims(aim)
+
+    def processes(self) -> list[ProcessLine]:
+        """Return every live process of the run."""
+        self._check_run()
+        with _refusing():
+            return self._ending.processes()
+
+    def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
+        """End the run, or one rank or process of it; see `Ending.kill`."""
+        with self._acting(), _refusing():
+            self._check_run()
+            return self._ending.kill(grace_s, aim, progress, self._count_down, consent)
+
+    def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
+        """Send a signal; see `Ending.signal`."""
+        with self._acting(), _refusing():
+            self._check_run()
+            return self._ending.signal(number, aim, consent)
+
+    def resumable(self) -> bool:
+        """Say whether the run could be restarted from a checkpoint."""
+        return launch.refuse_to_resume(self._run) is None
+
+    def restart(self, *, resume: bool) -> str:
+        """Start the ended run again; see `launch.restart`.
+
+        Raises:
+            Refused: nothing was started.
+        """
+        told: list[str] = []
+        with self._acting(), _refusing():
+            self._check_run()
+            try:
+                started = launch.restart(self._directory, resume=resume, who=self._who, tell=told.append)
+            except launch.RequestError as problem:
+                raise Refused(str(problem)) from problem
+        self._restarted(started)
+        return "; ".join([f"started again as {started.name}", *told])
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse what cannot be done because the run's record has been removed."""
+    try:
+        yield
+    except RunDirError as problem:
+        raise Refused(str(problem)) from problem
