@@ -21,6 +21,7 @@ from support.scripts import FAIL, FLAKY, TRAIN, UNTIDY
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import frame_now
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_a_late_joiner_gets_the_history_since_the_start(live):
     link = Link(live, "test", looks_back=True)
     try:
         until(lambda: polled(link).settled, "the history")
-        history = link.frame(time.time()).history
+        history = frame_now(link).history
         assert history is not None
         found = history.by_step.read(1, "loss")
     finally:
@@ -132,7 +133,7 @@ def test_twenty_pauses_in_a_row_end_at_a_common_step(live):
 def _await(link: Link, situation: set[tuple[str, int | None]]) -> None:
     def seen() -> bool:
         link.poll()
-        return {(rank.state, rank.step) for rank in link.frame(time.time()).ranks} == situation
+        return {(rank.state, rank.step) for rank in frame_now(link).ranks} == situation
 
     until(seen, f"all ranks to be {situation}")
 
@@ -238,8 +239,8 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     until(lambda: (status("flaky")["step"] or 0) > 3, "its steps")
     link = Link(directory, "test", looks_back=True)
     try:
-        until(lambda: polled(link).settled and link.frame(time.time()).step, "the picture")
-        shown_frame = link.frame(time.time())
+        until(lambda: polled(link).settled and frame_now(link).step, "the picture")
+        shown_frame = frame_now(link)
     finally:
         link.close()
     (restart,) = shown_frame.restarts

@@ -250,6 +250,7 @@ def hour(minutes: int) -> None:
     """Print the memory of a store after an hour of 1,024 ranks, time sped up."""
     from ddptop.agent import wire
     from ddptop.agent.run.rundir import Run
+    from ddptop.tui.model.framer import Framer
     from ddptop.tui.model.history.history import History
     from ddptop.tui.model.store import Store
 
@@ -258,7 +259,8 @@ def hour(minutes: int) -> None:
     run = Run("hour", "id", "load", (), world, "gloo", "cpu", int(began * 1e9), False)
     process = psutil.Process()
     start = process.memory_info().rss
-    store = Store(run, {}, history=History(world), brief=True)
+    store = Store(run, history=History(world), brief=True)
+    framer = Framer(store)
     store.watch(frozenset(range(40)))
     spent = -time.process_time()
     for second in range(60 * minutes):
@@ -273,7 +275,8 @@ def hour(minutes: int) -> None:
             ):  # fmt: skip
                 # Through the wire's own form: every message is an object of its own.
                 store.apply(wire.read_telemetry(wire.encode(message)), now)
-        tuple(store.frame(now).ranks[:48])
+        store.advance(now)
+        tuple(framer.frame().ranks[:48])
         if (second + 1) % 600 == 0:
             grown = (process.memory_info().rss - start) / 2**20
             print(f"{'hour':<18} after {(second + 1) // 60} min: {grown:.0f} MiB for {world} ranks", flush=True)

@@ -22,6 +22,7 @@ from support.harness import carriers, ddptop, until
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import frame_now
 
 SCRIPT = """
 import signal, sys
@@ -104,7 +105,7 @@ def _one(script: Path, options: argparse.Namespace, resistance: str, way: str) -
 
 def _has_stepped(link: Link) -> bool:
     link.poll()
-    return (link.frame(time.time()).step or 0) > 2
+    return (frame_now(link).step or 0) > 2
 
 
 def _sockets(directory: RunDir) -> list[Path]:

@@ -19,7 +19,9 @@ from ddptop.agent.wire import Collective, Step
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, Verdict
+from ddptop.tui.model.framer import Framer
 from ddptop.tui.model.history.history import History
+from ddptop.tui.model.store import Store
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""
@@ -178,6 +180,12 @@ def recorded(number: int, end_at_ns: int, own_ms: float, wall_ms: float, loss: f
     )  # fmt: skip
 
 
+def frame_at(store: Store, now: float) -> Frame:
+    """Move a store on to a moment, and return the frame of it."""
+    store.advance(now)
+    return Framer(store).frame()
+
+
 class StillSource:
     """A source that always shows the frame it was given, and notes what it is asked."""
 
@@ -196,7 +204,10 @@ class StillSource:
     def poll(self) -> None:
         """Nothing arrives."""
 
-    def frame(self, now: float) -> Frame:
+    def advance(self, now: float) -> None:
+        """Stay where it is."""
+
+    def frame(self) -> Frame:
         """Return the frame."""
         return self.current
 
@@ -292,14 +303,14 @@ class MovingSource(StillSource):
         self._rng = random.Random(0)
         self._began = time.monotonic()
 
-    def frame(self, now: float) -> Frame:
-        """Return the frame of this moment."""
+    def advance(self, now: float) -> None:
+        """Move all ranks."""
         current = self.current
         if current.state != "running":
-            return current
+            return
         steps = 1284 + int((time.monotonic() - self._began) / 0.08)
         ranks = tuple(self._move(rank, steps) for rank in current.ranks)
-        return replace(current, at=now, started_at=now - steps * 0.08, step=steps, ranks=ranks)
+        self.current = replace(current, at=now, started_at=now - steps * 0.08, step=steps, ranks=ranks)
 
     def _move(self, rank: RankFrame, steps: int) -> RankFrame:
         new = [2.4 * math.exp(-steps / 900) + 0.3 + self._rng.uniform(-0.08, 0.08) for _ in range(3)]

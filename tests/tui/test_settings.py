@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.dashboards import footer_keys, seen, until
-from support.frames import NOW, StillSource, frame
+from support.frames import NOW, StillSource, frame, frame_at
 from support.harness import ddptop
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
@@ -20,6 +20,7 @@ from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control.launch import launch
 from ddptop.tui.drawing.theme import DARK, LIGHT
+from ddptop.tui.model.changes import Changes
 from ddptop.tui.model.frame import Verdict
 from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
@@ -185,12 +186,11 @@ def test_thresholds_decide_what_is_told() -> None:
         step = wire.Step(1, 1, int(at * 1e9), 10 * ms, 0, 10 * ms, 0, 0, 0, 0, 1.0, 32, ())
         store.apply(wire.Steps(0, (step,)), at)
         store.apply(wire.Beat(0, int(at * 1e9), "running", "forward", 1, int(at * 1e9), 1), at + after - 1)
-        return store.frame(at + after).ranks[0].state
+        return frame_at(store, at + after).ranks[0].state
 
     assert [state(5.0), state(5.0, stalled_s=4.0)] == ["running", "stalled"]
-    store = Store(run, thresholds=Thresholds(verdict_share=0.2))
+    changes = Changes(verdict_share=0.2)
     small, large = (Verdict("slow_rank", "…", rank=0, phase="data", share=share) for share in (0.15, 0.25))
-    assert store._worth_telling(small) is None
-    store._verdict = store._worth_telling(large)
-    assert store._verdict is large
-    assert store._worth_telling(small) is small, "once told it does not come and go"
+    for found, told in ((small, None), (large, large), (small, small)):
+        changes.note_verdict(at, found, ())
+        assert changes.verdict is told, "once told it does not come and go"

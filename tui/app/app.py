@@ -220,6 +220,7 @@ class DdptopApp(FleetApp):
     def get_default_screen(self) -> RunScreen | RunsScreen:
         """Begin with the run, with what is known of it by now; where none is chosen yet, with the list of all."""
         self.source.poll()
+        self.source.advance(self._clock())
         frame = self.newest_frame()
         if self.fleet is not None and not frame.run:
             return RunsScreen(self.fleet, frame)
@@ -267,8 +268,8 @@ class DdptopApp(FleetApp):
             self.repaint()
 
     def newest_frame(self) -> Frame:
-        """Return the run shown, as it is now."""
-        return self.source.frame(self._clock())
+        """Return the run shown, as it was when it was painted last."""
+        return self.source.frame()
 
     def _shown_frame(self) -> Frame:
         """Return the frame of this moment, or the one that the user holds."""
@@ -280,6 +281,7 @@ class DdptopApp(FleetApp):
         """Show the present frame at once."""
         # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
         if self.is_running and self.return_code is None:
+            self.source.advance(self._clock())
             self.frame = self._shown_frame()
             self._look_after_kill()
 
@@ -311,7 +313,7 @@ class DdptopApp(FleetApp):
 
     @on(HoldAsked)
     def _hold_view(self) -> None:
-        frame = self.source.frame(self._clock())
+        frame = self.newest_frame()
         # Ranks that nobody looks at would be drawn up later, as they are then.
         upto = None if frame.history is None else frame.history.by_step.last
         self._held_frame = None if self._held_frame is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)

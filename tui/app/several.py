@@ -51,7 +51,7 @@ class FleetApp(App[None]):
             """Return the kill of a run that is under way, if there is one."""
 
         def newest_frame(self) -> Frame:
-            """Return the run shown, as it is now."""
+            """Return the run shown, as it was when it was painted last."""
 
         def act(self, name: str, work: Callable[[], str], run: str | None = None) -> None:
             """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""

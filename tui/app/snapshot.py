@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from ddptop.tui.app.app import DdptopApp, report
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import Control, Refused
+from ddptop.tui.link.source import Control, Refused, frame_now
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.settings import Settings
 
@@ -31,7 +31,10 @@ class Still:
     def poll(self) -> None:
         """Take nothing in."""
 
-    def frame(self, now: float) -> Frame:
+    def advance(self, now: float) -> None:
+        """Stay at the moment."""
+
+    def frame(self) -> Frame:
         """Return the frame it was made with."""
         return self._frame
 
@@ -76,7 +79,7 @@ def _whole(link: Link) -> Frame:
     while not link.settled and time.monotonic() < give_up:
         link.poll()
         time.sleep(0.01)
-    return link.frame(time.time())
+    return frame_now(link)
 
 
 async def _settled(pilot: Pilot[object]) -> str:

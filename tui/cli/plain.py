@@ -14,7 +14,7 @@ from ddptop.agent.run.files import private
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
-from ddptop.tui.link.source import Source
+from ddptop.tui.link.source import Source, frame_now
 from ddptop.tui.model.frame import ENDED, EventLine, Frame
 
 POLL_S = 0.05
@@ -41,7 +41,7 @@ class PlainView:
         due = time.monotonic()
         while True:
             self._source.poll()
-            frame = self._source.frame(time.time())
+            frame = frame_now(self._source)
             self._announce(frame)
             self._tell_events(frame)
             self._tell_start(frame)
@@ -99,7 +99,7 @@ def drained(source: Source) -> Frame:
     while time.monotonic() < deadline:
         source.poll()
         time.sleep(POLL_S / 5)
-    return source.frame(time.time())
+    return frame_now(source)
 
 
 def line(frame: Frame) -> str:

@@ -16,7 +16,7 @@ from ddptop.tui.cli.complaint import complain
 from ddptop.tui.control.actor import who
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import Home, Refused, Source
+from ddptop.tui.link.source import Home, Refused, Source, frame_now
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.settings import Settings
 
@@ -45,7 +45,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     # Closes the source when it ends; the last frame is still there.
     fleet = Runs(lambda other: Link(other, actor, settings.thresholds), actor)
     code = run_dashboard(source, settings=settings, fleet=fleet, listed=listed)
-    frame = source.frame(time.time())
+    frame = frame_now(source)
     if not frame.run:
         return code
     for text in farewell(frame):
@@ -75,7 +75,7 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
                 return 0
             time.sleep(plain.POLL_S)
             link.poll()
-            frame = link.frame(time.time())
+            frame = frame_now(link)
     finally:
         link.close()
 
@@ -149,7 +149,7 @@ def _interrupted(link: Link, view: plain.PlainView, directory: RunDir, launched_
         return 130
     answer = _ask(name) if sys.stdin.isatty() and sys.stderr.isatty() else "s"
     if answer == "l":
-        for text in farewell(link.frame(time.time())):
+        for text in farewell(frame_now(link)):
             print(text, file=sys.stderr)
         return 130
     grace_s = directory.read().grace_s if answer == "s" else 0.0

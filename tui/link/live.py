@@ -27,6 +27,7 @@ from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError, i
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.framer import Framer
 from ddptop.tui.model.store import Liveness, Store
 from ddptop.tui.settings import Thresholds
 
@@ -107,7 +108,8 @@ class Link:
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
         history = _history(self._run.world) if self._looks_back else None
-        self.store = Store(self._run, logs, self._thresholds, history, brief=self._brief)
+        self.store = Store(self._run, self._thresholds, history, brief=self._brief)
+        self._framer = Framer(self.store, logs)
         self.control = RunControl(
             directory,
             self._run,
@@ -406,9 +408,13 @@ class Link:
                 self._filled = self._filled or not self._fills
                 self._tell_whole(whole=self._filled)
 
-    def frame(self, now: float) -> Frame:
-        """Return the frame of this moment."""
-        return self.store.frame(now)
+    def advance(self, now: float) -> None:
+        """Move on to this moment; see `Store.advance`."""
+        self.store.advance(now)
+
+    def frame(self) -> Frame:
+        """Return the frame of the moment it has come to."""
+        return self._framer.frame()
 
     def close(self) -> None:
         """Close all sockets; the run does not notice."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ddptop.agent.observer.record import retention
 from ddptop.agent.run import rundir
 from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import frame_now
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.settings import Thresholds
 
@@ -48,8 +49,7 @@ def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> lis
     while True:
         for link in links:
             link.poll()
-        now = time.time()
-        frames = [link.frame(now) for link in links]
+        frames = [frame_now(link) for link in links]
         waited = time.monotonic() - began
         if all(_is_complete(link, frame) for link, frame in zip(links, frames, strict=True)):
             return frames

@@ -16,7 +16,7 @@ from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.host import Host
 from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import Refused
+from ddptop.tui.link.source import Refused, frame_now
 
 BUDGET_S: Final = 0.15
 """Longest work of one look: what is recorded of ended runs is read bit by bit."""
@@ -85,7 +85,7 @@ class Runs:
             link.poll()
             if self._clock() > deadline:
                 break
-        line = line_of(link.frame(time.time()))
+        line = line_of(frame_now(link))
         if line.over and link.settled:
             self._over[run_id] = line
             self._links.pop(run_id).close()

@@ -7,7 +7,9 @@ What acts on a run is its `Control`, so that who may only look has one that refu
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn, Protocol
 
 from ddptop.agent.control.controller import Refused, Unholdable
@@ -16,7 +18,7 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.model.frame import Frame
 
-__all__ = ["Control", "Home", "ReadOnly", "Refused", "Source", "Unholdable"]
+__all__ = ["Control", "Home", "ReadOnly", "Refused", "Source", "Unholdable", "frame_now"]
 
 
 class Control(Protocol):
@@ -129,8 +131,11 @@ class Source(Protocol):
     def poll(self) -> None:
         """Take in what has arrived; bounded, waits for nobody (some ms). Called 20 times a second."""
 
-    def frame(self, now: float) -> Frame:
-        """Return an immutable frame; `now` is seconds since the epoch."""
+    def advance(self, now: float) -> None:
+        """Move on to this moment, in seconds since the epoch: before a frame is to show something new."""
+
+    def frame(self) -> Frame:
+        """Return an immutable frame of the moment that `advance` came to last; changes nothing."""
         ...
 
     def open(self, run: str) -> None:
@@ -147,11 +152,18 @@ class Source(Protocol):
         """Let go of sockets and files; the run goes on."""
 
 
+def frame_now(source: Source) -> Frame:
+    """Move a source on to this moment, and return the frame of it."""
+    source.advance(time.time())
+    return source.frame()
+
+
 class ReadOnly:
     """A `Source` to be looked at only. What is added to `Source` is missing here until it is known to be reading."""
 
     def __init__(self, source: Source) -> None:
         self.poll = source.poll
+        self.advance = source.advance
         self.frame = source.frame
         self.watch = source.watch
         self.close = source.close
@@ -179,6 +191,7 @@ class Home:
     def __init__(self, connect: Callable[[RunDir], Source]) -> None:
         self._connect = connect
         self._source: Source | None = None
+        self._none = Frame(run="", state="starting", program="", world=0, at=0.0)
 
     @property
     def control(self) -> Control:
@@ -203,11 +216,16 @@ class Home:
         if self._source is not None:
             self._source.poll()
 
-    def frame(self, now: float) -> Frame:
-        """Return the frame of the run, or of none: the one without a name."""
+    def advance(self, now: float) -> None:
+        """Move on to this moment."""
         if self._source is None:
-            return Frame(run="", state="starting", program="", world=0, at=now)
-        return self._source.frame(now)
+            self._none = replace(self._none, at=now)
+        else:
+            self._source.advance(now)
+
+    def frame(self) -> Frame:
+        """Return the frame of the run, or of none: the one without a name."""
+        return self._none if self._source is None else self._source.frame()
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' steps are looked at."""

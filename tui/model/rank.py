@@ -6,15 +6,14 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from operator import attrgetter, is_
+from operator import attrgetter
 
 from ddptop.agent.run import states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
-from ddptop.agent.wire.latencies import latencies_of, percentiles
-from ddptop.tui.model.frame import RankFrame
+from ddptop.agent.wire.latencies import latencies_of
+from ddptop.agent.wire.latencies import percentiles as percentiles_of
 from ddptop.tui.settings import Thresholds
 
 DEFAULT = Thresholds()
@@ -22,14 +21,10 @@ WINDOW_NS = 2_000_000_000
 """Step time and phases are means over this much training, at least over one step."""
 LOSSES = 240
 """Losses held for the small history in a panel."""
-FRESH_S = 1.0
-"""A frame is no older than this; its ages are what grows meanwhile."""
 METRICS = 64
 """Names a script may log before further ones are left out."""
 DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
-AXES = 8
-"""Names of coordinates that are shown."""
 PENDING = 5000
 """Live records held while an earlier gap is being filled: what comes in five seconds of steps of a millisecond."""
 _NUMBERS = attrgetter("wall_ns", *(f"{phase}_ns" for phase in PHASES), "samples")
@@ -78,10 +73,9 @@ class RankModel:
         """Up to which record those that are missing were asked for, in vain."""
         self._pending: list[Step] = []
         self._recent: deque[Step] = deque(maxlen=512)
-        self._losses: deque[float | None] = deque(maxlen=LOSSES)
+        self.losses: deque[float | None] = deque(maxlen=LOSSES)
         self._latencies: deque[int] = deque(maxlen=512)
         self._means: Means | None = None
-        self._drawn: tuple[float, tuple[object, ...], RankFrame] | None = None
         self._superseded = False
         """Another process takes its place: its records tell nothing of that one."""
         self._earlier_steps = 0
@@ -131,7 +125,7 @@ class RankModel:
         self._latencies.clear()
         if watched:
             self._seq = self._given_up = 0
-            self._losses.clear()
+            self.losses.clear()
 
     @property
     def gap(self) -> int | None:
@@ -192,7 +186,7 @@ class RankModel:
         self._means = None
 
     def _note_loss(self, step: int, loss: float | None) -> None:
-        self._losses.append(loss)
+        self.losses.append(loss)
         if loss is not None:
             self.loss = loss
 
@@ -201,13 +195,18 @@ class RankModel:
             if name in self.metrics or len(self.metrics) < METRICS:
                 self.metrics[name] = value
 
+    def settle(self) -> None:
+        """Work out the means of the records that have come; once for each batch of them."""
+        if self._means is None:
+            self._means = self.means
+
     @property
     def means(self) -> Means:
-        """What its recent steps were like; computed once for each batch of records."""
-        if self._means is None:
-            told = self._newer_summary
-            self._means = _of_steps(self._recent) if told is None else _of_summary(told)
-        return self._means
+        """What its recent steps were like."""
+        if self._means is not None:
+            return self._means
+        told = self._newer_summary
+        return _of_steps(self._recent) if told is None else _of_summary(told)
 
     @property
     def _newer_summary(self) -> Summary | None:
@@ -215,10 +214,10 @@ class RankModel:
         return self.told if self.told is not None and self.told.seq > self._seq else None
 
     @property
-    def _percentiles(self) -> tuple[int | None, int | None]:
+    def percentiles(self) -> tuple[int | None, int | None]:
         """The median and the 99th percentile of its all-reduces, in ns."""
         told = self._newer_summary
-        return (percentiles(self._latencies) or (None, None)) if told is None else (told.p50_ns, told.p99_ns)
+        return (percentiles_of(self._latencies) or (None, None)) if told is None else (told.p50_ns, told.p99_ns)
 
     @property
     def step(self) -> int | None:
@@ -300,71 +299,6 @@ class RankModel:
             return age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
         return self.told is not None and age > 10 * self.told.wall_ns / 1e9
 
-    def frame(
-        self, now: float, state: str, log: str | None = None, *, exchange: tuple[float, float] | None = None
-    ) -> RankFrame:
-        """Return the frame of this rank; `exchange` is its waiting and transfer in all-reduces, ms a step.
-
-        Of a rank that sends summaries, the same frame again while nothing new came: who has drawn it is done.
-        """
-        source = (self.beat, self.told, self.member, self.hello, state)
-        if self.brief and self._drawn is not None:
-            at, drawn_from, drawn = self._drawn
-            if all(map(is_, source, drawn_from)) and 0 <= now - at < FRESH_S:
-                return drawn
-        drawn = self._drawn_up(now, state, log, exchange)
-        self._drawn = now, source, drawn
-        return drawn
-
-    def _drawn_up(self, now: float, state: str, log: str | None, exchange: tuple[float, float] | None) -> RankFrame:
-        beat, hello, member, means = self.beat, self.hello, self.member, self.means
-        p50, p99 = self._percentiles
-        moving = state in ("running", "stalled", "pausing")
-        device = None if beat is None else beat.device
-        return RankFrame(
-            rank=self.rank,
-            state=state,
-            activity=states.describe(self.evidence(now), state),
-            pid=member.process.pid if member is not None else None,
-            host=None if member is None else member.host,
-            step=self.step,
-            step_age_s=self.age(now),
-            heard_age_s=self.heard_age(now),
-            loss=self.loss,
-            losses=tuple(self._losses),
-            step_ms=means.step_ms,
-            phases_ms=means.phases_ms,
-            allreduce_p50_ms=_ms(p50),
-            allreduce_p99_ms=_ms(p99),
-            allreduce_wait_ms=None if exchange is None else exchange[0],
-            allreduce_transfer_ms=None if exchange is None else exchange[1],
-            timed_every=1 if beat is None else beat.timed_every,
-            samples_per_s=means.samples_per_s if moving else None,
-            memory_bytes=None if beat is None else beat.memory_bytes,
-            memory_total_bytes=None if beat is None else beat.memory_total_bytes,
-            memory_kind="device" if device is not None and not device.startswith("cpu") else "process",
-            cpu_percent=None if beat is None else beat.cpu_percent,
-            device_percent=None if beat is None else beat.device_percent,
-            device=device,
-            mechanism=None if beat is None else beat.mechanism,
-            outstanding=0 if beat is None else beat.outstanding,
-            log=log if member is None else member.log,
-            metrics=dict(self.metrics),
-            missed=self.missed,
-            dropped=0 if beat is None else beat.dropped,
-            refused=0 if beat is None else beat.refused,
-            faults=0 if beat is None else beat.faults,
-            fault=None if beat is None else beat.fault,
-            health=None if beat is None else beat.health,
-            device_ms=means.device_ms,
-            ended=self._ended(),
-            coordinates=None
-            if beat is None or beat.coordinates is None
-            else dict(islice(beat.coordinates.items(), AXES)),
-            torch_version=None if beat is None else beat.torch_version,
-            python_version=None if hello is None else hello.python_version,
-        )
-
     def heard_age(self, now: float) -> float | None:
         """Return the seconds since anything came from it."""
         return None if self.heard_at is None else max(0.0, now - self.heard_at)
@@ -377,13 +311,6 @@ class RankModel:
             self.told.end_at_ns if self.told is not None else 0,
         )
         return max(0.0, now - newest / 1e9) if newest else None
-
-    def _ended(self) -> str | None:
-        if self.member is None or self.member.ended is None:
-            return "its process is gone" if self.alive is False else None
-        ended = self.member.ended
-        code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
-        return code + (f": {ended.error[:300]}" if ended.error else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,10 +351,6 @@ def _of_summary(told: Summary) -> Means:
         device_ms=None,
         samples_per_s=told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None,
     )
-
-
-def _ms(value: int | None) -> float | None:
-    return None if value is None else value / 1e6
 
 
 def _window(recent: deque[Step]) -> list[Step]:

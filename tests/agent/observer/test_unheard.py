@@ -21,6 +21,7 @@ from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, RunDir, identif
 from ddptop.tui.cli import status
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
+from ddptop.tui.link.source import frame_now
 from ddptop.tui.settings import Thresholds
 
 SCRIPT = '''
@@ -119,7 +120,7 @@ def test_an_end_that_its_rank_denies(new_run: Callable[..., RunDir], python: Cal
                 beat = wire.Beat(0, time.time_ns(), "running", "forward", 7, None, 0)
                 socket.send_multipart([wire.TOPIC_BEAT, wire.encode(beat)])
                 link.poll()
-                frame = link.frame(time.time())
+                frame = frame_now(link)
                 return (frame.state, frame.ranks[0].state, frame.ranks[0].step) == ("running", "running", 7)
 
             until(goes_on, "the rank is believed")

@@ -30,7 +30,7 @@ class HomeOf(FleetSource):
 
     def __init__(self, fleet: StillFleet) -> None:
         super().__init__(fleet, next(iter(fleet.frames), ""))
-        self.current = Home(lambda _: self).frame(NOW)
+        self.current = Home(lambda _: self).frame()
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_a_record_that_is_removed_is_a_refusal() -> None:
         for ask in asked:
             with pytest.raises(Refused, match=r"gone-1|no rank"):
                 ask()
-        current: Frame = link.frame(1.0)
+        current: Frame = link.frame()
         assert current.run == "gone-1"
     finally:
         link.close()

@@ -28,8 +28,11 @@ class Film:
     def poll(self) -> None:
         pass
 
-    def frame(self, now: float) -> Frame:
-        return self.frames.pop(0) if len(self.frames) > 1 else self.frames[0]
+    def advance(self, now: float) -> None:
+        self.current = self.frames.pop(0) if len(self.frames) > 1 else self.frames[0]
+
+    def frame(self) -> Frame:
+        return self.current
 
 
 def test_a_line_says_all_and_marks_what_is_unknown():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from ddptop.tui.link import runs
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.runs import Runs
-from ddptop.tui.link.source import Refused
+from ddptop.tui.link.source import Refused, frame_now
 
 
 @pytest.fixture
@@ -102,11 +101,11 @@ def test_a_link_shows_another_run_or_stays_where_it_is(folder: Path) -> None:
     link = Link(rundir.find("one"), "test")
     try:
         link.open("two")
-        assert (link.frame(time.time()).run, link.frame(time.time()).state) == ("two", "failed")
+        assert (frame_now(link).run, frame_now(link).state) == ("two", "failed")
         with pytest.raises(Refused, match="no such run"):
             link.open("three")
         link.poll()
-        assert link.frame(time.time()).run == "two"
+        assert frame_now(link).run == "two"
     finally:
         link.close()
 
@@ -120,7 +119,7 @@ def test_a_run_that_takes_the_name_of_the_one_shown_is_not_touched(folder: Path)
         ended("same", 2_000, "killed", "second")
         link._look_due = 0.0
         link.poll()
-        assert link.frame(time.time()).state == "failed"
+        assert frame_now(link).state == "failed"
         control = link.control
         for act in (
             control.pause, control.resume, control.freeze, control.checkpoint, control.processes,
@@ -130,7 +129,7 @@ def test_a_run_that_takes_the_name_of_the_one_shown_is_not_touched(folder: Path)
             with pytest.raises(Refused, match="another run has its name"):
                 act()
         link.open("same")
-        assert link.frame(time.time()).state == "killed"
+        assert frame_now(link).state == "killed"
     finally:
         link.close()
 
@@ -143,7 +142,7 @@ def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) ->
     link = Link(directory, "test")
     try:
         link.poll()
-        assert link.frame(time.time()).state == "starting"
+        assert frame_now(link).state == "starting"
         store = link.store
         link.open("same")
         assert link.store is store, "it is shown already"
@@ -152,10 +151,10 @@ def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) ->
         rundir.create(msgspec.structs.replace(run, run_id="second"))
         link._look_due = 0.0
         link.poll()
-        frame = link.frame(time.time())
+        frame = frame_now(link)
         assert (frame.state, frame.cause) == ("lost", "another run has its name: `ddptop attach same` shows that one")
         link.open("same")
-        assert link.frame(time.time()).state == "failed"
+        assert frame_now(link).state == "failed"
     finally:
         link.close()
 

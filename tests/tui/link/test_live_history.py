@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link
+from ddptop.tui.link.source import frame_now
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.history.history import History
 from ddptop.tui.model.store import Store
@@ -89,7 +89,7 @@ def attach(directory: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> Attache
         before = taken
         link.poll()
         most = max(most, taken - before)
-        if not until_full and is_full(link.frame(time.time())):
+        if not until_full and is_full(frame_now(link)):
             until_full = taken
     assert link.settled
     return Attached(link, until_full, most)
@@ -110,7 +110,7 @@ def test_an_ended_run_is_there_at_once_and_whole_soon_after(monkeypatch: pytest.
             assert read.count.sum() == pytest.approx(6000, abs=16)
             assert np.all((read.low <= read.steps) & (read.high >= read.low))
             assert history.by_step.span(rank) == (1, 6000)
-        assert link.frame(time.time()).ranks[7].loss == 6000
+        assert frame_now(link).ranks[7].loss == 6000
     finally:
         link.close()
 
@@ -123,9 +123,9 @@ def test_a_damaged_recording_gives_what_can_be_read(monkeypatch: pytest.MonkeyPa
         connection.execute("UPDATE steps SET payload = NULL WHERE rowid % 11 = 0")
     connection.close()
     link = attach(directory, monkeypatch).link
-    assert link.frame(time.time()).ranks[0].loss is not None
+    assert frame_now(link).ranks[0].loss is not None
     link.close()
     directory.database.write_bytes(directory.database.read_bytes()[:9000])
     link = attach(directory, monkeypatch).link
-    assert link.frame(time.time()).state == "finished"
+    assert frame_now(link).state == "finished"
     link.close()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
+from support.frames import frame_at
 from support.harness import until
 
 from ddptop.agent import wire
@@ -17,6 +18,8 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.link.live import DETAILED, MOST_WATCHED, REST_S, Link
+from ddptop.tui.link.source import frame_now
+from ddptop.tui.model import framer
 from ddptop.tui.model.frame import RankFrame
 from ddptop.tui.model.history.history import History
 from ddptop.tui.model.rank import RankModel
@@ -64,10 +67,10 @@ def test_summaries_make_the_same_frame_as_records():
     now = follow(brief, 2)
     full.apply(beat(0, 20, now), now)
     full.apply(wire.Steps(0, tuple(step(0, number) for number in range(1, 21))), now)
-    told, known = brief.frame(now).ranks[0], full.frame(now).ranks[0]
+    told, known = frame_at(brief, now).ranks[0], frame_at(full, now).ranks[0]
     for field in ("step", "step_ms", "phases_ms", "loss", "allreduce_p50_ms", "samples_per_s", "metrics"):
         assert getattr(told, field) == pytest.approx(getattr(known, field)), field
-    frame = brief.frame(now)
+    frame = frame_at(brief, now)
     assert (frame.step, frame.step_ms, frame.slowest) == (20, 120, SLOW)
     assert frame.logged == {"lr"}
     assert frame.values("state") == ["running"] * WORLD
@@ -80,7 +83,7 @@ def replace_world(world: int) -> Run:
 def test_a_slow_rank_is_named_from_summaries_alone():
     """A second of all ranks counts as one step of the group; the verdict names rank, phase and cost."""
     store = Store(RUN, brief=True)
-    verdict = store.frame(follow(store, 60)).verdict
+    verdict = frame_at(store, follow(store, 60)).verdict
     assert verdict is not None
     assert (verdict.kind, verdict.rank, verdict.phase) == ("slow_rank", SLOW, "data")
     assert verdict.cost_ms == pytest.approx(30, rel=0.05)
@@ -92,7 +95,7 @@ def test_missing_summaries_are_counted_and_repeated_ones_are_not():
     first = wire.Summary(7, 4, 10**9, 40, 40, 10, 10**8, 1, 1, 1, 1, 1, 1)
     for summary in (first, first, wire.Summary(7, 9, 2 * 10**9, 90, 90, 10, 10**8, 1, 1, 1, 1, 1, 1)):
         store.apply(summary, 2.0)
-    assert store.frame(2.0).ranks[7].missed == 4
+    assert frame_at(store, 2.0).ranks[7].missed == 4
 
 
 def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +103,14 @@ def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPa
     store = Store(RUN, brief=True)
     now = follow(store, 1)
     drawn: list[int] = []
-    made = RankModel.frame
+    made = framer.rank_frame
 
-    def counted(self: RankModel, *given: Any, **more: Any) -> RankFrame:
-        drawn.append(self.rank)
-        return made(self, *given, **more)
+    def counted(model: RankModel, *given: Any) -> RankFrame:
+        drawn.append(model.rank)
+        return made(model, *given)
 
-    monkeypatch.setattr(RankModel, "frame", counted)
-    frame = store.frame(now)
+    monkeypatch.setattr(framer, "rank_frame", counted)
+    frame = frame_at(store, now)
     assert drawn == []
     assert [rank.rank for rank in frame.ranks[3:5]] == [3, 4]
     assert frame.rank(4) is frame.ranks[4]
@@ -124,7 +127,7 @@ def test_a_watched_rank_has_its_records_from_the_first_one():
     store.apply(wire.Steps(9, (step(9, 31),)), now)
     assert store.gaps() == {9: 1}
     store.fill(9, [step(9, number) for number in (1, 11, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)], last=True)
-    rank = store.frame(now).ranks[9]
+    rank = frame_at(store, now).ranks[9]
     assert [step.step for step in history.steps.by_rank(9)] == [1, 11, *range(21, 32)]
     assert rank.missed == 0, "what was left out on purpose is not missed"
     store.watch(frozenset())
@@ -175,7 +178,7 @@ def test_a_watched_rank_may_end_or_not_be_there():
             for _ in range(3):
                 link._look_due = link._watch_due = 0.0
                 link.poll()
-                assert len(link.frame(time.time()).ranks) == RUN.world
+                assert len(frame_now(link).ranks) == RUN.world
         finally:
             link.close()
             for rank in ranks:
@@ -255,7 +258,7 @@ def test_who_sends_too_much_is_cut_off_and_heard_again(near: bool):
             link.poll()
             for each in ranks:
                 each.listen()
-            return link.frame(time.time()).ranks[rank].step == number
+            return frame_now(link).ranks[rank].step == number
 
         try:
             until(lambda: all(heard(rank, 1) for rank in (0, 1)), "both ranks")

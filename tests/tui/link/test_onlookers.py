@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.run.identity import Process, Row
@@ -156,15 +157,15 @@ def test_all_onlookers_say_the_same_and_nothing_goes_backwards(story: list[tuple
     world = World()
     over: set[object] = set()
     for act, rank, seconds in story:
-        before, generation = said(world.old.frame(world.now)), world.generation
+        before, generation = said(frame_at(world.old, world.now)), world.generation
         world.do(act, rank)
         # Once a second each rank that can speaks, and everybody looks at the processes.
         world.now += seconds if act == "wait" else 0.01
         world.look()
         world.speak()
-        frame = world.old.frame(world.now)
+        frame = frame_at(world.old, world.now)
         after = said(frame)
-        assert said(world.onlooker().frame(world.now)) == after, (act, rank)
+        assert said(frame_at(world.onlooker(), world.now)) == after, (act, rank)
         assert frame.generation == world.generation
         if over:
             assert {after[0]} == over
@@ -200,7 +201,7 @@ def test_late_words_of_a_generation_that_is_over() -> None:
     world.do("die", 0)
     world.do("restart", 1)
     world.old.apply(late, world.now)
-    frame = world.old.frame(world.now)
+    frame = frame_at(world.old, world.now)
     assert [(rank.state, rank.step) for rank in frame.ranks] == [("starting", None), ("starting", 0)]
     assert status.run_json(frame)["restarts"] == 1
 
@@ -211,7 +212,7 @@ def test_an_absurd_generation_is_not_followed() -> None:
     world.do("up", 0)
     world.do("step", 0)
     world.old.apply(wire.Steps(1, (), 2**62), world.now)
-    frame = world.old.frame(world.now)
+    frame = frame_at(world.old, world.now)
     assert (frame.ranks[0].state, frame.generation, frame.refused) == ("running", 0, 1)
 
 
@@ -223,7 +224,7 @@ def test_a_recording_does_not_speak_for_another_process() -> None:
         store = Store(RUN)
         store.recall(begun, 100.0)
         store.recall(beat, 100.0)
-        assert store.frame(100.0).ranks[0].step == step
+        assert frame_at(store, 100.0).ranks[0].step == step
     store.apply(wire.Beat(0, 99 * 10**9, "running", "forward", 90, None, 0), 99.0)
     store.recall(silent, 100.0)
-    assert store.frame(100.0).ranks[0].step == 90
+    assert frame_at(store, 100.0).ranks[0].step == 90

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from support.dashboards import seen
-from support.frames import StillSource
+from support.frames import StillSource, frame_at
 from support.hostile import PIECES, cells, marks, structs, texts_in
 
 from ddptop.agent import wire
@@ -100,7 +100,7 @@ def frames(draw: st.DrawFn) -> Frame:
     store = Store(cleaned(draw(runs)), history=History(WORLD))
     store.know_members({rank: cleaned(draw(members)) for rank in range(draw(st.integers(0, WORLD)))})
     told(store, draw(messages))
-    return store.frame(NOW + 2)
+    return frame_at(store, NOW + 2)
 
 
 @settings(FAST, max_examples=100)

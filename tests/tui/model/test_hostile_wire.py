@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.dashboards import seen, until
-from support.frames import StillSource
+from support.frames import StillSource, frame_at
 from support.wiretypes import of_type
 
 from ddptop.agent import wire
@@ -88,13 +88,13 @@ def test_absurd_values_break_no_frame(
             store.recall(message, 3.0)
         else:
             store.apply(message, 2.0)
-        store.frame(2.5)
+        frame_at(store, 2.5)
     store.know_liveness(liveness)
     store.watch(frozenset({0}))
     store.know_run(run)
     for now in (0.0, 3.0, 1e9):
-        assert told(store.frame(now))
-        assert len(tuple(store.frame(now).ranks)) == 2
+        assert told(frame_at(store, now))
+        assert len(tuple(frame_at(store, now).ranks)) == 2
 
 
 def absurd_frame(value: float, state: str) -> Frame:
@@ -117,7 +117,7 @@ def absurd_frame(value: float, state: str) -> Frame:
         store.apply(samples, 2.0)
     store.apply(wire.Event(number, "something new", 0, "catastrophe"), 2.0)
     store.apply(wire.RunState(1, state), 2.0)
-    return store.frame(2.5)
+    return frame_at(store, 2.5)
 
 
 @pytest.mark.parametrize("value", [float(2**62), 1e308, -1.0], ids=str)
@@ -139,7 +139,7 @@ def test_infinite_samples_of_a_summary() -> None:
     for rank in (0, 1):
         store.apply(wire.Beat(rank, 1, "running", "forward", 1, 1, 1), 2.0)
         store.apply(wire.Summary(rank, 1, 1, 1, 1, 1, 10**6, 0, 0, 0, 0, 0, 0, None, float("inf")), 2.0)
-    assert status.as_json(store.frame(2.0))["samples_per_s"] is None
+    assert status.as_json(frame_at(store, 2.0))["samples_per_s"] is None
 
 
 def _without(message: Any, *names: str) -> Any:
@@ -157,6 +157,6 @@ def test_records_and_messages_of_another_version() -> None:
         store = Store(msgspec.json.decode(msgspec.json.encode(run), type=Run))
         store.apply(wire.read_telemetry(msgspec.msgpack.encode(fields)), 1.5)
         store.know_members({1: msgspec.json.decode(msgspec.json.encode(record), type=Member)})
-        frame = store.frame(1.6)
+        frame = frame_at(store, 1.6)
         assert [(rank.state, rank.step) for rank in frame.ranks] == [("running", 7), ("finished", None)]
         assert frame.state == "running"

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from support.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Ended, Member, Process, Run
@@ -36,7 +37,7 @@ def member(rank: int, ended: Ended | None = None) -> Member:
 
 def test_every_rank_is_there_before_it_is_heard():
     """A rank that has not reported is shown as starting, with unknown numbers, not zeros."""
-    frame = Store(RUN).frame(2.0)
+    frame = frame_at(Store(RUN), 2.0)
     assert [rank.state for rank in frame.ranks] == ["starting", "starting"]
     assert frame.step is None
     assert frame.ranks[0].loss is None
@@ -49,7 +50,7 @@ def test_numbers_come_from_the_records():
     for rank in (0, 1):
         store.apply(beat(rank), 2.0)
         store.apply(wire.Steps(rank, (step(1), step(2, loss=0.5))), 2.0)
-    frame = store.frame(2.0)
+    frame = frame_at(store, 2.0)
     first = frame.ranks[0]
     assert (first.step_ms, first.loss, first.allreduce_p50_ms) == (10, 0.5, 2)
     assert first.phases_ms == {"data": 0, "forward": 6, "backward": 0, "optimizer": 0, "wait": 4, "other": 0}
@@ -60,7 +61,7 @@ def test_a_phase_that_was_not_observed_is_absent():
     """Where collectives are not seen there is no wait, rather than a wait of zero."""
     store = Store(RUN)
     store.apply(wire.Steps(0, (step(1, wait_ms=None),)), 2.0)
-    phases = store.frame(2.0).ranks[0].phases_ms
+    phases = frame_at(store, 2.0).ranks[0].phases_ms
     assert phases is not None
     assert "wait" not in phases
 
@@ -80,7 +81,7 @@ def test_records_in_any_order_and_repeated_give_the_same_frame():
         store.fill(0, records[: min(upto, late + 2)], last=False)
         store.fill(0, (), last=True)
         store.apply(wire.Steps(0, tuple(records[seed.randrange(upto) :])), 2.0)
-        frame = store.frame(2.0)
+        frame = frame_at(store, 2.0)
         assert list(history.by_step.read(0, "loss").mean) == [float(seq) for seq in range(1, 101)]
         assert frame.ranks[0].missed == 0
         assert store.gaps() == {}
@@ -93,8 +94,8 @@ def test_what_cannot_be_had_is_counted():
     store.apply(wire.Steps(0, (step(11),)), 2.0)
     assert store.gaps() == {0: 2}
     store.fill(0, (), last=True)
-    assert store.frame(2.0).ranks[0].missed == 9
-    assert store.frame(2.0).ranks[0].loss == 1.0
+    assert frame_at(store, 2.0).ranks[0].missed == 9
+    assert frame_at(store, 2.0).ranks[0].loss == 1.0
 
 
 def test_a_run_is_paused_only_when_every_live_rank_is():
@@ -102,12 +103,12 @@ def test_a_run_is_paused_only_when_every_live_rank_is():
     store = Store(RUN)
     store.apply(beat(0, state="paused", step=7), 2.0)
     store.apply(beat(1, step=6), 2.0)
-    assert store.frame(2.0).state == "pausing"
+    assert frame_at(store, 2.0).state == "pausing"
     store.apply(beat(1, state="paused", step=7), 3.0)
-    frame = store.frame(3.0)
+    frame = frame_at(store, 3.0)
     assert (frame.state, frame.held_since, frame.step) == ("paused", 3.0, 7)
     store.apply(beat(1, state="paused", step=7, held_at_ns=2_500_000_000, outstanding=2), 4.0)
-    frame = store.frame(4.0)
+    frame = frame_at(store, 4.0)
     assert (frame.held_since, frame.outstanding) == (2.5, 2)
 
 
@@ -118,11 +119,11 @@ def test_life_and_progress_are_told_apart():
         store.apply(beat(rank, step_at_ns=10**9), 2.0)
         store.apply(wire.Steps(rank, (step(1),)), 2.0)
     store.apply(beat(1, step_at_ns=59 * 10**9), 60.0)
-    assert [rank.state for rank in store.frame(60.0).ranks] == ["silent", "running"]
+    assert [rank.state for rank in frame_at(store, 60.0).ranks] == ["silent", "running"]
     store.apply(beat(0, step_at_ns=10**9), 60.0)
-    assert store.frame(60.0).ranks[0].state == "stalled"
+    assert frame_at(store, 60.0).ranks[0].state == "stalled"
     store.apply(beat(0, step_at_ns=60 * 10**9), 60.5)
-    assert store.frame(60.5).ranks[0].state == "running"
+    assert frame_at(store, 60.5).ranks[0].state == "running"
 
 
 def test_how_a_rank_ended():
@@ -130,10 +131,10 @@ def test_how_a_rank_ended():
     store = Store(RUN)
     store.know_members({0: member(0, Ended(5, 1, "ValueError: x")), 1: member(1)})
     store.know_liveness(Liveness("running", True, False, frozenset()))
-    assert [rank.state for rank in store.frame(2.0).ranks] == ["failed", "lost"]
-    assert store.frame(2.0).ranks[0].ended == "exit code 1: ValueError: x"
+    assert [rank.state for rank in frame_at(store, 2.0).ranks] == ["failed", "lost"]
+    assert frame_at(store, 2.0).ranks[0].ended == "exit code 1: ValueError: x"
     store.apply(wire.RunState(1, "killing"), 2.0)
-    assert store.frame(2.0).ranks[1].state == "killed"
+    assert frame_at(store, 2.0).ranks[1].state == "killed"
 
 
 def test_a_stranger_is_refused_and_counted():
@@ -142,7 +143,7 @@ def test_a_stranger_is_refused_and_counted():
     store.apply(beat(9), 2.0)
     store.apply(wire.Steps(7, (step(1),)), 2.0)
     store.apply(wire.Hello(1, "other", "other-id", 0, 0, 2, 1, 1, "h", "p", "v", "v"), 2.0)
-    assert store.frame(2.0).refused == 3
+    assert frame_at(store, 2.0).refused == 3
 
 
 def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
@@ -150,14 +151,14 @@ def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
     store = Store(RUN)
     store.apply(wire.Steps(0, (step(1, wait_ms=4),)), 2.0)
     store.apply(wire.Steps(1, (step(1, wait_ms=0),)), 2.0)
-    assert store.frame(2.0).slowest == 1
+    assert frame_at(store, 2.0).slowest == 1
     level = Store(RUN)
     level.apply(wire.Steps(0, (step(1, wait_ms=4),)), 2.0)
     level.apply(wire.Steps(1, (step(1, wait_ms=3),)), 2.0)
-    assert level.frame(2.0).slowest == 1
+    assert frame_at(level, 2.0).slowest == 1
     level.apply(wire.Steps(0, (step(2, wait_ms=3),)), 2.0)
     level.apply(wire.Steps(1, (step(2, wait_ms=4),)), 2.0)
-    assert level.frame(2.0).slowest is None
+    assert frame_at(level, 2.0).slowest is None
 
 
 def test_extreme_numbers_do_not_break_the_frame():
@@ -166,7 +167,7 @@ def test_extreme_numbers_do_not_break_the_frame():
     huge = wire.Step(1, 2**62, 2**62, 2**62, 0, 2**62, 0, 0, 0, 0, float("nan"), 2**62)
     store.apply(beat(0, seq=2**62, memory_bytes=2**63 - 1), 2.0)
     store.apply(wire.Steps(0, (huge, step(2, loss=float("inf")))), 2.0)
-    frame = store.frame(2.0)
+    frame = frame_at(store, 2.0)
     assert frame.ranks[0].loss == float("inf")
 
 
@@ -186,7 +187,7 @@ def test_a_restart_keeps_the_curve_and_is_marked():
     store.apply(wire.Steps(1, (step(1), step(2)), 1), 3.0)
     store.apply(hello(1, 1), 3.0)
     store.apply(wire.Steps(0, (step(1),), 1), 3.0)
-    frame = store.frame(3.0)
+    frame = frame_at(store, 3.0)
     assert [restart.step for restart in frame.restarts] == [3]
     assert list(history.by_step.read(0, "loss").steps) == [1, 2, 3, 4]
     assert list(history.by_step.read(1, "loss").steps) == [1, 2, 4, 5]
@@ -197,10 +198,10 @@ def test_a_restart_of_which_no_record_can_be_written_is_followed() -> None:
     store = Store(RUN)
     store.know_members({rank: member(rank) for rank in (0, 1)})
     store.apply(hello(1, 1), 3.0)
-    assert store.frame(3.0).generation == 0
+    assert frame_at(store, 3.0).generation == 0
     store.apply(hello(0, 1), 3.1)
     store.apply(wire.Steps(1, (step(1, loss=7.0),), 1), 3.2)
-    frame = store.frame(3.3)
+    frame = frame_at(store, 3.3)
     assert (frame.generation, [restart.generation for restart in frame.restarts]) == (1, [1])
     assert frame.ranks[1].loss == 7.0
     assert {rank.python_version for rank in frame.ranks} == {"3"}
@@ -219,20 +220,20 @@ def test_a_rank_that_claims_another_generation_harms_its_own_row_alone(launched:
         store.apply(wire.Steps(1, (step(1),), claim), 2.0)
         store.apply(beat(0, generation=0, state="running", seq=1), 2.0)
         store.apply(wire.Steps(0, (step(1),)), 2.0)
-    frame = store.frame(2.1)
+    frame = frame_at(store, 2.1)
     assert (frame.restarts, frame.generation) == ((), 0)
     assert (frame.ranks[0].state, frame.ranks[0].loss) == ("running", 1.0)
     # Its records know of a restart: what it has said before they were read counts.
     store.apply(hello(0, 1), 3.0)
     store.know_members({rank: msgspec.structs.replace(member(rank), generation=1) for rank in (0, 1)})
-    frame = store.frame(3.0)
+    frame = frame_at(store, 3.0)
     assert [restart.generation for restart in frame.restarts] == [1]
     assert frame.ranks[0].python_version == "3"
     # The first to be there had claimed too much, and the others say otherwise.
     store.know_members({rank: member(rank) for rank in (0, 1)})
     store.apply(wire.Steps(0, (step(1),)), 3.0)
-    assert store.frame(3.0).restarts == ()
-    assert store.frame(3.0).ranks[0].loss == 1.0
+    assert frame_at(store, 3.0).restarts == ()
+    assert frame_at(store, 3.0).ranks[0].loss == 1.0
 
 
 def test_a_number_that_no_rank_reaches_does_not_make_the_next_ones_old() -> None:
@@ -244,7 +245,7 @@ def test_a_number_that_no_rank_reaches_does_not_make_the_next_ones_old() -> None
         store.fill(0, (), last=True)
     for number in (1, 2):
         store.apply(wire.Steps(0, (step(number, loss=float(number)),)), 2.0)
-    assert store.frame(2.0).ranks[0].loss == 2.0
+    assert frame_at(store, 2.0).ranks[0].loss == 2.0
     assert store.gaps() == {}
 
 
@@ -254,7 +255,7 @@ def test_a_record_that_changes_its_number_of_ranks_changes_no_size() -> None:
     store = Store(run)
     for world in (1, 65_536):
         store.know_run(msgspec.structs.replace(run, world=world, cause="new"))
-        shown_frame = store.frame(2.0)
+        shown_frame = frame_at(store, 2.0)
         assert (shown_frame.world, len(shown_frame.ranks)) == (2, 2)
 
 
@@ -265,7 +266,7 @@ def test_a_thinned_recording_has_no_missed_records_and_no_holes_in_its_curve() -
     for generation in (0, 1):
         for number in kept:
             store.recall(wire.Steps(0, (step(number, loss=float(number)),), generation), 1.0)
-    assert store.frame(1.0).ranks[0].missed == 0
+    assert frame_at(store, 1.0).ranks[0].missed == 0
     assert store.history is not None
     drawn = store.history.by_step.read(0, "loss")
     last = kept[-1]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.dashboards import lines, numbers, table_of, text_of, until
-from support.frames import EVIL, NOW, StillSource, frame, rank_frame
+from support.frames import EVIL, NOW, StillSource, frame, frame_at, rank_frame
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
@@ -48,7 +48,7 @@ def test_samples_of_one_replica_count_once(coordinates: list[Mapping[str, int] |
         store.apply(wire.Beat(rank, 1, "running", "forward", 1, None, 1, coordinates=told), 2.0)
         step = wire.Step(1, 1, 10**9, 10**7, 0, 10**7, 0, 0, 0, 0, 1.0, 32)
         store.apply(wire.Steps(rank, (step,)), 2.0)
-    found = store.frame(2.0)
+    found = frame_at(store, 2.0)
     assert found.samples_per_s == pytest.approx(rates * 3200)
     assert found.placed == (coordinates[0] is not None)
 

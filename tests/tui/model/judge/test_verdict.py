@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
@@ -349,7 +350,7 @@ def test_the_store_tells_of_each_change_once():
     for more in (healthy, slow(1, "data", 30), healthy):
         for rank, step in group.steps(100, more):
             store.apply(wire.Steps(rank, (step,)), 2.0)
-            frame = store.frame(2.0)
+            frame = frame_at(store, 2.0)
     texts = [event.text for event in frame.events]
     assert texts[0] == "faults are put into this run on purpose: rank 1: 30 ms more in data loading"
     told = [text for text in texts if "holds the group back" in text]

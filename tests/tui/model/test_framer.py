@@ -1,0 +1,81 @@
+"""Frames are made of a store without changing it; what goes by is told by `advance`, once."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddptop.agent import wire
+from ddptop.agent.run.rundir import Run
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.framer import ALL_IN_SIGHT, Framer
+from ddptop.tui.model.history.history import History
+from ddptop.tui.model.store import Liveness, Store
+
+MS = 10**6
+
+
+def run_of(world: int) -> Run:
+    """Return the record of a run that somebody started by hand."""
+    return Run("toy-1", "id", "toy.py", (), world, "gloo", "cpu", 10**9, False)
+
+
+def hear(store: Store, rank: int, number: int, now: float) -> None:
+    """Let a rank tell of a step and that it lives."""
+    at = int(now * 1e9)
+    step = wire.Step(number, number, at, 100 * MS, 40 * MS, 20 * MS, 20 * MS, 10 * MS, 5 * MS, 5 * MS, 1 / number, 8)
+    summary = wire.Summary(rank, number, at, number, number, 1, 100 * MS, MS, MS, MS, MS, MS, MS)
+    for message in (wire.Steps(rank, (step,)), summary, wire.Beat(rank, at, "running", "forward", number, at, number)):
+        store.apply(message, now)
+
+
+def whole(frame: Frame) -> Frame:
+    """Return the frame with all its ranks drawn up."""
+    return replace(frame, ranks=tuple(frame.ranks))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    world=st.sampled_from([2, ALL_IN_SIGHT + 2]),
+    brief=st.booleans(),
+    said=st.lists(st.tuples(st.sampled_from(["hear", "lose", "advance", "pause"]), st.integers(0, 9)), max_size=30),
+)
+def test_a_frame_is_made_without_changing_the_store(world: int, brief: bool, said: list[tuple[str, int]]) -> None:
+    """Whatever has come, two frames in a row are equal, and every attribute of the store is what it was."""
+    store = Store(run_of(world), history=History(world), brief=brief)
+    framer, steps = Framer(store), [0] * world
+    for number, (event, of) in enumerate(said):
+        now, rank = 2.0 + number, of % world
+        match event:
+            case "hear":
+                steps[rank] += 1
+                hear(store, rank, steps[rank], now)
+            case "lose":
+                store.know_liveness(Liveness("running", True, False, frozenset(range(world)) - {rank}))
+            case "pause":
+                store.apply(wire.RunState(0, "paused"), now)
+            case _:
+                store.advance(now)
+        before = pickle.dumps(store)
+        assert whole(framer.frame()) == whole(framer.frame()) == whole(Framer(store).frame())
+        assert pickle.dumps(store) == before
+
+
+def test_what_time_alone_changes_is_told_once_and_whoever_looks() -> None:
+    """A rank that falls silent is noted when time moves on, however many frames are made, or none."""
+    store = Store(run_of(2))
+    framer = Framer(store)
+    for rank in (0, 1):
+        hear(store, rank, 1, 10.0)
+    store.advance(10.0)
+    assert [rank.state for rank in framer.frame().ranks] == ["running", "running"]
+    hear(store, 1, 2, 60.0)
+    assert [rank.state for rank in framer.frame().ranks] == ["running", "running"], "no time has gone by"
+    for now in (60.0, 60.5):
+        store.advance(now)
+    told = [event.text for event in framer.frame().events]
+    assert told.count("rank 0 is silent") == 1
+    assert framer.frame().ranks[0].state == "silent"

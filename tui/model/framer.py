@@ -1,0 +1,216 @@
+"""Makes frames of what a store knows, and changes nothing of it.
+
+Everything on the screen, in `status --json` and in the plain output comes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from operator import is_
+from typing import Any, Final
+
+from ddptop.agent.run import states
+from ddptop.agent.text import clean
+from ddptop.agent.wire import Beat
+from ddptop.tui.model.frame import ENDED, Frame, RankFrame, Ranks
+from ddptop.tui.model.rank import RankModel
+from ddptop.tui.model.store import Situation, Store
+
+ALL_IN_SIGHT: Final = 8
+"""In a larger group not every rank is drawn in every frame."""
+FRESH_S: Final = 1.0
+"""A rank's frame is no older than this; its ages are what grows meanwhile."""
+AXES: Final = 8
+"""Names of coordinates that are shown."""
+
+
+class Framer:
+    """Makes the frames of one store."""
+
+    def __init__(self, store: Store, logs: Mapping[int, str] | None = None) -> None:
+        """Make frames of a store; `logs` has where each rank's output goes, where it goes to a file."""
+        self._store = store
+        self._logs = logs or {}
+        self._drawn: dict[int, tuple[float, tuple[object, ...], RankFrame]] = {}
+        """By rank that sends summaries: its last frame, when it was made, and of which messages."""
+
+    def frame(self) -> Frame:
+        """Return the frame of the moment that the store has come to; twice in a row, equal ones."""
+        store, situation = self._store, self._store.situation
+        hosts = {model.member.host for model in store.ranks.values() if model.member is not None}
+        # The clocks of two machines are not the same to a millisecond.
+        one_clock = len(hosts) < 2
+
+        def draw(rank: int) -> RankFrame:
+            return self._rank_frame(rank, situation, one_clock=one_clock)
+
+        ranks: Sequence[RankFrame]
+        if len(store.ranks) > ALL_IN_SIGHT:
+            ranks = Ranks(len(store.ranks), draw, lambda field: self._tell(field, situation))
+        else:
+            ranks = tuple(draw(rank) for rank in store.ranks)
+        return self._frame_of(situation, ranks)
+
+    def _rank_frame(self, rank: int, situation: Situation, *, one_clock: bool) -> RankFrame:
+        """Return the frame of a rank.
+
+        Of one that sends summaries, the same frame again while nothing new came: who has drawn it is done.
+        """
+        model, state = self._store.ranks[rank], situation.ranks[rank]
+        source = (model, model.beat, model.told, model.member, model.hello, state)
+        if model.brief and rank in self._drawn:
+            at, drawn_from, drawn = self._drawn[rank]
+            if all(map(is_, source, drawn_from)) and 0 <= situation.at - at < FRESH_S:
+                return drawn
+        exchange = self._store.alignment.means_ms(rank) if one_clock else None
+        drawn = rank_frame(model, situation.at, state, self._logs.get(rank), exchange)
+        if model.brief:
+            self._drawn[rank] = situation.at, source, drawn
+        return drawn
+
+    def _tell(self, field: str, situation: Situation) -> Sequence[Any] | None:
+        """Return a field of all ranks as their frames would have it; None for one that is not at hand."""
+        models = self._store.ranks.values()
+        match field:
+            case "rank":
+                return list(self._store.ranks)
+            case "state":
+                return list(situation.ranks.values())
+            case "step":
+                return [model.step for model in models]
+            case "health":
+                return [None if model.beat is None else model.beat.health for model in models]
+            case "step_age_s":
+                return [model.age(situation.at) for model in models]
+            case "heard_age_s":
+                return [model.heard_age(situation.at) for model in models]
+        return None
+
+    def _frame_of(self, situation: Situation, ranks: Sequence[RankFrame]) -> Frame:
+        store, state, totals = self._store, situation.state, situation.totals
+        run, live, group, changes, models = store.run, store.liveness, store.group, store.changes, store.ranks
+        step, total, step_ms = totals.step, totals.total_steps, totals.step_ms
+        beats = [model.beat for model in models.values() if model.beat is not None]
+        moving = state in ("running", "pausing", "stalled")
+        cause, cause_rank = store.cause
+        return Frame(
+            run=run.run,
+            state=state,
+            program=clean(run.program, 200),
+            world=run.world,
+            at=situation.at,
+            backend=run.backend or totals.backend,
+            device=run.device or totals.device,
+            placement=run.placement,
+            injected=run.injected or None,
+            note=totals.note,
+            started_at=run.created_at_ns / 1e9,
+            ended_at=None if run.ended_at_ns is None else run.ended_at_ns / 1e9,
+            held_since=self._held(state, beats),
+            step=step,
+            total_steps=total,
+            eta_s=(total - step) * step_ms / 1e3 if moving and total and step is not None and step_ms else None,
+            step_ms=step_ms,
+            phases_ms=totals.phases_ms,
+            samples_per_s=totals.samples_per_s if moving else None,
+            loss=totals.loss,
+            slowest=totals.slowest,
+            torchrun_pid=run.torchrun.pid if run.torchrun is not None else None,
+            supervised=live.supervised if live is not None else True,
+            orphaned=live.orphaned if live is not None else False,
+            launched=run.launched,
+            exit_code=run.exit_code,
+            cause=cause,
+            cause_rank=cause_rank,
+            ranks=ranks,
+            events=tuple(changes.events),
+            verdict=changes.verdict,
+            history=store.history,
+            logged=frozenset().union(*(model.metrics for model in models.values())),
+            refused=store.refused + totals.refused + (group.refused if group is not None else 0),
+            outstanding=sum(
+                model.beat.outstanding
+                for rank, model in models.items()
+                if model.beat is not None and situation.ranks[rank] not in ENDED
+            ),
+            checkpoints=any(beat.checkpoints for beat in beats),
+            timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
+            ending=store.countdown or (group.ending if group is not None else ""),
+            restarts=store.restarts,
+            generation=store.newest,
+            max_restarts=run.max_restarts,
+            placed=any(beat.coordinates for beat in beats),
+        )
+
+    def _held(self, state: str, beats: list[Beat]) -> float | None:
+        """Return since when all are held: the ranks' own word, else since it was seen here."""
+        if state == "frozen":
+            return None if self._store.liveness is None else self._store.liveness.frozen_at
+        if state != "paused":
+            return None
+        told = [beat.held_at_ns for beat in beats if beat.held_at_ns is not None]
+        return max(told) / 1e9 if told else self._store.changes.held_since
+
+
+def rank_frame(
+    model: RankModel, now: float, state: str, log: str | None, exchange: tuple[float, float] | None
+) -> RankFrame:
+    """Return the frame of a rank; `exchange` is its waiting and transfer in all-reduces, ms a step."""
+    beat, hello, member, means = model.beat, model.hello, model.member, model.means
+    p50, p99 = model.percentiles
+    moving = state in ("running", "stalled", "pausing")
+    device = None if beat is None else beat.device
+    return RankFrame(
+        rank=model.rank,
+        state=state,
+        activity=states.describe(model.evidence(now), state),
+        pid=member.process.pid if member is not None else None,
+        host=None if member is None else member.host,
+        step=model.step,
+        step_age_s=model.age(now),
+        heard_age_s=model.heard_age(now),
+        loss=model.loss,
+        losses=tuple(model.losses),
+        step_ms=means.step_ms,
+        phases_ms=means.phases_ms,
+        allreduce_p50_ms=_ms(p50),
+        allreduce_p99_ms=_ms(p99),
+        allreduce_wait_ms=None if exchange is None else exchange[0],
+        allreduce_transfer_ms=None if exchange is None else exchange[1],
+        timed_every=1 if beat is None else beat.timed_every,
+        samples_per_s=means.samples_per_s if moving else None,
+        memory_bytes=None if beat is None else beat.memory_bytes,
+        memory_total_bytes=None if beat is None else beat.memory_total_bytes,
+        memory_kind="device" if device is not None and not device.startswith("cpu") else "process",
+        cpu_percent=None if beat is None else beat.cpu_percent,
+        device_percent=None if beat is None else beat.device_percent,
+        device=device,
+        mechanism=None if beat is None else beat.mechanism,
+        outstanding=0 if beat is None else beat.outstanding,
+        log=log if member is None else member.log,
+        metrics=dict(model.metrics),
+        missed=model.missed,
+        dropped=0 if beat is None else beat.dropped,
+        refused=0 if beat is None else beat.refused,
+        faults=0 if beat is None else beat.faults,
+        fault=None if beat is None else beat.fault,
+        health=None if beat is None else beat.health,
+        device_ms=means.device_ms,
+        ended=_ended(model),
+        coordinates=None if beat is None or beat.coordinates is None else dict(islice(beat.coordinates.items(), AXES)),
+        torch_version=None if beat is None else beat.torch_version,
+        python_version=None if hello is None else hello.python_version,
+    )
+
+
+def _ended(model: RankModel) -> str | None:
+    if model.member is None or model.member.ended is None:
+        return "its process is gone" if model.alive is False else None
+    ended = model.member.ended
+    code = "exit code not known" if ended.exit_code is None else f"exit code {ended.exit_code}"
+    return code + (f": {ended.error[:300]}" if ended.error else "")
+
+
+def _ms(value: int | None) -> float | None:
+    return None if value is None else value / 1e6
