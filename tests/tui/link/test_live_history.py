@@ -11,7 +11,8 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
-from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, RECENT_RECORDS, Link
+from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, Link
+from ddptop.tui.link.replay import RECENT_RECORDS
 from ddptop.tui.link.source import frame_now
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.history.history import History

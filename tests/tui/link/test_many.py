@@ -17,7 +17,8 @@ from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import Member, Process, Run
-from ddptop.tui.link.live import DETAILED, MOST_WATCHED, REST_S, Link
+from ddptop.tui.link.live import DETAILED, Link
+from ddptop.tui.link.sockets import MOST_WATCHED, REST_S
 from ddptop.tui.link.source import frame_now
 from ddptop.tui.model import framer
 from ddptop.tui.model.frame import RankFrame
@@ -176,7 +177,7 @@ def test_a_watched_rank_may_end_or_not_be_there():
             directory.write_member(msgspec.structs.replace(member, process=gone, ended="exit code 1"))
             os.utime(directory.path / "ranks", (1, 1))
             for _ in range(3):
-                link._look_due = link._watch_due = 0.0
+                link._look_due = link._sockets._watch_due = 0.0
                 link.poll()
                 assert len(frame_now(link).ranks) == RUN.world
         finally:
@@ -221,9 +222,10 @@ def test_who_is_in_sight_for_long_enough_is_followed_and_nobody_else() -> None:
     class Near:
         connect, disconnect = connected.append, connected.remove
 
+    sockets = link._sockets
     try:
-        link._listened = set(range(100))
-        near, link._near = link._near, Near()  # type: ignore[assignment] # what it needs of a listener
+        sockets._listened = set(range(100))
+        near, sockets._near = sockets._near, Near()  # type: ignore[assignment] # what it needs of a listener
         for wanted, followed in (
             ({5}, {5}),
             ({5, 6, 200}, {5, 6}),
@@ -233,15 +235,15 @@ def test_who_is_in_sight_for_long_enough_is_followed_and_nobody_else() -> None:
             before = sorted(connected)
             link.watch(frozenset(wanted))
             now += REST_S / 2
-            link._follow_watched()
+            sockets.follow_watched()
             assert sorted(connected) == before
             now += REST_S / 2
             for _ in range(2):
-                link._follow_watched()
+                sockets.follow_watched()
             assert sorted(connected) == sorted(link.directory.address(rank, "pub") for rank in followed)
             assert link.store._watched == followed
     finally:
-        link._near = near
+        sockets._near = near
         link.close()
 
 
