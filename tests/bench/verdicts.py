@@ -207,12 +207,15 @@ def job(
 def judge(world: int, records: list[Record]) -> list[tuple[int, int, Said | None]]:
     """Return each change of the verdict as (step, ns, (kind, rank, phase) or None)."""
     from ddptop.tui.model.judge.verdict import Judge
+    from ddptop.tui.model.ranks.join import StepJoin
 
-    arbiter = Judge(world)
+    arbiter, join = Judge(world), StepJoin(world)
     told: Said | None = None
     changes: list[tuple[int, int, Said | None]] = []
     for rank, step in records:
-        arbiter.take(rank, step)
+        together = join.take(rank, step)
+        if together is not None:
+            arbiter.take(together)
         verdict = arbiter.verdict
         said = None if verdict is None else (verdict.kind, verdict.rank, verdict.phase)
         if said != told:

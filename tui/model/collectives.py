@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from ddptop.agent.wire import Collective, Step
 
 WINDOW: Final = 64
-"""Steps that a mean is taken over, and that may be incomplete at a time."""
+"""Steps that a mean is taken over."""
 _RANKS_AT_ONCE: Final = 32
 """With more ranks than this only some of the steps are looked at, so that the cost stays the same."""
 _PAIRWISE: Final = frozenset({"send", "recv"})
@@ -87,25 +87,23 @@ def _split_one(calls: Mapping[int, Collective], starts: Mapping[int, int]) -> di
 
 
 class Alignment:
-    """Brings the ranks' records of each step together, and holds what they say of the all-reduces."""
+    """Holds what the ranks' records of whole steps say of the all-reduces."""
 
     def __init__(self, world: int) -> None:
-        self._world = world
         self._every = max(1, world // _RANKS_AT_ONCE)
-        self._open: dict[int, dict[int, Step]] = {}
-        self._recent: dict[int, deque[Interval]] = defaultdict(lambda: deque(maxlen=WINDOW))
+        self._recent: dict[int, deque[Interval]] = {}
 
-    def take(self, rank: int, step: Step) -> None:
-        """Take in a record of one rank."""
-        if step.step % self._every or not any(call.duration_ns is not None for call in step.collectives):
+    def take(self, together: Mapping[int, Step]) -> None:
+        """Take in the records that all ranks made of one step."""
+        if any(step.step % self._every or not _is_timed(step) for step in together.values()):
             return
-        together = self._open.setdefault(step.step, {})
-        together[rank] = step
-        if len(together) == self._world:
-            del self._open[step.step]
-            self._close(together)
-        elif len(self._open) > WINDOW:
-            del self._open[min(self._open)]
+        for rank, splits in split(together).items():
+            known = [each for each in splits if each is not None and each.op.startswith("all_reduce")]
+            if known:
+                transfer = _length((each.begun, each.done) for each in known)
+                whole = _length((each.entered, each.done) for each in known)
+                # Buckets overlap: what is moving for one is not counted as waiting for another.
+                self._recent.setdefault(rank, deque(maxlen=WINDOW)).append((whole - transfer, transfer))
 
     def means_ms(self, rank: int) -> tuple[float, float] | None:
         """Return a rank's mean waiting and transfer in all-reduces per step, in ms."""
@@ -114,14 +112,9 @@ class Alignment:
             return None
         return statistics.fmean(w for w, _ in recent) / 1e6, statistics.fmean(t for _, t in recent) / 1e6
 
-    def _close(self, together: Mapping[int, Step]) -> None:
-        for rank, splits in split(together).items():
-            known = [each for each in splits if each is not None and each.op.startswith("all_reduce")]
-            if known:
-                transfer = _length((each.begun, each.done) for each in known)
-                whole = _length((each.entered, each.done) for each in known)
-                # Buckets overlap: what is moving for one is not counted as waiting for another.
-                self._recent[rank].append((whole - transfer, transfer))
+
+def _is_timed(step: Step) -> bool:
+    return any(call.duration_ns is not None for call in step.collectives)
 
 
 def _length(intervals: Iterable[Interval]) -> int:

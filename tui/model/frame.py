@@ -1,4 +1,4 @@
-"""What one painting of the screen needs: an immutable frame of a run, made by the store.
+"""What one painting of the screen needs: an immutable frame of a run, made by `framer`.
 
 What widgets show of a run is in its `Frame`.  `None` is "not known" and is drawn as a dim dash.
 All text in here has been cleaned: no control characters, no escape sequences.  It is still

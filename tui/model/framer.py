@@ -14,7 +14,7 @@ from ddptop.agent.run import states
 from ddptop.agent.text import clean
 from ddptop.agent.wire import Beat
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame, Ranks
-from ddptop.tui.model.rank import RankModel
+from ddptop.tui.model.ranks.rank import RankModel
 from ddptop.tui.model.store import Situation, Store
 
 ALL_IN_SIGHT: Final = 8
@@ -137,8 +137,8 @@ class Framer:
             checkpoints=any(beat.checkpoints for beat in beats),
             timeout_s=min((beat.timeout_s for beat in beats if beat.timeout_s is not None), default=None),
             ending=store.countdown or (group.ending if group is not None else ""),
-            restarts=store.restarts,
-            generation=store.newest,
+            restarts=store.generations.restarts,
+            generation=store.generations.newest,
             max_restarts=run.max_restarts,
             placed=any(beat.coordinates for beat in beats),
         )

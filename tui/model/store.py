@@ -19,10 +19,12 @@ from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.tui.model.changes import Changes
 from ddptop.tui.model.collectives import Alignment
-from ddptop.tui.model.frame import EventLine, Restart
-from ddptop.tui.model.group import Totals, add_up
+from ddptop.tui.model.frame import EventLine
 from ddptop.tui.model.judge.verdict import Judge
-from ddptop.tui.model.rank import DEFAULT, RankModel
+from ddptop.tui.model.ranks.generations import Generations
+from ddptop.tui.model.ranks.group import Totals, add_up
+from ddptop.tui.model.ranks.join import StepJoin
+from ddptop.tui.model.ranks.rank import DEFAULT, RankModel
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Store:
         self.history = history
         """Where somebody looks back."""
         self._judge = Judge(run.world)
+        self._join = StepJoin(run.world)
         self.alignment = Alignment(run.world)
         self.ranks = {rank: self._new_rank(rank) for rank in range(run.world)}
         self._watched: frozenset[int] = frozenset()
@@ -91,14 +94,7 @@ class Store:
         self.changes = Changes(thresholds.verdict_share)
         self.group: wire.RunState | None = None
         self.liveness: Liveness | None = None
-        self._generation = 0
-        self.newest = 0
-        """The newest generation that is known of, by the ranks' records or by their word: its steps may come later."""
-        self._recorded = False
-        """The ranks' records are known: what no record says yet, no rank begins by its word alone."""
-        self._early: dict[int, wire.Hello] = {}
-        """By rank, a greeting that came before the record of its generation was read; it comes once."""
-        self.restarts: tuple[Restart, ...] = ()
+        self.generations = Generations()
         self.countdown = ""
         self.refused = 0
         """Messages that could not be read here."""
@@ -121,7 +117,7 @@ class Store:
                 if model is None:
                     self.refused += 1
                     return
-                if message.generation is not None and message.generation != self.newest:
+                if message.generation is not None and message.generation != self.generations.newest:
                     # Late, of a process that another one has taken the place of.
                     return
                 if not self._is_possible(message.seq, now):
@@ -136,7 +132,7 @@ class Store:
                 if model is None:
                     self.refused += 1
                     return
-                if generation == self._generation and all(self._is_possible(step.seq, now) for step in steps):
+                if generation == self.generations.shown and all(self._is_possible(step.seq, now) for step in steps):
                     model.take(steps)
                     model.heard_at = now
             case wire.Summary():
@@ -145,7 +141,7 @@ class Store:
                 if model is None:
                     self.refused += 1
                     return
-                if message.generation == self._generation and self._is_possible(message.number, now):
+                if message.generation == self.generations.shown and self._is_possible(message.number, now):
                     if model.take_summary(message) and self._brief:
                         self._take_round(message)
                     model.heard_at = now
@@ -161,11 +157,11 @@ class Store:
         match recorded:
             case wire.Steps():
                 self._follow(recorded.generation, now)
-                if recorded.generation == self._generation and recorded.rank in self.ranks:
+                if recorded.generation == self.generations.shown and recorded.rank in self.ranks:
                     self.ranks[recorded.rank].recall(recorded.steps)
             case wire.Hello():
                 model = self.ranks.get(recorded.rank)
-                if model is None or model.hello is None or recorded.generation > self._generation:
+                if model is None or model.hello is None or recorded.generation > self.generations.shown:
                     self._greet(recorded, now, heard=False)
             case wire.Beat():
                 self._recall_beat(recorded)
@@ -182,9 +178,9 @@ class Store:
         if beat.generation is None:
             # Of an agent that does not tell: it is the present process's if that was there by then.
             began = None if model.hello is None else model.hello.started_at_ns
-            if beat.at_ns < began if began is not None else self.newest > 0:
+            if beat.at_ns < began if began is not None else self.generations.newest > 0:
                 return
-        elif beat.generation != self.newest:
+        elif beat.generation != self.generations.newest:
             return
         model.beat, model.heard_at = beat, max(at, model.heard_at or at)
         if self.history is not None:
@@ -195,16 +191,13 @@ class Store:
         if model is None or hello.run_id != self.run.run_id:
             self.refused += 1
             return
-        if heard and self._generation < hello.generation <= generations.most(self.run, self.newest):
-            self._early[hello.rank] = hello
+        if heard:
+            self.generations.hold(hello, self.run)
         self._follow(hello.generation, hello.started_at_ns / 1e9)
-        if hello.generation != self._generation:
+        if hello.generation != self.generations.shown:
             return
-        for early in [early for rank, early in self._early.items() if rank != hello.rank]:
-            if early.generation == self._generation:
-                del self._early[early.rank]
-                self._greet(early, early.started_at_ns / 1e9, heard=False)
-        self._early.pop(hello.rank, None)
+        for early in self.generations.release(hello.rank):
+            self._greet(early, early.started_at_ns / 1e9, heard=False)
         model = self.ranks[hello.rank]
         if hello.protocol != wire.PROTOCOL and model.hello is None:
             text = (
@@ -223,25 +216,20 @@ class Store:
 
     def _follow(self, generation: int, now: float) -> None:
         """Begin with the ranks of a new generation, where this is one: torchrun has started all of them anew."""
-        if generation <= self._generation:
+        if generation <= self.generations.shown:
             return
-        if generation > generations.most(self.run, self.newest):
+        if not self.generations.is_possible(generation, self.run):
             self.refused += 1
             return
-        if generation > self.newest and self._recorded:
-            # Its record has not been read yet, or says something else; on a full disk there is none.
-            said = sum(hello.generation == generation for hello in self._early.values())
-            if 2 * said <= self.run.world:
-                return
-        if generation > self.newest:
-            self._expect(generation)
+        if not self.generations.is_begun(generation, self.run.world):
+            return
+        self._expect(generation)
         # Every rank's curve goes on from the same step, however far each had come.
         last = max(model.last_step for model in self.ranks.values())
         self.ranks = {rank: model.successor(last) for rank, model in self.ranks.items()}
         if self.history is not None:
             self.history.by_step.count_on(last)
-        self._generation = generation
-        self.restarts += (Restart(generation, now, last),)
+        self.generations.begin(generation, now, last)
         self.changes.restart()
         self._begin_anew()
         if not self.run.launched:
@@ -250,6 +238,7 @@ class Store:
 
     def _begin_anew(self) -> None:
         self._judge.restart()
+        self._join = StepJoin(self.run.world)
         self.alignment = Alignment(self.run.world)
         self._round.clear()
         if self.history is not None:
@@ -272,8 +261,10 @@ class Store:
                     history.take(rank, step)
         if not sampled and not self._brief:
             for step in steps:
-                self._judge.take(rank, step)
-                self.alignment.take(rank, step)
+                together = self._join.take(rank, step)
+                if together is not None:
+                    self._judge.take(together)
+                    self.alignment.take(together)
 
     def _take_round(self, summary: wire.Summary) -> None:
         """Take in a summary; when there is one of every rank, let them count as one step of the group."""
@@ -282,8 +273,7 @@ class Store:
         self._round[summary.rank] = summary
         if len(self._round) == len(self.ranks):
             number = min(each.step for each in self._round.values())
-            for rank, each in self._round.items():
-                self._judge.take(rank, _typical_step(each, number))
+            self._judge.take({rank: _typical_step(each, number) for rank, each in self._round.items()})
             self._round.clear()
 
     def heard(self, now: float, within_s: float) -> frozenset[int]:
@@ -316,16 +306,16 @@ class Store:
     def know_members(self, members: Mapping[int, Member]) -> None:
         """Take in the ranks' records."""
         newest = max((member.generation for member in members.values()), default=0)
-        self._recorded = self._recorded or bool(members)
-        if members and newest < self.newest:
-            self._fall_back(newest)
+        if members and self.generations.fall_back(newest):
+            self.ranks = {rank: model.successor(model.last_step) for rank, model in self.ranks.items()}
+            self._begin_anew()
         self._expect(newest)
         for rank, member in members.items():
-            if rank in self.ranks and member.generation == self.newest:
+            if rank in self.ranks and member.generation == self.generations.newest:
                 self.ranks[rank].member = member
-                early = self._early.get(rank)
-                if early is not None and early.generation == member.generation:
-                    self._greet(self._early.pop(rank), early.started_at_ns / 1e9, heard=True)
+                early = self.generations.release_one(rank, member.generation)
+                if early is not None:
+                    self._greet(early, early.started_at_ns / 1e9, heard=True)
 
     def _is_possible(self, seq: int, now: float) -> bool:
         """Say whether a rank can have done so many steps; one that says more is not heard in this."""
@@ -333,19 +323,10 @@ class Store:
         self.refused += not possible
         return possible
 
-    def _fall_back(self, generation: int) -> None:
-        """Go back to a generation: whoever had claimed a newer one was alone with that."""
-        self.newest = generation
-        if self._generation > generation:
-            self._generation = generation
-            self.restarts = tuple(each for each in self.restarts if each.generation <= generation)
-            self.ranks = {rank: model.successor(model.last_step) for rank, model in self.ranks.items()}
-            self._begin_anew()
-
     def _expect(self, generation: int) -> None:
         """Await the ranks of a generation, where it is a new one: what those before said last tells nothing of them."""
-        if generation > self.newest:
-            self.newest = generation
+        if generation > self.generations.newest:
+            self.generations.newest = generation
             for model in self.ranks.values():
                 model.expect()
 

@@ -23,7 +23,7 @@ from ddptop.tui.link.source import frame_now
 from ddptop.tui.model import framer
 from ddptop.tui.model.frame import RankFrame
 from ddptop.tui.model.history.history import History
-from ddptop.tui.model.rank import RankModel
+from ddptop.tui.model.ranks.rank import RankModel
 from ddptop.tui.model.store import Store
 
 WORLD = DETAILED + 2

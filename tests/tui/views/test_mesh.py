@@ -15,7 +15,7 @@ from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.mesh import place_of
+from ddptop.tui.model.ranks.mesh import place_of
 from ddptop.tui.model.store import Store
 from ddptop.tui.views.panels.panel import Shape, draw_panel
 

@@ -1,7 +1,7 @@
 """The history of a run for the views that look back: numbers by step and by time, and whole steps.
 
-The store writes live records; `Link` adds those it reads from the recording, and says whether they are
-complete. A frame refers to the history and does not copy it: it grows while the frame is shown, and a view
+The store writes live records; `link.replay` adds those it reads from the recording, and `Link` says whether
+they are complete. A frame refers to the history and does not copy it: it grows while the frame is shown, and a view
 that draws from it says up to which moment or step.
 """
 

@@ -1,8 +1,4 @@
-"""The ranks' records by step, added up to blocks of a few steps: what a verdict is found on.
-
-Pure and bounded.  Records of one step belong together by its number; a step that one rank
-has not told of says nothing about who was late and is left out.
-"""
+"""The ranks' records of whole steps, added up to blocks of a few: what a verdict is found on. Pure and bounded."""
 
 from __future__ import annotations
 
@@ -28,8 +24,8 @@ SCALES: Final = (1, 4, 16)
 """Blocks in a window: the longer ones show what happens once in many steps."""
 UNEVEN: Final = 0.1
 """Batches differ where the largest exceeds the usual one by this share."""
-PENDING: Final = 1024
-"""Steps held while records of other ranks are still to come."""
+MOST_STEPS: Final = 1024
+"""A block holds no more steps than this, however short they are."""
 
 _WAIT: Final = len(OWN_PHASES)
 _SAMPLES: Final = _WAIT + 1
@@ -62,27 +58,17 @@ class Evidence:
 
     def __init__(self, world: int) -> None:
         self._world = world
-        self._rows: dict[int, dict[int, Step]] = {}
         self._open: list[dict[int, Step]] = []
         self._open_ns = 0
         self._count = 0
         self.windows: dict[int, deque[Block]] = {scale: deque(maxlen=BLOCKS // scale) for scale in SCALES}
         """By scale, oldest first; those of scale 1 are the blocks themselves."""
 
-    def take(self, rank: int, step: Step) -> bool:
-        """Take in a record, in order within each rank; return whether a block was completed."""
-        row = self._rows.setdefault(step.step, {})
-        row[rank] = step
-        if len(row) < self._world:
-            if len(self._rows) > PENDING:
-                del self._rows[next(iter(self._rows))]
-            return False
-        # Records come in order: what an older step lacks now will never come.
-        while self._rows and (oldest := next(iter(self._rows))) <= step.step:
-            del self._rows[oldest]
-        self._open.append(row)
-        self._open_ns += step.wall_ns
-        if len(self._open) < BLOCK_STEPS or (self._open_ns < BLOCK_NS and len(self._open) < PENDING):
+    def take(self, together: dict[int, Step]) -> bool:
+        """Take in the records that all ranks made of one step; return whether a block was completed."""
+        self._open.append(together)
+        self._open_ns += next(iter(together.values())).wall_ns
+        if len(self._open) < BLOCK_STEPS or (self._open_ns < BLOCK_NS and len(self._open) < MOST_STEPS):
             return False
         self._add(_block(self._open, self._world))
         self._open, self._open_ns = [], 0

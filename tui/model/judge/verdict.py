@@ -64,9 +64,9 @@ class Judge:
         """The verdict of this moment; None where nothing holds the group back, or nothing is known."""
         return self._of_steps or _growing(self._growths)
 
-    def take(self, rank: int, step: Step) -> None:
-        """Take in a record; those of one rank come in order."""
-        if self._evidence.take(rank, step):
+    def take(self, together: dict[int, Step]) -> None:
+        """Take in the records that all ranks made of one step; in the order of the steps."""
+        if self._evidence.take(together):
             self._of_steps = self._deliberate()
 
     def beat(self, beat: Beat) -> None:

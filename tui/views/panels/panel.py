@@ -13,7 +13,7 @@ from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
-from ddptop.tui.model.mesh import place_of
+from ddptop.tui.model.ranks.mesh import place_of
 
 MIN_WIDTH = 38
 """Cells a panel needs to show everything, its border included."""

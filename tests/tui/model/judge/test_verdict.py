@@ -16,6 +16,7 @@ from ddptop.agent.run.rundir import Run
 from ddptop.tui.cli import plain
 from ddptop.tui.model.frame import Frame, Verdict
 from ddptop.tui.model.judge.verdict import Judge
+from ddptop.tui.model.ranks.join import StepJoin
 from ddptop.tui.model.store import Store
 
 MS = 1_000_000
@@ -81,9 +82,11 @@ class Group:
 def hear(judge: Judge, records: Iterator[tuple[int, wire.Step]]) -> list[tuple[int, Verdict | None]]:
     """Give the records to the judge; return each change of what it says, with the step."""
     changes: list[tuple[int, Verdict | None]] = []
-    told = judge.verdict
+    told, join = judge.verdict, StepJoin(judge._world)
     for rank, record in records:
-        judge.take(rank, record)
+        together = join.take(rank, record)
+        if together is not None:
+            judge.take(together)
         now = judge.verdict
         if key(now) != key(told):
             changes.append((record.step, now))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from ddptop.agent.wire import PHASES
-from ddptop.tui.model.mesh import replica_of
-from ddptop.tui.model.rank import RankModel
+from ddptop.tui.model.ranks.mesh import replica_of
+from ddptop.tui.model.ranks.rank import RankModel
 
 _Times = tuple[float | None, ...]
 """Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""
