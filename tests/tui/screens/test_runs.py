@@ -358,7 +358,7 @@ def test_what_was_typed_is_remembered_as_it_was(state: Path) -> None:
 async def test_foreign_content_is_ignored_with_a_notice(state: Path) -> None:
     """A file of last settings that cannot be read costs a line, not the dialog."""
     state.parent.mkdir()
-    for content in ("{", '{"other": 1}', '{"world": 3}', EVIL):
+    for content in ("{", '{"other": 1}', '{"other": ""}', '{"world": 3}', '{"world": ' + "[" * 100_000, EVIL):
         state.write_text(content)
         draft, notice = remembered.recall()
         assert draft == Draft()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs, add_view, chosen, configured, show
+from ddptop.tui.cli.verbs.options import Verbs, add_view, chosen, configured, show, typed
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def _add_option(verb: argparse.ArgumentParser, option: LaunchOption) -> None:
         dest=option.key,
         metavar=option.metavar,
         choices=option.choices or None,
-        type=_typed(option),
+        type=typed(option.read),
         action="append" if option.repeats else "store",
         # To which nothing can be appended where it is a tuple.
         default=list(option.default) if option.repeats else option.default,
@@ -54,27 +53,12 @@ def _add_option(verb: argparse.ArgumentParser, option: LaunchOption) -> None:
     )
 
 
-def _typed(option: LaunchOption) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            return option.read(text)
-        except ValueError as problem:
-            raise argparse.ArgumentTypeError(f"{text!r}: {problem}") from problem
-
-    return read
-
-
 def requested(options: argparse.Namespace, who: str) -> Request:
     """Return what a command line asks for."""
     values = {option.key: getattr(options, option.key) for option in OPTIONS}
     values |= {option.key: tuple(values[option.key]) for option in OPTIONS if option.repeats}
-    return Request(
-        program=options.module or options.program,
-        as_module=options.module is not None,
-        arguments=options.arguments,
-        who=who,
-        **values,
-    )
+    program, as_module = options.module or options.program, options.module is not None
+    return Request(program, as_module, options.arguments, who, **values)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -94,9 +78,7 @@ def _run(options: argparse.Namespace) -> int:
         directory = launch(requested(options, who("shell")), _tell)
     except RequestError as problem:
         return complain(problem, 2)
-    if options.detach:
-        return _detach(directory)
-    return show(options, directory, settings)
+    return _detach(directory) if options.detach else show(options, directory, settings)
 
 
 def _restart(options: argparse.Namespace) -> int:

@@ -6,19 +6,18 @@ Pure but for looks at the machine and at the script; every field is the text tha
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ddptop.agent.run.files.masking import MASK, is_secret, masked_words
-from ddptop.agent.text import Complaint
 from ddptop.agent.wire.incoming import Verbatim
 from ddptop.trainers import CATALOGUE
-from ddptop.tui.control.launch.checks import CHECKS, target
+from ddptop.tui.control.launch import checks
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 from ddptop.tui.control.launch.programs import Option
+from ddptop.tui.control.launch.target import RequestError, target
 
 DECIDED: Final = "ranks"
 """The group of a program's options that the launch itself decides: how many ranks, and where."""
@@ -117,19 +116,13 @@ def _split(text: str) -> list[str]:
 def problems(draft: Draft, options: Sequence[Option]) -> dict[str, str]:
     """Return what is wrong, one line for each field or option that has something wrong."""
     values, found = _read(draft)
-    asked = Request(draft.program or draft.script, **values)
-    checks: dict[str, Callable[[], object]] = {
-        key: partial(check, asked) for key, check in CHECKS.items() if key not in found
-    }
+    if "world" not in found:
+        found = checks.problems(Request(draft.program or draft.script, **values)) | found
     if not draft.program:
-        checks["script"] = lambda: _check_script(draft.script)
-        checks["arguments"] = lambda: _check_kept(_words(draft.arguments))
-    for field, check in checks.items():
-        try:
-            check()
-        except (ValueError, Complaint) as problem:
-            # What depends on a wrong number of ranks is not wrong itself.
-            if field not in CHECKS or "world" not in found:
+        for field, check in (("script", _check_script), ("arguments", _check_arguments)):
+            try:
+                check(draft)
+            except (ValueError, RequestError) as problem:
                 found[field] = str(problem)
     for option in offered(options):
         text = draft.given().get(option.flag, "")
@@ -163,14 +156,14 @@ def _value(option: LaunchOption, text: str) -> Any:
     return option.read(text)
 
 
-def _check_script(path: str) -> None:
-    if not path:
+def _check_script(draft: Draft) -> None:
+    if not draft.script:
         raise ValueError("a script: type its path, or choose it from the folders")
-    target(Request(path))
+    target(Request(draft.script))
 
 
-def _check_kept(arguments: list[str]) -> None:
-    if any(word == MASK or word.endswith(f"={MASK}") for word in arguments):
+def _check_arguments(draft: Draft) -> None:
+    if any(word == MASK or word.endswith(f"={MASK}") for word in _words(draft.arguments)):
         raise ValueError(f"{MASK} stands for a secret that was not kept: type it again")
 
 

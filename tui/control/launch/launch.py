@@ -25,11 +25,10 @@ from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.trainers import CATALOGUE
 from ddptop.tui import settings
-from ddptop.tui.control.launch.checks import (
-    RequestError as RequestError,
-)
-from ddptop.tui.control.launch.checks import check_options, check_torch, faults, ranks, target, variables
+from ddptop.tui.control.launch.checks import faults, problems, ranks, variables
 from ddptop.tui.control.launch.options import Request
+from ddptop.tui.control.launch.target import RequestError as RequestError
+from ddptop.tui.control.launch.target import check_torch, target
 
 RESUME: Final = "--resume"
 """What the catalogue's programs call going on from a checkpoint."""
@@ -55,7 +54,8 @@ def launch(request: Request, tell: Tell = lambda line: None) -> RunDir:
     """
     path = target(request)
     check_torch()
-    check_options(request)
+    for problem in problems(request).values():
+        raise RequestError(problem)
     world = ranks(request)
     placement = machine.choose(world, request.backend)
     name = request.name or rundir.suggest_name(
@@ -108,14 +108,13 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
     if not os.path.isdir(old.cwd):
         raise RequestError(f"run {old.run} was started in {old.cwd}, which is gone")
     more = (RESUME,) if resume and RESUME not in old.arguments else ()
-    if resume and not (old.program in CATALOGUE and CATALOGUE[old.program].resumes):
+    if resume and not _resumes(old):
         raise RequestError(
             f"{old.program} does not take {RESUME}; `ddptop restart {old.run}` starts it from the beginning"
         )
     check_torch()
-    fields = {name: getattr(old, name) for name in _SETTINGS}
     run = Run(
-        **fields,
+        **{name: getattr(old, name) for name in _SETTINGS},
         run=_next_name(old.run),
         run_id=secrets.token_hex(16),
         arguments=(*old.arguments, *more),
@@ -127,13 +126,13 @@ def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell:
     return _start(run, who, tell, ended)
 
 
-def refuse_to_resume(run: Run) -> str | None:
-    """Return why a run cannot be restarted from a checkpoint, None where it can."""
-    if run.program not in CATALOGUE or not CATALOGUE[run.program].resumes:
-        return f"{run.program} is no program of the catalogue that takes {RESUME}"
-    if not any(argument.partition("=")[0] == _CHECKPOINTS for argument in run.arguments):
-        return f"run {run.run} kept no checkpoint ({_CHECKPOINTS} was not given)"
-    return None
+def resumable(run: Run) -> bool:
+    """Say whether a run can be restarted from a checkpoint."""
+    return _resumes(run) and any(argument.partition("=")[0] == _CHECKPOINTS for argument in run.arguments)
+
+
+def _resumes(run: Run) -> bool:
+    return run.program in CATALOGUE and CATALOGUE[run.program].resumes
 
 
 def _start(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunDir:

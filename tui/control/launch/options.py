@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-MOST_RESTARTS: Final = 1000
-MOST_GRACE_S: Final = 3600.0
+_MOST_SECONDS: Final = 3600.0
 
 
 class Request(NamedTuple):
-    """What the user asked to launch."""
+    """What the user asked to launch: a program, and options as `OPTIONS` describes them."""
 
     program: str
     """Catalogue name, path of a script, or module."""
@@ -27,25 +26,22 @@ class Request(NamedTuple):
     world: int | None = None
     backend: str | None = None
     start: str = "torchrun"
-    """Who starts the ranks: `torchrun`, or `spawn` for the program itself."""
     name: str | None = None
     grace: float = 5.0
-    """Seconds between TERM and KILL."""
+    """In seconds."""
     on_term: str = ""
-    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
     max_restarts: int = 0
-    """How often torchrun starts all ranks anew when one has failed."""
     inject: tuple[str, ...] = ()
-    """Faults to put into the ranks, as `agent.run.injection` reads them."""
+    """As `agent.run.injection` reads them."""
     environment: tuple[str, ...] = ()
-    """What the ranks' environment gets on top, each `KEY=VALUE`, or `KEY` to take the value from ours."""
+    """Each `KEY=VALUE`, or `KEY` to take the value from ours."""
 
 
 class LaunchOption(NamedTuple):
     """One option, in the words of the command line and in the shorter ones of the form."""
 
     key: str
-    """Its field of `Request`, which has its default; what it is called in the form and in what that remembers."""
+    """Its field of `Request`, with its default; its name in the form and in what that remembers."""
     flag: str
     title: str
     """Stands before its field."""
@@ -56,7 +52,7 @@ class LaunchOption(NamedTuple):
     unset: str = ""
     """What it means to leave it out, in words; empty where the default says it."""
     unchosen: str = ""
-    """The choice in the form that leaves it out, where `unset` is too long for that."""
+    """The choice in the form that leaves it out, where `unset` is none or too long."""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -86,43 +82,36 @@ class LaunchOption(NamedTuple):
         return self.unset or (f"{self.default:g}" if number else str(self.default or ""))
 
 
-def _ranks(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ValueError("a whole number of ranks")
-    return int(text)
+def _whole(meaning: str, most: float = float("inf")) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal()) or int(text) > most:
+            raise ValueError(meaning)
+        return int(text)
+
+    return read
 
 
-def _grace(text: str) -> float:
+def seconds(text: str) -> float:
+    """Return the number of seconds that a text says; a ValueError tells the bounds."""
     try:
-        seconds = float(text)
+        value = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= MOST_GRACE_S:
-        raise ValueError(f"seconds, from 0 to {MOST_GRACE_S:g}")
-    return seconds
-
-
-def _restarts(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) > MOST_RESTARTS:
-        raise ValueError(f"a number of restarts is 0 to {MOST_RESTARTS}")
-    return int(text)
+        value = -1.0
+    if not 0 <= value <= _MOST_SECONDS:
+        raise ValueError(f"seconds, from 0 to {_MOST_SECONDS:g}")
+    return value
 
 
 OPTIONS: Final = (
     LaunchOption(
         "world", "--world", "ranks", "number of ranks", "how many",
-        unset="one for each GPU, else 2",
-        metavar="N",
-        read=_ranks,
+        unset="one for each GPU, else 2", metavar="N", read=_whole("a whole number of ranks"),
     ),
     LaunchOption(
-        "backend", "--backend", "backend",
-        "backend of torch.distributed",
+        "backend", "--backend", "backend", "backend of torch.distributed",
         "by itself nccl with a GPU for each rank, else gloo",
-        unset="nccl with a GPU for each rank, else gloo",
-        unchosen="by itself",
-        choices=("gloo", "nccl", "mpi"),
-        refused=("mpi",),
+        unset="nccl with a GPU for each rank, else gloo", unchosen="by itself",
+        choices=("gloo", "nccl", "mpi"), refused=("mpi",),
     ),
     LaunchOption(
         "start", "--start", "started by",
@@ -130,36 +119,31 @@ OPTIONS: Final = (
         choices=("torchrun", "spawn"),
     ),
     LaunchOption("name", "--name", "name", "name of the run", "of the run", unset="program and 4 digits"),
-    LaunchOption("grace", "--grace", "grace", "seconds between TERM and KILL", metavar="S", read=_grace),
+    LaunchOption("grace", "--grace", "grace", "seconds between TERM and KILL", metavar="S", read=seconds),
     LaunchOption(
         "on_term", "--on-term", "at a TERM",
         "what a TERM from outside (a scheduler that needs the machine) leads to: all ranks save a checkpoint at "
         "the same step, where the script has said how, and end there",
         "from outside, as a scheduler sends it: end at once, or save at the same step and end",
-        unchosen="end",
-        choices=("checkpoint",),
+        unchosen="end", choices=("checkpoint",),
     ),
     LaunchOption(
         "max_restarts", "--max-restarts", "restarts",
-        "start all ranks anew when one has failed, N times at most",
-        "how often all start anew when a rank fails",
-        metavar="N",
-        read=_restarts,
+        "start all ranks anew when one has failed, N times at most", "how often all start anew when a rank fails",
+        metavar="N", read=_whole("a number of restarts is 0 to 1000", most=1000),
     ),
     LaunchOption(
         "inject", "--inject", "faults",
         "put a fault into a rank, to see what it looks like: rank=2,phase=backward,ms=30[,every=K][,from=STEP] "
         "with phase data, forward, backward, optimizer or comm, or rank=1,crash[,from=STEP], "
         "as well hang, nan, skip-collective",
-        "put in on purpose: rank=1,phase=data,ms=30; spaces between",
-        metavar="FAULT",
+        "put in on purpose: rank=1,phase=data,ms=30; spaces between", metavar="FAULT",
     ),
     LaunchOption(
         "environment", "--env", "environment",
         "put this into the environment of the ranks, the value that KEY has here where none is given (so that a "
         "secret stands on no command line)",
-        "KEY=VALUE, or KEY for its value here, spaces between, as in a shell",
-        metavar="KEY[=VALUE]",
+        "KEY=VALUE, or KEY for its value here, spaces between, as in a shell", metavar="KEY[=VALUE]",
     ),
 )  # fmt: skip
 """In the order in which they are shown everywhere."""
