@@ -129,7 +129,8 @@ def torment(case: str, cycles: int, folder: Path) -> Iterator[float]:
     """
     from ddptop.agent.control.caller import LiveGroup
     from ddptop.agent.control.controller import Controller
-    from ddptop.tui.control.launch.launch import Request, launch
+    from ddptop.tui.control.launch.launch import launch
+    from ddptop.tui.control.launch.options import Request
     from ddptop.tui.link.live import Link
 
     world, seed = CASES[case], random.Random(case)

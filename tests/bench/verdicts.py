@@ -172,7 +172,8 @@ def job(
     from ddptop.agent import wire
     from ddptop.agent.observer.record import recording
     from ddptop.agent.run.rundir import ENDED_STATES
-    from ddptop.tui.control.launch.launch import Request, launch
+    from ddptop.tui.control.launch.launch import launch
+    from ddptop.tui.control.launch.options import Request
 
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptop.tui.control.launch.launch import Request
+from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.host import GpuLoad, HostLoad

@@ -161,7 +161,7 @@ class RunControl:
 
     def resumable(self) -> bool:
         """Say whether the run could be restarted from a checkpoint."""
-        return launch.refuse_to_resume(self._run) is None
+        return launch.resumable(self._run)
 
     def restart(self, *, resume: bool) -> str:
         """Start the ended run again; see `launch.restart`.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ddptop.tui.control.launch.launch import Request
+from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.host import HostLoad
 from ddptop.tui.link.source import Control

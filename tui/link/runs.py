@@ -10,7 +10,8 @@ from typing import Final
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.launch import programs
-from ddptop.tui.control.launch.launch import Request, RequestError, launch
+from ddptop.tui.control.launch.launch import RequestError, launch
+from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.fleet import Listing, RunLine, line_of

@@ -15,7 +15,8 @@ import pytest
 
 from ddptop.agent.observer import launcher
 from ddptop.agent.run import rundir
-from ddptop.tui.control.launch import launch
+from ddptop.tui.control.launch import target
+from ddptop.tui.control.launch.options import Request
 
 BY_NAME = ("-m", "ddptop.agent")
 BY_PATH = (launcher.RUNNER,)
@@ -87,7 +88,7 @@ def test_looking_for_a_module_leaves_the_import_path_alone(tmp_path: Path, monke
     (tmp_path / "mine.py").write_text("")
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
-    assert launch.target(launch.Request("mine", as_module=True)) == "-m mine"
+    assert target.target(Request("mine", as_module=True)) == "-m mine"
     assert sys.path == before
 
 

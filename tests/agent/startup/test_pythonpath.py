@@ -14,6 +14,7 @@ from ddptop.agent.observer import launcher
 from ddptop.agent.run import rundir
 from ddptop.agent.startup import pythonpath
 from ddptop.tui.control.launch import launch
+from ddptop.tui.control.launch.options import Request
 
 FILE = Path(pythonpath.__file__).with_name("sitecustomize.py")
 
@@ -77,7 +78,7 @@ def test_a_search_path_that_the_user_gives_is_kept(tmp_path: Path, monkeypatch: 
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ddptop.agent.observer.supervisor.start", lambda directory: None)
-    request = launch.Request("train.py", world=1, backend="gloo", start="spawn", environment=("PYTHONPATH=/mine",))
+    request = Request("train.py", world=1, backend="gloo", start="spawn", environment=("PYTHONPATH=/mine",))
     directory = launch.launch(request)
     assert directory.read().environment["PYTHONPATH"].split(os.pathsep) == [str(FILE.parent), "/mine"]
     directory.update(state="finished")

@@ -14,7 +14,9 @@ from support.frames import frame
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.control.launch.launch import Request, RequestError, launch, variables
+from ddptop.tui.control.launch.checks import variables
+from ddptop.tui.control.launch.launch import RequestError, launch
+from ddptop.tui.control.launch.options import Request
 from ddptop.tui.link import runs
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.live import Link

@@ -21,8 +21,10 @@ from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import view
 from ddptop.tui.cli.main import _parser
 from ddptop.tui.cli.verbs import options, watching
+from ddptop.tui.cli.verbs.launch import requested
 from ddptop.tui.control.launch import form, programs, remembered
 from ddptop.tui.control.launch.form import Draft
+from ddptop.tui.control.launch.options import OPTIONS as LAUNCH_OPTIONS
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.kill import KillDialog
@@ -251,10 +253,11 @@ async def test_names_from_outside_stay_text() -> None:
 
 
 async def test_what_is_filled_in_is_the_command_line_and_the_request() -> None:
-    """Ranks, name, environment, an option and a switch: the line shown parses to the request that is launched."""
+    """Each option has a field; the line shown parses to the request that is launched, program's options included."""
     fleet = StillFleet()
     async with dashboard(fleet).run_test(size=(120, 40), notifications=True) as pilot:
         screen = await dialog(pilot)
+        assert {option.key for option in LAUNCH_OPTIONS} <= {each.key for each in screen.query(Field)}
         for key, value in (
             ("world", "3"), ("name", "mine"), ("environment", "A=1 B='x y'"), ("--lr", "0.1"), ("max_restarts", "2"),
             ("on_term", "checkpoint"),
@@ -270,12 +273,11 @@ async def test_what_is_filled_in_is_the_command_line_and_the_request() -> None:
         (request,) = fleet.launched
         at = words.index("--")
         parsed = _parser().parse_args(words[1:at])
-        assert (parsed.program, parsed.world, parsed.name) == (request.program, request.world, request.name)
-        for each in ("max_restarts", "on_term", "start"):
-            assert getattr(parsed, each) == getattr(request, each)
+        parsed.arguments = tuple(words[at + 1 :])
+        assert requested(parsed, request.who) == request
+        assert (request.world, request.name, request.environment) == (3, "mine", ("A=1", "B=x y"))
         assert (request.max_restarts, request.on_term, request.start) == (2, "checkpoint", "torchrun")
-        assert tuple(parsed.env) == request.environment == ("A=1", "B=x y")
-        assert tuple(words[at + 1 :]) == request.arguments == ("--lr", "0.1", "--download")
+        assert request.arguments == ("--lr", "0.1", "--download")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the dialog closes")
         await until(pilot, lambda: shown(pilot) == "mine", "the new run is shown")
 
@@ -319,7 +321,7 @@ async def test_a_refusal_leaves_the_form_as_it_is() -> None:
         field(screen, "name").enter()
         await pilot.press("enter")
         await until(pilot, lambda: "already there" in said(screen, "account"), "the reason")
-        assert screen.draft.name == "mine"
+        assert screen.draft.launch["name"] == "mine"
 
 
 async def test_escape_loses_nothing(state: Path) -> None:
@@ -342,18 +344,21 @@ def test_what_was_typed_is_remembered_as_it_was(state: Path) -> None:
     """Paths, arguments and values are used, not only shown: any character in them comes back unaltered."""
     odd = "a  b\tc\u200b\u0301 " + "x" * 5000
     program = Draft().program
-    draft = Draft(script=odd, environment=f"A='{odd}'", arguments=odd, options={program: {"--data-dir": odd}})
+    draft = Draft(
+        script=odd, arguments=odd, launch={"environment": f"A='{odd}'"}, options={program: {"--data-dir": odd}}
+    )
     assert remembered.remember(draft) is None
     found, notice = remembered.recall()
     assert notice is None
-    for name in ("script", "environment", "arguments", "options"):
+    for name in ("script", "arguments", "options"):
         assert getattr(found, name) == getattr(draft, name), name
+    assert found.launch["environment"] == draft.launch["environment"]
 
 
 async def test_foreign_content_is_ignored_with_a_notice(state: Path) -> None:
     """A file of last settings that cannot be read costs a line, not the dialog."""
     state.parent.mkdir()
-    for content in ("{", '{"other": 1}', '{"world": 3}', EVIL):
+    for content in ("{", '{"other": 1}', '{"other": ""}', '{"world": 3}', '{"world": ' + "[" * 100_000, EVIL):
         state.write_text(content)
         draft, notice = remembered.recall()
         assert draft == Draft()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ddptop.tui.control.launch.options import seconds as read_seconds
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
@@ -35,12 +38,19 @@ def add_interval(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--interval", type=seconds, metavar="S", help="seconds between lines (as `ddptop config` has it)")
 
 
-def seconds(text: str) -> float:
-    """Read a number of seconds, as a type of argparse."""
-    value = float(text)
-    if not 0 <= value <= 3600:
-        raise argparse.ArgumentTypeError("must be between 0 and 3600 seconds")
-    return value
+def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a type of argparse that tells what was typed and the reason in the ValueError of `read`."""
+
+    def checked(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as problem:
+            raise argparse.ArgumentTypeError(f"{text!r}: {problem}") from problem
+
+    return checked
+
+
+seconds: Final = typed(read_seconds)
 
 
 def configured(options: argparse.Namespace) -> Settings:

@@ -1,8 +1,10 @@
 """The launch of a run.
 
-form        what is filled in, what is wrong with it, the command line that says the same
+options     the options of a launch, each described once, and the request that they make up
+checks      what their values need to work here
+target      the program of a request, found without running it
 launch      from a request to a run with a supervisor
+form        what is filled in, what is wrong with it, the command line that says the same
 programs    the options of the catalogue's programs
-modules     whether `python -m` would find a module
 remembered  what was filled in last
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -11,6 +12,9 @@ from ddptop.agent.run.files import private
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch.form import Draft, without_secrets
+from ddptop.tui.control.launch.options import OPTIONS
+
+_Stored: TypeAlias = dict[str, str | dict[str, dict[str, str]]]
 
 
 def place() -> Path:
@@ -24,13 +28,11 @@ def recall() -> tuple[Draft, str | None]:
     """Return the last draft, a fresh one where there is none, and what was wrong with the file, if anything."""
     file = place()
     try:
-        draft = cleaned(msgspec.json.decode(private.read(file), type=Draft))
+        draft = cleaned(_draft(msgspec.json.decode(private.read(file), type=_Stored)))
     except FileNotFoundError:
         return Draft(), None
-    except OSError as problem:
-        return Draft(), f"last settings not read: {file}: {problem.strerror or problem}"
-    except msgspec.MsgspecError as problem:
-        return Draft(), f"last settings not read: {file}: {problem}"
+    except (OSError, msgspec.MsgspecError) as problem:
+        return Draft(), f"last settings not read: {file}: {getattr(problem, 'strerror', None) or problem}"
     if draft.program and draft.program not in CATALOGUE:
         draft.program = Draft().program
     return draft, None
@@ -41,7 +43,15 @@ def remember(draft: Draft) -> str | None:
     file = place()
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private.replace(file, msgspec.json.encode(msgspec.structs.replace(without_secrets(draft), name="")))
+        stored = msgspec.to_builtins(without_secrets(draft))
+        # In the file the options of the launch stand beside the other fields.
+        launch = stored.pop("launch")
+        private.replace(file, msgspec.json.encode({**launch, **stored, "name": ""}))
     except OSError as problem:
         return f"these settings are not remembered: {file}: {problem.strerror}"
     return None
+
+
+def _draft(stored: _Stored) -> Draft:
+    launch = {option.key: stored.pop(option.key) for option in OPTIONS if option.key in stored}
+    return msgspec.convert({**stored, "launch": launch}, Draft)

@@ -58,7 +58,6 @@ class Field(Horizontal):
         self.key = key
         self.help = clean(help, 400)
         self._title = clean(title, 60)
-        self._first = value
         self._usual = clean(usual, 60)
         self._choices = choices
         self.value = value
@@ -70,12 +69,12 @@ class Field(Horizontal):
             known = [value for _, value in self._choices]
             yield Choice(
                 [(Content(text), value) for text, value in self._choices],
-                value=self._first if self._first in known else known[0],
+                value=self.value if self.value in known else known[0],
                 allow_blank=False,
                 compact=True,
             )
         else:
-            yield Input(self._first, placeholder=self._usual, compact=True, select_on_focus=False)
+            yield Input(self.value, placeholder=self._usual, compact=True, select_on_focus=False)
         yield Label(Content(self.help), classes="note")
 
     def complain(self, problem: str | None) -> None:

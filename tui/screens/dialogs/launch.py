@@ -21,7 +21,7 @@ from textual.widgets import Button, Input, Static
 from ddptop.agent.text import clean
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch import form, remembered
-from ddptop.tui.control.launch.launch import Request
+from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import Fleet
@@ -90,43 +90,8 @@ class LaunchDialog(Dialog["str | None"]):
                 chooses = f"a Python file; {keys['launch.choose']} chooses one"
                 yield Field("script", "script", chooses, draft.script, usual="train.py")
                 yield Field("arguments", "arguments", "of the script, as in a shell", draft.arguments)
-                yield Field("world", "ranks", "how many", draft.world, usual="one for each GPU, else 2")
-                yield Field(
-                    "backend",
-                    "backend",
-                    "by itself nccl with a GPU for each rank, else gloo",
-                    draft.backend,
-                    choices=(("by itself", ""), ("gloo", "gloo"), ("nccl", "nccl")),
-                )
-                yield Field(
-                    "start",
-                    "started by",
-                    "who starts the ranks: torchrun, or the program itself by torch.multiprocessing",
-                    draft.start,
-                    choices=(("torchrun", ""), ("spawn", "spawn")),
-                )
-                yield Field("name", "name", "of the run", draft.name, usual="program and 4 digits")
-                yield Field("grace", "grace", "seconds between TERM and KILL", draft.grace, usual=f"{form.GRACE_S:g}")
-                yield Field(
-                    "on_term",
-                    "at a TERM",
-                    "from outside, as a scheduler sends it: end at once, or save at the same step and end",
-                    draft.on_term,
-                    choices=(("end", ""), ("checkpoint", "checkpoint")),
-                )
-                yield Field(
-                    "max_restarts", "restarts", "how often all start anew when a rank fails", draft.max_restarts,
-                    usual="0",
-                )  # fmt: skip
-                yield Field(
-                    "inject", "faults", "put in on purpose: rank=1,phase=data,ms=30; spaces between", draft.inject
-                )
-                yield Field(
-                    "environment",
-                    "environment",
-                    "KEY=VALUE, or KEY for its value here, spaces between, as in a shell",
-                    draft.environment,
-                )
+                for option in OPTIONS:
+                    yield _launch_field(option, draft.launch.get(option.key, ""))
                 yield Static("", id="options-of")
                 yield Vertical(id="options")
             yield Static("", id="command")
@@ -184,7 +149,9 @@ class LaunchDialog(Dialog["str | None"]):
         given = self.draft.given()
         place = self.query_one("#options")
         await place.remove_children()
-        await place.mount(*(_field_of(option, given.get(option.flag, "")) for option in form.offered(self._options)))
+        await place.mount(
+            *(_program_field(option, given.get(option.flag, "")) for option in form.offered(self._options))
+        )
         heading = self.query_one("#options-of", Static)
         heading.update(Content(clean(message.problem) if message.problem else f"options of {message.program}"))
         self._check()
@@ -193,12 +160,8 @@ class LaunchDialog(Dialog["str | None"]):
 
     @on(Field.Changed)
     def _changed(self, message: Field.Changed) -> None:
-        key, value = message.field.key, message.field.value
-        if key.startswith("-"):
-            self.draft.options.setdefault(self.draft.program, {})[key] = value
-        else:
-            setattr(self.draft, key, value)
-        if key == "program":
+        self.draft.fill(message.field.key, message.field.value)
+        if message.field.key == "program":
             self._take_program()
         else:
             self._check()
@@ -291,7 +254,15 @@ class LaunchDialog(Dialog["str | None"]):
             self.notify(problem, severity="warning", markup=False)
 
 
-def _field_of(option: Option, value: str) -> Field:
+def _launch_field(option: LaunchOption, value: str) -> Field:
+    choices: list[tuple[str, str]] = []
+    if option.choices:
+        others = [(choice, choice) for choice in option.offered if choice != option.default]
+        choices = [(option.unchosen or option.usual, ""), *others]
+    return Field(option.key, option.title, option.note or option.help, value, usual=option.usual, choices=choices)
+
+
+def _program_field(option: Option, value: str) -> Field:
     choices: list[tuple[str, str]] = [("no", ""), ("yes", "yes")] if option.switch else []
     if option.choices is not None:
         usual = f"by itself ({option.default})" if option.default is not None else "by itself"

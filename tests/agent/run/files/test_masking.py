@@ -19,7 +19,8 @@ from ddptop.agent.observer.status import membership
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.tui.control.launch import form, launch, remembered
+from ddptop.tui.control.launch import checks, form, launch, remembered
+from ddptop.tui.control.launch.options import Request
 
 SECRET = "hunter2-and-more"
 
@@ -70,7 +71,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     monkeypatch.setenv("MY_TOKEN", SECRET)
     monkeypatch.setattr(supervisor, "start", lambda directory: None)
     return launch.launch(
-        launch.Request(
+        Request(
             "train.py",
             arguments=("--api-key", SECRET, f"--password={SECRET}", "--lr", "0.1"),
             world=1,
@@ -166,7 +167,7 @@ def test_the_users_own_buffering_counts(tmp_path: Path, monkeypatch: pytest.Monk
 def test_bad_variables_get_one_line(assignment: str, problem: str) -> None:
     """What is wrong and what to do."""
     with pytest.raises(ValueError, match=problem) as caught:
-        launch.variables([assignment])
+        checks.variables([assignment])
     assert "\n" not in str(caught.value)
 
 
@@ -174,7 +175,7 @@ def test_bad_variables_get_one_line(assignment: str, problem: str) -> None:
 def test_a_refusal_does_not_tell_the_value(assignment: str) -> None:
     """Only the name stands in the message."""
     with pytest.raises(ValueError, match="KEY") as caught:
-        launch.variables([assignment])
+        checks.variables([assignment])
     assert SECRET not in str(caught.value)
 
 
@@ -185,7 +186,7 @@ def test_the_dialog_neither_shows_nor_keeps_secrets(tmp_path: Path, monkeypatch:
     draft = form.Draft(
         program="",
         script=str(tmp_path / "train.py"),
-        environment=f"A=1 API_KEY={SECRET}",
+        launch={"environment": f"A=1 API_KEY={SECRET}"},
         arguments=f"--lr 0.1 --token {SECRET}",
         options={"toy": {"--auth": SECRET, "--lr": "0.1"}},
     )
@@ -194,7 +195,7 @@ def test_the_dialog_neither_shows_nor_keeps_secrets(tmp_path: Path, monkeypatch:
     assert remembered.remember(draft) is None
     assert SECRET not in remembered.place().read_text()
     recalled, _ = remembered.recall()
-    assert (recalled.environment, recalled.options["toy"]["--lr"]) == ("A=1 'API_KEY=***'", "0.1")
+    assert (recalled.launch["environment"], recalled.options["toy"]["--lr"]) == ("A=1 'API_KEY=***'", "0.1")
     assert form.problems(recalled, ()).keys() >= {"environment", "arguments"}
 
 

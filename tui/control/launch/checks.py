@@ -1,0 +1,91 @@
+"""What the options of a request need to work here, found out before anything starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ddptop.agent.observer import machine
+from ddptop.agent.run import injection, rundir
+from ddptop.agent.run.files import masking
+from ddptop.agent.text import Complaint
+from ddptop.trainers.rank.refusal import NO_MPI
+from ddptop.tui.control.launch.options import Request
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OURS: Final = "DDPTOP_"
+
+
+def ranks(request: Request) -> int:
+    """Return how many ranks a request asks for."""
+    return machine.default_world() if request.world is None else request.world
+
+
+def faults(request: Request) -> tuple[injection.Injection, ...]:
+    """Return the faults to put into the ranks, those of our environment where none is given, or raise ValueError."""
+    return injection.parse_all(request.inject or injection.listed(os.environ), ranks(request))
+
+
+def variables(assignments: Iterable[str]) -> dict[str, str]:
+    """Return what `KEY=VALUE` each says, or the value that `KEY` has in our own environment, or raise ValueError."""
+    found = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not _VARIABLE.fullmatch(key):
+            # What stands there may be the end of a secret, cut at a space.
+            shown = key if len(key) < len(text) else text[:20]
+            raise ValueError(f"environment {shown!r}: say KEY=VALUE or KEY, with letters, digits and _ in KEY")
+        if key.startswith(_OURS):
+            raise ValueError(f"environment {key!r}: ddptop itself sets {_OURS}…")
+        if not equals:
+            if key not in os.environ:
+                raise ValueError(f"environment {key!r}: not set here; export it, or say {key}=VALUE")
+            value = os.environ[key]
+        elif value == masking.MASK and masking.is_secret(key):
+            raise ValueError(f"environment {key!r}: {value} stands for a secret that was not kept; say it again")
+        found[key] = value
+    return found
+
+
+def _check_backend(request: Request) -> None:
+    if request.backend == "mpi":
+        raise ValueError(NO_MPI)
+    machine.choose(ranks(request), request.backend)
+
+
+def _check_on_term(request: Request) -> None:
+    if request.start == "spawn" and request.on_term:
+        raise ValueError("--on-term needs --start torchrun: a program that spawns its ranks ends them at a TERM")
+
+
+def _check_restarts(request: Request) -> None:
+    if request.start == "spawn" and request.max_restarts:
+        raise ValueError("--max-restarts needs --start torchrun, which does the restarting")
+
+
+CHECKS: Final[dict[str, Callable[[Request], object]]] = {
+    "world": lambda request: machine.check_world(ranks(request)),
+    "backend": _check_backend,
+    "name": lambda request: request.name and rundir.check_name(request.name),
+    "on_term": _check_on_term,
+    "max_restarts": _check_restarts,
+    "inject": faults,
+    "environment": lambda request: variables(request.environment),
+}
+"""By key of an option, what raises a ValueError or a Complaint where its value cannot work."""
+
+
+def problems(request: Request) -> dict[str, str]:
+    """Return what cannot work, one line by key of the option."""
+    found = {}
+    for key, check in CHECKS.items():
+        try:
+            check(request)
+        except (ValueError, Complaint) as problem:
+            found[key] = str(problem)
+        if "world" in found:
+            # What depends on a wrong number of ranks is not wrong itself.
+            break
+    return found

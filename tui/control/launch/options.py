@@ -1,0 +1,149 @@
+"""The options of a launch, each described once, and the request that they make up.
+
+From `OPTIONS` come the arguments of `ddptop launch` and the manual's table of them, the fields of the form, what it
+remembers, and the command line that it shows.  `checks` says what a value needs to work, `launch` acts on it.
+
+Every verb of the command line loads this page, so that it needs little: dataclasses alone would take longer to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+_MOST_SECONDS: Final = 3600.0
+
+
+class Request(NamedTuple):
+    """What the user asked to launch: a program, and options as `OPTIONS` describes them."""
+
+    program: str
+    """Catalogue name, path of a script, or module."""
+    as_module: bool = False
+    arguments: tuple[str, ...] = ()
+    who: str = "somebody"
+    """Who asks, for the run's event list."""
+    world: int | None = None
+    backend: str | None = None
+    start: str = "torchrun"
+    name: str | None = None
+    grace: float = 5.0
+    """In seconds."""
+    on_term: str = ""
+    max_restarts: int = 0
+    inject: tuple[str, ...] = ()
+    """As `agent.run.injection` reads them."""
+    environment: tuple[str, ...] = ()
+    """Each `KEY=VALUE`, or `KEY` to take the value from ours."""
+
+
+class LaunchOption(NamedTuple):
+    """One option, in the words of the command line and in the shorter ones of the form."""
+
+    key: str
+    """Its field of `Request`, with its default; its name in the form and in what that remembers."""
+    flag: str
+    title: str
+    """Stands before its field."""
+    help: str
+    """For the command line and the manual."""
+    note: str = ""
+    """Stands beside its field; empty where `help` is short enough."""
+    unset: str = ""
+    """What it means to leave it out, in words; empty where the default says it."""
+    unchosen: str = ""
+    """The choice in the form that leaves it out, where `unset` is none or too long."""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Choices that are taken only to say why they cannot be had; the form does not offer them."""
+    read: Callable[[str], Any] = str
+    """Returns what one text means; a ValueError says what it should be, with the flag or the field beside it."""
+
+    @property
+    def default(self) -> Any:
+        """Return what its field of a request is where nothing is said."""
+        return Request._field_defaults[self.key]
+
+    @property
+    def repeats(self) -> bool:
+        """Say whether it may be given more than once."""
+        return isinstance(self.default, tuple)
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Return the choices that can be had."""
+        return tuple(choice for choice in self.choices if choice not in self.refused)
+
+    @property
+    def usual(self) -> str:
+        """Return in words what it means to leave it out; empty where that is nothing."""
+        number = isinstance(self.default, int | float)
+        return self.unset or (f"{self.default:g}" if number else str(self.default or ""))
+
+
+def _whole(meaning: str, most: float = float("inf")) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal()) or int(text) > most:
+            raise ValueError(meaning)
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """Return the number of seconds that a text says; a ValueError tells the bounds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= _MOST_SECONDS:
+        raise ValueError(f"seconds, from 0 to {_MOST_SECONDS:g}")
+    return value
+
+
+OPTIONS: Final = (
+    LaunchOption(
+        "world", "--world", "ranks", "number of ranks", "how many",
+        unset="one for each GPU, else 2", metavar="N", read=_whole("a whole number of ranks"),
+    ),
+    LaunchOption(
+        "backend", "--backend", "backend", "backend of torch.distributed",
+        "by itself nccl with a GPU for each rank, else gloo",
+        unset="nccl with a GPU for each rank, else gloo", unchosen="by itself",
+        choices=("gloo", "nccl", "mpi"), refused=("mpi",),
+    ),
+    LaunchOption(
+        "start", "--start", "started by",
+        "who starts the ranks: torchrun, or the program itself by torch.multiprocessing",
+        choices=("torchrun", "spawn"),
+    ),
+    LaunchOption("name", "--name", "name", "name of the run", "of the run", unset="program and 4 digits"),
+    LaunchOption("grace", "--grace", "grace", "seconds between TERM and KILL", metavar="S", read=seconds),
+    LaunchOption(
+        "on_term", "--on-term", "at a TERM",
+        "what a TERM from outside (a scheduler that needs the machine) leads to: all ranks save a checkpoint at "
+        "the same step, where the script has said how, and end there",
+        "from outside, as a scheduler sends it: end at once, or save at the same step and end",
+        unchosen="end", choices=("checkpoint",),
+    ),
+    LaunchOption(
+        "max_restarts", "--max-restarts", "restarts",
+        "start all ranks anew when one has failed, N times at most", "how often all start anew when a rank fails",
+        metavar="N", read=_whole("a number of restarts is 0 to 1000", most=1000),
+    ),
+    LaunchOption(
+        "inject", "--inject", "faults",
+        "put a fault into a rank, to see what it looks like: rank=2,phase=backward,ms=30[,every=K][,from=STEP] "
+        "with phase data, forward, backward, optimizer or comm, or rank=1,crash[,from=STEP], "
+        "as well hang, nan, skip-collective",
+        "put in on purpose: rank=1,phase=data,ms=30; spaces between", metavar="FAULT",
+    ),
+    LaunchOption(
+        "environment", "--env", "environment",
+        "put this into the environment of the ranks, the value that KEY has here where none is given (so that a "
+        "secret stands on no command line)",
+        "KEY=VALUE, or KEY for its value here, spaces between, as in a shell", metavar="KEY[=VALUE]",
+    ),
+)  # fmt: skip
+"""In the order in which they are shown everywhere."""
