@@ -36,6 +36,7 @@ def button_keys(area: str, *others: BindingType) -> list[BindingType]:
     """Return the bindings of a dialog with buttons, `others` among them; the ids begin with `area`."""
     return [
         Binding("enter", "press", "Do it", id=f"{area}.do", tooltip="Do what the marked button says", show=False),
+        *others,
         Binding("right,down", "app.focus_next", "Next", id=f"{area}.next", tooltip="Mark the next button", show=False),
         Binding(
             "left,up",
