@@ -5,7 +5,7 @@ app       the app: one run or several, keys, palette, snapshots, the browser
 screens   what fills the terminal; `dialogs` are over it
 views     what screens consist of: panels, table, heatmap, timeline, plot, rank, runs
 link      where frames come from: a run, the fleet, the machine
-control   what acts on runs: kill, signal, launch
+control   what acts on runs: kill, signal, launch; which action is offered when
 model     what is known of a run: frames, store, history, judgement
 drawing   lines, bars, colors, units
 settings  the user's settings
@@ -14,6 +14,7 @@ Each imports only what stands below it here; `control` and `model` do not know e
 
 A new view is a folder in `views`, shown by `screens.run`.  A new number of a rank goes from `model.ranks` by
 `model.framer` into `views.table.columns` and `model.metrics`.  A new action is a method of `link.source.Control`, done
-by `control` or by `agent.control`, bound to a key in `screens` and to a verb in `cli.verbs`.  A new launch option
+by `control` or by `agent.control`, a row of `control.actions`, bound to a key in `screens.live` and to a
+verb in `cli.verbs`; `app.acting` asks before and tells the outcome.  A new launch option
 is an entry in `control.launch.options`, acted on in `control.launch.launch`.  A new setting goes into `settings`.
 """

@@ -1,6 +1,7 @@
-"""The dashboard: takes frames from a source, hands them to the screens, sends what is asked back.
+"""The dashboard: takes frames from a source, hands them to the screens, and has done what keys name.
 
-Wiring only. It draws nothing, knows no socket, and ends without touching the run.
+Every action `app.…` of a binding begins here. The app draws nothing, knows no socket, and ends without touching
+the run.
 """
 
 from __future__ import annotations
@@ -16,65 +17,44 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
 import msgspec
 from rich.color import ColorSystem
 from textual import on
+from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.events import AppBlur, DeliveryComplete, DeliveryFailed
+from textual.events import AppBlur, DeliveryComplete, DeliveryFailed, Resize
 from textual.filter import LineFilter, Monochrome, NoColor
-from textual.message import Message
-from textual.notifications import SeverityLevel
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
 from ddptop.agent.text import clean_line
 from ddptop.tui.app import keymap
+from ddptop.tui.app.acting import Acted, Acting
 from ddptop.tui.app.palette import Palette, RunCommands
-from ddptop.tui.app.several import FleetApp
-from ddptop.tui.control.actor import who
-from ddptop.tui.control.kill import Killing
+from ddptop.tui.app.several import SeveralRuns
+from ddptop.tui.app.shown import ShownRun
+from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
-from ddptop.tui.link.source import ReadOnly, Refused, Source, Unholdable
+from ddptop.tui.link.source import ReadOnly, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.dialogs.question import (
-    ANEW,
-    FREEZE,
-    RESUME,
-    SAVE_AND_STOP,
-    STOP,
-    about_freeze,
-    about_restart,
-    about_stop,
-)
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.live import (
-    CheckpointAsked,
-    HoldAsked,
-    KillAsked,
-    LiveScreen,
-    LogsAsked,
-    PauseAsked,
-    RestartAsked,
-    ResumeAsked,
-    StepAsked,
-    StopAsked,
-)
+from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.run import RankAsked, RunScreen
+from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.screens.with_plot import PlotAsked
+from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.settings import Settings
+from ddptop.tui.views.ranks import RankView
+from ddptop.tui.views.runs import RunList
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
@@ -89,18 +69,7 @@ FAILED: Final = 70
 """Exit code when the dashboard itself failed (EX_SOFTWARE of sysexits.h)."""
 
 
-class Acted(Message):
-    """An action is over."""
-
-    def __init__(self, text: str, *, done: bool, unholdable: bool = False) -> None:
-        super().__init__()
-        self.text = text
-        self.done = done
-        self.unholdable = unholdable
-        """True where the group has no common step, so that freezing it is all that is left."""
-
-
-class DdptopApp(FleetApp):
+class DdptopApp(App[None]):
     """The dashboard of one run, and of others in turn."""
 
     CSS_PATH = "ddptop.tcss"
@@ -111,7 +80,8 @@ class DdptopApp(FleetApp):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
-        *FleetApp.FLEET_BINDINGS,
+        Binding("r", "runs", "Runs", id="app.runs", tooltip="List all runs; once more goes to the list, then hides it"),
+        Binding("l", "launch", "Launch", id="app.launch", tooltip="Fill in and launch another run"),
         Binding(
             "ctrl+p",
             "command_palette",
@@ -166,22 +136,14 @@ class DdptopApp(FleetApp):
         self.source: Source = ReadOnly(source) if read_only else source
         self.read_only = read_only
         """The run can be looked at only; no key that acts on it is offered."""
-        self.fleet = None if read_only else fleet
-        self.grace_s = grace_s
-        self.actor = who("dashboard")
+        self.shown = ShownRun(self.source, clock)
+        self.acting = Acting(self, self.shown, grace_s)
+        self.several = None if fleet is None or read_only else SeveralRuns(self, self.shown, self.acting, fleet)
+        """None where no other run can be shown or launched."""
         self.settings = settings
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
-        self._clock = clock
         self._listed = listed
-        self._acting: tuple[str, str] | None = None
-        """What is being done, and the run that it is done with."""
-        self._held_frame: Frame | None = None
-        """The frame that the user holds."""
-        self._killing: Killing | None = None
-        """A kill that is under way; its dialog may be closed."""
-        self._killed = ""
-        """The run that it is of."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEME_NAMES[settings.look.theme]
@@ -220,10 +182,10 @@ class DdptopApp(FleetApp):
     def get_default_screen(self) -> RunScreen | RunsScreen:
         """Begin with the run, with what is known of it by now; where none is chosen yet, with the list of all."""
         self.source.poll()
-        self.source.advance(self._clock())
-        frame = self.newest_frame()
-        if self.fleet is not None and not frame.run:
-            return RunsScreen(self.fleet, frame)
+        self.shown.advance()
+        frame = self.shown.newest()
+        if self.several is not None and not frame.run:
+            return RunsScreen(self.several.fleet, frame)
         return RunScreen(frame, self.settings.look.view)
 
     def refresh_css(self, animate: bool = True) -> None:
@@ -243,8 +205,8 @@ class DdptopApp(FleetApp):
         """Start the clocks."""
         self.set_interval(1 / POLL_HZ, self._take_in)
         self.set_interval(1 / PAINT_HZ, self.repaint)
-        if self._listed:
-            self.call_after_refresh(self.list_runs)
+        if self._listed and self.several is not None:
+            self.call_after_refresh(self.several.show_list)
 
     def on_unmount(self) -> None:
         """Give the signals back."""
@@ -267,23 +229,13 @@ class DdptopApp(FleetApp):
         if waits and history is not None and history.by_step.complete:
             self.repaint()
 
-    def newest_frame(self) -> Frame:
-        """Return the run shown, as it was when it was painted last."""
-        return self.source.frame()
-
-    def _shown_frame(self) -> Frame:
-        """Return the frame of this moment, or the one that the user holds."""
-        if self._held_frame is None:
-            return self.newest_frame()
-        return replace(self._held_frame, view_held_s=float(int(self._clock() - self._held_frame.at)))
-
     def repaint(self) -> None:
         """Show the present frame at once."""
         # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
         if self.is_running and self.return_code is None:
-            self.source.advance(self._clock())
-            self.frame = self._shown_frame()
-            self._look_after_kill()
+            self.shown.advance()
+            self.frame = self.shown.frame()
+            self.acting.tell_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
         """Pass the frame to every screen that can be seen: the topmost, and what is under a dialog."""
@@ -297,144 +249,113 @@ class DdptopApp(FleetApp):
                 break
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Take digits only where they count steps, and offer other runs only where there can be any."""
+        """Offer what the run's state allows, digits where they count steps, and other runs where there can be any."""
         # While the app ends there is no screen any more.
         top = self.screen_stack[-1] if self.screen_stack else None
-        if action == "count":
-            return isinstance(top, LiveScreen) and top.counts
-        return super().check_action(action, parameters)
+        live = self._live
+        match action:
+            case "act":
+                return (
+                    live is not None
+                    and not self.read_only
+                    and is_offered(str(parameters[0]), live.frame.state, launched=live.frame.launched)
+                )
+            case "count":
+                return isinstance(top, LiveScreen) and top.counts
+            case "logs":
+                return not isinstance(live, LogScreen)
+            case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
+                return False
+            case "runs" | "launch":
+                return self.several is not None
+        return True
+
+    @property
+    def _live(self) -> LiveScreen | None:
+        """The screen of the run that keys act on: the topmost one; a dialog or the palette may be over it."""
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, LiveScreen)), None)
+
+    # The run shown
+
+    def action_act(self, action: str) -> None:
+        """Do an action of `control.actions` with the run shown."""
+        if (live := self._live) is not None:
+            steps = live.take_count() if action == "step" else 1
+            self.acting.begin(action, self.source.control, self.shown.newest(), rank=live.rank, steps=steps)
+
+    @on(Acted)
+    def _acted(self, message: Acted) -> None:
+        self.acting.tell(message)
+        self.repaint()
+
+    @on(KillDialog.Begun)
+    def _kill_begun(self, message: KillDialog.Begun) -> None:
+        self.acting.look_after(message)
 
     def action_count(self, digit: int) -> None:
         """Hand on a digit of the number of steps."""
         if isinstance(self.screen, LiveScreen):
             self.screen.count(digit)
 
-    # What is asked
-
-    @on(HoldAsked)
-    def _hold_view(self) -> None:
-        frame = self.newest_frame()
-        # Ranks that nobody looks at would be drawn up later, as they are then.
-        upto = None if frame.history is None else frame.history.by_step.last
-        self._held_frame = None if self._held_frame is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
+    def action_hold(self) -> None:
+        """Hold the view, or let it go on."""
+        self.shown.hold()
         self.repaint()
 
-    def let_go(self) -> None:
-        """Hold the view no longer: who acts on the run wants to see the effect."""
-        self._held_frame = None
+    def action_logs(self) -> None:
+        """Show what the chosen rank printed."""
+        if (live := self._live) is not None:
+            self.push_screen(LogScreen(self.shown.frame(), live.rank), self._returned)
 
-    @on(PauseAsked)
-    def _pause(self) -> None:
-        self.act("pause", self.source.control.pause)
+    def action_plot(self) -> None:
+        """Show the plot, all of the screen for it."""
+        if isinstance(live := self._live, PlottedScreen):
+            self.push_screen(PlotScreen(self.shown.frame(), live.rank, live.look, alone=live.alone), self._returned)
 
-    @on(ResumeAsked)
-    def _resume(self) -> None:
-        self.act("resume", self.source.control.resume)
-
-    @on(StepAsked)
-    def _step(self, message: StepAsked) -> None:
-        self.act("step", partial(self.source.control.step, message.steps))
-
-    @on(CheckpointAsked)
-    def _checkpoint(self) -> None:
-        self.act("checkpoint", self.source.control.checkpoint)
-
-    @on(StopAsked)
-    def _ask_stop(self) -> None:
-        self.push_screen(about_stop(self.newest_frame()), self._stop)
-
-    def _stop(self, answer: str | None) -> None:
-        if answer in (STOP, SAVE_AND_STOP):
-            self.act("stop", partial(self.source.control.stop, checkpoint=answer == SAVE_AND_STOP))
-
-    def _freeze(self, answer: str | None) -> None:
-        if answer == FREEZE:
-            self.act("freeze", self.source.control.freeze)
-
-    def act(self, name: str, work: Callable[[], str], run: str | None = None) -> None:
-        """Do something with a run, by itself the one shown, in a thread, and tell what came of it."""
-        if self._acting is not None:
-            self.notify(f"{self._acting[0]} is still under way", severity="warning", markup=False)
-            return
-        self._acting = name, run or self.newest_frame().run
-        self.let_go()
-        self.run_worker(partial(self._work, work), thread=True)
-
-    def _work(self, work: Callable[[], str]) -> None:
-        try:
-            text = work()
-        except Refused as reason:
-            self.post_message(Acted(str(reason), done=False, unholdable=isinstance(reason, Unholdable)))
-        else:
-            self.post_message(Acted(text, done=True))
-
-    @on(Acted)
-    def _acted(self, message: Acted) -> None:
-        assert self._acting is not None
-        (name, run), self._acting = self._acting, None
-        if message.done:
-            self.notify(message.text, title="" if run == self.newest_frame().run else run, markup=False)
-        elif message.unholdable and run == self.newest_frame().run:
-            question = about_freeze(self.newest_frame(), message.text, self.key_names["run.resume"])
-            self.push_screen(question, self._freeze)
-        else:
-            self.notify(message.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
-        self.repaint()
-
-    @on(KillAsked)
-    def _ask_kill(self, message: KillAsked) -> None:
-        self.let_go()
-        frame = self.newest_frame()
-        killing = self.killing_of(frame.run)
-        self.push_screen(KillDialog(self.source.control, frame.run, message.rank, frame.world, self.grace_s, killing))
-
-    def killing_of(self, run: str) -> Killing | None:
-        """Return the kill of a run that is under way, if there is one."""
-        return self._killing if run == self._killed else None
-
-    @on(KillDialog.Begun)
-    def _kill_begun(self, message: KillDialog.Begun) -> None:
-        self._killing, self._killed = message.killing, message.run
-
-    def _look_after_kill(self) -> None:
-        """Tell the end of a kill whose dialog was closed, once."""
-        if self._killing is None or not self._killing.over:
-            return
-        if not isinstance(self.screen, KillDialog):
-            severity: SeverityLevel = "information" if self._killing.done else "error"
-            self.notify(self._killing.lines[-1], severity=severity, markup=False)
-        self._killing = None
-
-    @on(RestartAsked)
-    def _ask_restart(self) -> None:
-        self.push_screen(
-            about_restart(self.newest_frame().run, resumable=self.source.control.resumable()), self._restart
-        )
-
-    def _restart(self, answer: str | None) -> None:
-        if answer in (RESUME, ANEW):
-            self.act("restart", partial(self.source.control.restart, resume=answer == RESUME))
-
-    @on(LogsAsked)
-    def _show_logs(self, message: LogsAsked) -> None:
-        if not isinstance(self.screen, LogScreen):
-            self.push_screen(LogScreen(self._shown_frame(), message.rank), self._returned)
-
-    @on(RankAsked)
-    def _show_rank(self, message: RankAsked) -> None:
-        self.push_screen(RankScreen(self._shown_frame(), message.rank), self._returned)
-
-    @on(PlotAsked)
-    def _show_plot(self, message: PlotAsked) -> None:
-        self.push_screen(
-            PlotScreen(self._shown_frame(), message.rank, message.look, alone=message.alone), self._returned
-        )
+    @on(RankView.Opened)
+    def _show_rank(self, message: RankView.Opened) -> None:
+        self.push_screen(RankScreen(self.shown.frame(), message.rank), self._returned)
 
     def _returned(self, rank: int | None) -> None:
         for screen in self.screen_stack:
             if rank is not None and isinstance(screen, RunScreen):
                 screen.choose(rank)
         self.repaint()
+
+    # Other runs
+
+    async def action_runs(self) -> None:
+        """Show the list of runs, go to it, or hide it."""
+        if self.several is not None:
+            await self.several.turn_to_list()
+
+    def action_launch(self) -> None:
+        """Fill in another run."""
+        if self.several is not None:
+            self.several.launch()
+
+    @on(Resize)
+    async def _fit_list(self, event: Resize) -> None:
+        if self.several is not None:
+            await self.several.fit_list(event.size.width)
+
+    @on(RunList.Left)
+    def _leave_list(self) -> None:
+        if self.several is not None:
+            self.several.leave_list()
+
+    @on(RunList.Chosen)
+    async def _show_run(self, message: RunList.Chosen) -> None:
+        if self.several is not None:
+            await self.several.show(message.run)
+            self.repaint()
+
+    @on(RunList.Asked)
+    def _act_on_listed(self, message: RunList.Asked) -> None:
+        if self.several is not None:
+            self.several.act(message)
+
+    # The app itself
 
     def action_help(self) -> None:
         """Show the keys."""
@@ -456,7 +377,7 @@ class DdptopApp(FleetApp):
 
     def action_picture(self) -> None:
         """Write what is seen into a file, or have the browser keep it where the dashboard is in one."""
-        run = self.newest_frame().run or "runs"
+        run = self.shown.newest().run or "runs"
         name = f"ddptop-{run}-{time.strftime('%Y%m%d-%H%M%S')}.svg"
         snapshot = io.StringIO(self.export_screenshot(title=f"ddptop {run}"))
         self.deliver_text(snapshot, save_directory=Path.cwd(), save_filename=name, mime_type="image/svg+xml")

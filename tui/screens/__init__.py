@@ -1,4 +1,4 @@
-"""The screens: each one shows a `Frame` and turns keys into requests to the `Source`.
+"""The screens: each one shows a `Frame`; the keys that act on the run name actions of the app.
 
 run        all ranks of a run: the main screen
 runs       the list of runs, where it has no room beside a run

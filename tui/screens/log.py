@@ -92,9 +92,7 @@ class LogScreen(LiveScreen):
         self.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer to follow only where that is not done already, and no logs of logs."""
-        if action == "logs":
-            return False
+        """Offer to follow only where that is not done already."""
         if action == "follow":
             return self.is_mounted and not self._following
         return super().check_action(action, parameters)

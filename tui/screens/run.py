@@ -14,7 +14,6 @@ from textual.widgets import ContentSwitcher
 
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
-from ddptop.tui.screens.live import Asked
 from ddptop.tui.screens.with_plot import PlottedScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
@@ -26,14 +25,6 @@ from ddptop.tui.views.screen.keybar import KeyBar
 from ddptop.tui.views.screen.log import LogView
 from ddptop.tui.views.table.table import RankTable
 from ddptop.tui.views.timeline.timeline import TimelineView
-
-
-class RankAsked(Asked):
-    """Show all about a rank."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.rank = rank
 
 
 @dataclass(frozen=True)
@@ -147,10 +138,6 @@ class RunScreen(PlottedScreen):
             self.rank = message.rank
             # The rest follows with the next frame: a plot takes longer than the key may.
             self._show_log()
-
-    @on(RankView.Opened)
-    def _open(self, message: RankView.Opened) -> None:
-        self.post_message(RankAsked(message.rank))
 
     @on(RankTable.ColumnsAsked)
     def _offer_columns(self, message: RankTable.ColumnsAsked) -> None:

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import offered
 from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
-from ddptop.tui.screens.live import Asked, LiveScreen
+from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 
 if TYPE_CHECKING:
@@ -25,22 +25,11 @@ if TYPE_CHECKING:
 _ON_THE_PLOT = frozenset(("zoom", "scroll", "log", "smooth", "cross", "metric"))
 
 
-class PlotAsked(Asked):
-    """Show the plot, all of the screen for it."""
-
-    def __init__(self, rank: int, look: Look | None, *, alone: bool) -> None:
-        super().__init__()
-        self.rank = rank
-        self.look = look
-        self.alone = alone
-        """True where only this rank's line is wanted."""
-
-
 class PlottedScreen(LiveScreen):
     """A frame of the run with a plot in `#plots`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f", "full", "Plot", id="plot.full", tooltip="Show the plot, all of the screen for it"),
+        Binding("f", "app.plot", "Plot", id="plot.full", tooltip="Show the plot, all of the screen for it"),
         Binding("m", "metric", "Metric", id="plot.metric", tooltip="Choose what the plot shows", show=False),
         Binding(
             "plus", "zoom(0.5)", "Zoom in", id="plot.zoom_in", key_display="+", show=False,
@@ -113,10 +102,6 @@ class PlottedScreen(LiveScreen):
     def crossing(self) -> bool:
         """True while the arrows move the crosshair."""
         return self._plot is not None and self._plot.crosshair is not None
-
-    def action_full(self) -> None:
-        """Ask for the plot on a screen of its own."""
-        self.post_message(PlotAsked(self.rank, self.look, alone=self.alone))
 
     def action_zoom(self, factor: float) -> None:
         """Show more steps or fewer."""

@@ -16,6 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from ddptop.agent.text import plural
+from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
@@ -214,17 +215,7 @@ class RunList(Page, can_focus=True):
         line = self.line
         if line is None:
             return False
-        match parameters[0]:
-            case "pause":
-                return line.state in ("running", "stalled")
-            case "resume":
-                return line.state in ("paused", "frozen")
-            case "checkpoint" | "stop":
-                return line.state in ("running", "stalled", "paused")
-            case "kill":
-                return not line.over
-            case _:
-                return line.over and line.launched
+        return is_offered(str(parameters[0]), line.state, launched=line.launched)
 
     def _mark(self, index: int) -> None:
         self.marked = self.lines[index].run

@@ -23,7 +23,6 @@ from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import STATES, EventLine, Verdict
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.live import PauseAsked
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import VIEWS, RunScreen
@@ -135,7 +134,7 @@ async def test_a_run_to_be_looked_at_cannot_be_touched() -> None:
                 if action.id.startswith("run.") and not isinstance(app.screen, Palette):
                     await pilot.press(*action.keys)
         await pilot.press("escape")
-        app.screen.post_message(PauseAsked())
+        app.action_act("pause")
         await until(pilot, lambda: "read-only" in seen(app), "the refusal")
     for name in ("kill", "resume"):
         with pytest.raises(Refused, match="read-only"):

@@ -239,7 +239,7 @@ async def test_a_plot_may_be_left_before_it_is_there() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.frame is not None and app.screen.query(PlotPlaceholder), "the screen")
         await app.screen.query_one(PlotPlaceholder).make(None).remove()
-        screen = RankScreen(app.newest_frame(), 0)
+        screen = RankScreen(app.shown.newest(), 0)
         await app.push_screen(screen)
         leaving = app.pop_screen()
         screen._add_plot()

@@ -1,0 +1,25 @@
+"""What is offered in which state of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.tui.control.actions import RULES, is_offered
+from ddptop.tui.model.frame import ENDED, STATES
+
+LIVE = {
+    "running": {"pause", "checkpoint", "stop", "kill"},
+    "stalled": {"pause", "checkpoint", "stop", "kill"},
+    "paused": {"resume", "step", "checkpoint", "stop", "kill"},
+    "frozen": {"resume", "kill"},
+    "of a newer agent": {"kill"},
+}
+
+
+@pytest.mark.parametrize("state", [*STATES, "of a newer agent"])
+def test_each_state_offers_what_can_be_done_in_it(state: str) -> None:
+    """A live run can always be killed, an ended one only be started again, and that if ddptop has launched it."""
+    for launched in (False, True):
+        offered = {action for action in RULES if is_offered(action, state, launched=launched)}
+        ended = {"restart"} if launched else set()
+        assert offered == (ended if state in ENDED else LIVE.get(state, {"kill"})), launched

@@ -1,0 +1,45 @@
+"""What can be done with a run: the one table of which action is offered in which state.
+
+The keys of a run and those of the list of runs are checked against it, and the line of keys and the palette show
+what these checks let through. Whether an action succeeds is decided where it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ddptop.agent.run.states import ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When an action is offered. A dashboard that only looks on offers none of them."""
+
+    states: frozenset[str] | None
+    """States of the run; None: all but the ended ones, also those that only a newer agent says."""
+    launched: bool = False
+    """True where ddptop must have launched the run."""
+
+
+_MOVING: Final = frozenset({"running", "stalled"})
+_HELD: Final = frozenset({"paused"})
+
+RULES: Final[Mapping[str, Rule]] = {
+    "pause": Rule(_MOVING),
+    "resume": Rule(_HELD | {"frozen"}),
+    "step": Rule(_HELD),
+    "checkpoint": Rule(_MOVING | _HELD),
+    "stop": Rule(_MOVING | _HELD),
+    "kill": Rule(None),
+    "restart": Rule(ENDED, launched=True),
+}
+"""By the name of an action, as keys and messages have it."""
+
+
+def is_offered(action: str, state: str, *, launched: bool) -> bool:
+    """Say whether an action of `RULES` is offered for a run in a state."""
+    rule = RULES[action]
+    fits = state not in ENDED if rule.states is None else state in rule.states
+    return fits and (launched or not rule.launched)
