@@ -37,7 +37,7 @@ from ddptop.agent.run.records import MOST_RANKS as MOST_RANKS
 from ddptop.agent.run.records import Ended as Ended
 from ddptop.agent.run.records import Member as Member
 from ddptop.agent.run.records import Run as Run
-from ddptop.agent.run.records import own_word as own_word
+from ddptop.agent.run.records import without_foreign_end
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"
@@ -203,7 +203,7 @@ class RunDir:
                 continue
             if file.stem == str(member.rank):
                 found[member.rank] = msgspec.structs.replace(
-                    own_word(member),
+                    without_foreign_end(member),
                     pub=self.address(member.rank, "pub"),
                     cmd=self.address(member.rank, "cmd"),
                     log=None if member.log is None else str(self.rank_log(member.rank)),

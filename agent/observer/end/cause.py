@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run.files import private
-from ddptop.agent.run.rundir import Member, own_word
+from ddptop.agent.run.records import Member, without_foreign_end
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS
 
@@ -84,7 +84,7 @@ def judge(
         died_at_ns: when each rank was seen dead, where somebody watched.
         leader: what the process that starts the ranks is called.
     """
-    members = {rank: own_word(member) for rank, member in members.items()}
+    members = {rank: without_foreign_end(member) for rank, member in members.items()}
     codes = _summary(torchrun_log, members)
     code = None if exit_code is None else _positive(exit_code)
     ended = [member.ended for member in members.values() if member.ended is not None]
