@@ -16,7 +16,6 @@ import contextlib
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -25,6 +24,11 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.run import generations, records, states
+from ddptop.agent.run.base import BASE_VARIABLE as BASE_VARIABLE
+from ddptop.agent.run.base import LONGEST_NAME as LONGEST_NAME
+from ddptop.agent.run.base import base as base
+from ddptop.agent.run.base import bases_of_others as bases_of_others
+from ddptop.agent.run.base import default_base
 from ddptop.agent.run.files import marks, masking, private, removal
 from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import Hold
@@ -39,7 +43,6 @@ from ddptop.agent.run.records import Member as Member
 from ddptop.agent.run.records import Run as Run
 from ddptop.agent.run.records import without_foreign_end
 
-BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"
 """Environment variable that marks every process of a run with the run's id."""
 DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
@@ -53,49 +56,13 @@ KEEP_ENDED: Final = 20
 
 LEAST_ROOM: Final = 1 << 20
 """Bytes that must be free for a run to begin: its records, its sockets, the first of its logs."""
-_DEFAULT: Final = "ddptop-"
-"""The folder of a user's runs, with the user's number after it."""
 MOST_ENTRIES: Final = 100_000
 """Names looked at in one folder; who has put more there is not to hold everybody up."""
 _LETS_GO_S: Final = 1.0
 """How long a supervisor may still hold a run that it has called over."""
-_SOCKET_PATH_LIMIT: Final = 107
-_LONGEST_SOCKET_NAME: Final = "9999.pub"
-_LONGEST_USER: Final = 10
-"""Digits of a user's number."""
-LONGEST_NAME: Final = 40
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _LEFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}")
 """What a run directory is called while it is made or removed."""
-
-
-def base() -> Path:
-    """Return the folder that holds this user's runs, making it if need be.
-
-    Raises:
-        RunDirError: it cannot be made or written, or somebody else could look into it.
-    """
-    given = os.environ.get(BASE_VARIABLE)
-    path = Path(given).absolute() if given else _default_base(os.getuid())
-    advice = f"set {BASE_VARIABLE} to a short path of your own that can be written"
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private.check_folder(path, os.getuid(), f"remove it or set {BASE_VARIABLE}")
-    except OSError as error:
-        raise RunDirError(f"runtime directory {path}: {error.strerror}; {advice}") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise RunDirError(f"runtime directory {path}: not writable; {advice}")
-    longest = len(os.fsencode(path)) + 1 + LONGEST_NAME + 1 + len(_LONGEST_SOCKET_NAME)
-    if longest > _SOCKET_PATH_LIMIT:
-        raise RunDirError(
-            f"runtime directory {path}: too long for socket paths by {longest - _SOCKET_PATH_LIMIT} "
-            f"characters; {advice}"
-        )
-    if not os.path.lexists(path / marks.NAME):
-        # On a full disk there is still something to be seen.
-        with contextlib.suppress(OSError):
-            marks.write(path, Mark(marks.BASE))
-    return path
 
 
 def check_name(name: str) -> str:
@@ -382,37 +349,12 @@ def runs_in(folder: Path, owner: int, *, onlooker: bool = False, damaged: list[s
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
-def bases_of_others() -> dict[int, Path]:
-    """Return the bases of other users in the default place, by user.
-
-    Where another user has set `DDPTOP_RUNTIME_DIR` is not known here.
-    """
-    found = {}
-    with os.scandir(tempfile.gettempdir()) as entries:
-        for entry in entries:
-            number = entry.name.removeprefix(_DEFAULT)
-            if number == entry.name or not (number.isascii() and number.isdecimal()) or len(number) > _LONGEST_USER:
-                continue
-            uid = int(number)
-            # Only one folder is a user's own, whatever else is called much like it.
-            if uid == os.getuid() or str(uid) != number:
-                continue
-            with contextlib.suppress(OSError, RunDirError):
-                private.check_folder(Path(entry.path), uid, "")
-                found[uid] = Path(entry.path)
-    return found
-
-
-def _default_base(uid: int) -> Path:
-    return Path(tempfile.gettempdir()) / f"{_DEFAULT}{uid}"
-
-
 def _is_unmarked(directory: RunDir) -> bool:
     """Say whether an older version, which marked nothing, may have made it: only in its user's default base.
 
     That folder is nobody else's by name, owner and mode, so that a sound record under its run's name tells enough.
     """
-    own = directory.path.parent == _default_base(directory.owner)
+    own = directory.path.parent == default_base(directory.owner)
     return own and not os.path.lexists(directory.path / marks.NAME)
 
 
