@@ -128,7 +128,7 @@ class Supervisor:
             self._meet()
             self._bury()
             self._orders.turn(self._run)
-            self._presence.turn()
+            self._presence.tick()
             if self._orders.ending:
                 self._state = "killing"
             self._air.publish(self._word(), self._recorder)
@@ -359,7 +359,7 @@ def main() -> int:
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     directory = RunDir(Path(sys.argv[1]))
     try:
-        claim = Claim.take(directory.path)
+        claim = Claim.acquire(directory.path)
         if claim is None:
             _log.info("run %s has a supervisor already", directory.name)
             return 0

@@ -184,7 +184,7 @@ class Session:
         if time.monotonic() < self._look_due:
             return
         self._look_due = time.monotonic() + _LOOK_S
-        self._presence.turn()
+        self._presence.tick()
         if not self._account.written:
             self._account.begin()
         lost = self._output.lost

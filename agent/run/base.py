@@ -28,10 +28,10 @@ _LONGEST_SOCKET_NAME: Final = "9999.pub"
 
 
 def base() -> Path:
-    """Return the folder that holds this user's runs, making it if need be.
+    """Return the folder that holds this user's runs, and make it where it is missing.
 
     Raises:
-        RunDirError: it cannot be made or written, or somebody else could look into it.
+        RunDirError: it cannot be made or written, or others could enter it.
     """
     given = os.environ.get(BASE_VARIABLE)
     path = Path(given).absolute() if given else default_base(os.getuid())
@@ -50,7 +50,7 @@ def base() -> Path:
             f"characters; {advice}"
         )
     if not os.path.lexists(path / marks.NAME):
-        # On a full disk there is still something to be seen.
+        # On a full disk the runs can still be listed.
         with contextlib.suppress(OSError):
             marks.write(path, Mark(marks.BASE))
     return path
@@ -62,9 +62,9 @@ def default_base(uid: int) -> Path:
 
 
 def bases_of_others() -> dict[int, Path]:
-    """Return the bases of other users in the default place, by user.
+    """Return the default bases of other users, by uid.
 
-    Where another user has set `DDPTOP_RUNTIME_DIR` is not known here.
+    The base of a user who has set `DDPTOP_RUNTIME_DIR` is not known here.
     """
     found = {}
     with os.scandir(tempfile.gettempdir()) as entries:
@@ -73,7 +73,7 @@ def bases_of_others() -> dict[int, Path]:
             if number == entry.name or not (number.isascii() and number.isdecimal()) or len(number) > _LONGEST_USER:
                 continue
             uid = int(number)
-            # Only one folder is a user's own, whatever else is called much like it.
+            # A name such as `ddptop-01000` is not the default base of any user.
             if uid == os.getuid() or str(uid) != number:
                 continue
             with contextlib.suppress(OSError, RunDirError):

@@ -31,7 +31,7 @@ _DIES_S: Final = 1.0
 """How long a process may take to go after SIGKILL."""
 _LOOKS: Final = 3
 """How often a record that changes is read again; one that changes without end must not hold up who looks."""
-_LETS_GO_S: Final = 1.0
+_RELEASE_S: Final = 1.0
 """How long a supervisor that was killed may still hold its claim."""
 _CONCLUDES_S: Final = 5.0
 """How long a supervisor may take to write down the end of a run that was ended without it."""
@@ -142,7 +142,7 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         cause_rank=found.cause_rank,
     )
     try:
-        claim = Claim.take(directory.path)
+        claim = Claim.acquire(directory.path)
         if claim is None:
             # Somebody else has met it at the same moment, and writes it down.
             return found
@@ -323,10 +323,10 @@ def _claim(directory: RunDir) -> Claim | None:
 
     None: somebody holds it, or there is no room for the file that it is held by.
     """
-    deadline = time.monotonic() + _LETS_GO_S
+    deadline = time.monotonic() + _RELEASE_S
     with contextlib.suppress(OSError):
         while time.monotonic() < deadline:
-            if (claim := Claim.take(directory.path)) is not None:
+            if (claim := Claim.acquire(directory.path)) is not None:
                 return claim
             time.sleep(0.01)
     return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -68,7 +67,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
     under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     launcher = rundir.identify(os.getppid()) if under_torchrun else None
     run_id = hashlib.sha256(_shared(launcher).encode()).hexdigest()[:32]
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:24] or "run"
+    stem = rundir.stem_of(program, 24)
     for digits in (4, 8, 12):
         run = Run(
             run=f"{stem}-{run_id[:digits]}",

@@ -68,7 +68,7 @@ def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
     held = made("held", 9)
     for age in (8, 7, 6):
         made(f"old-{age}", age)
-    hold = Hold.take(held.path)
+    hold = Hold.acquire(held.path)
     said: list[str] = []
     told: set[str] = set()
     spared = RunDir(base / "old-8")
