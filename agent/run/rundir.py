@@ -395,7 +395,7 @@ def prune(spared: RunDir | None = None, measure: Callable[[Path], int] = lambda 
     Return the names of the removed runs, each with its size by `measure`; the run `spared` is not removed.
     """
     removed = {}
-    for run in [run for run in runs() if _is_over(run)][KEEP_ENDED:]:
+    for run in [run for run in runs() if is_over(run)][KEEP_ENDED:]:
         if spared is not None and run.path == spared.path:
             continue
         with contextlib.suppress(RunDirError):
@@ -410,7 +410,8 @@ def prune(spared: RunDir | None = None, measure: Callable[[Path], int] = lambda 
     return removed
 
 
-def _is_over(run: RunDir) -> bool:
+def is_over(run: RunDir) -> bool:
+    """Say whether a run has ended, by its record; False where it has none any more."""
     try:
         return run.read().state in ENDED_STATES
     except RunDirError:

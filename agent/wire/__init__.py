@@ -200,6 +200,14 @@ class Steps(_Message, frozen=True, tag="steps"):
     """Restart count of the group when the rank's process began; each process numbers its records anew."""
 
 
+class EncodedSteps(_Message, frozen=True, tag="steps"):
+    """A `Steps` message whose records stay encoded; other processes read it as `Steps`."""
+
+    rank: Rank
+    steps: tuple[msgspec.Raw, ...]
+    generation: Count = 0
+
+
 class Summary(_Message, frozen=True, tag="summary"):
     """Means over a rank's newest steps, once a second: enough for a view of many ranks."""
 
@@ -451,7 +459,7 @@ UNREAD: Final = 300
 """Messages that may be queued on either side of a connection: those of a rank in half a minute."""
 
 
-def encode(message: Telemetry | Command | Answer | Step) -> bytes:
+def encode(message: Telemetry | EncodedSteps | Command | Answer | Step) -> bytes:
     """Return the msgpack form of any message."""
     return _encoder.encode(message)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.agent.run.rundir import RunDir, RunDirError
 
 _DEEPEST: Final = 4
 _MOST_ENTRIES: Final = 200_000
@@ -69,7 +69,7 @@ def make_room(
     told = set() if told is None else told
     problems = set()
     # The newest first: the first ended one stays.
-    for directory in reversed(_ended(directories)[1:]):
+    for directory in reversed([each for each in directories if rundir.is_over(each)][1:]):
         if total <= most:
             break
         if spared is not None and directory.path == spared.path:
@@ -89,14 +89,3 @@ def make_room(
     told.clear()
     told.update(problems)
     return removed
-
-
-def _ended(directories: Iterable[RunDir]) -> list[RunDir]:
-    found = []
-    for directory in directories:
-        try:
-            if directory.read().state in ENDED_STATES:
-                found.append(directory)
-        except RunDirError:
-            continue
-    return found

@@ -54,16 +54,8 @@ class _Light(msgspec.Struct, frozen=True, array_like=True, gc=False):
     loss: float | None = None
 
 
-class _Pieces(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
-    """A `wire.Steps` whose records stay encoded."""
-
-    rank: int
-    steps: tuple[msgspec.Raw, ...]
-    generation: int = 0
-
-
 class _LightSteps(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
-    """The same `wire.Steps`, read."""
+    """A `wire.Steps` of such records."""
 
     rank: int
     steps: tuple[_Light, ...]
@@ -71,9 +63,8 @@ class _LightSteps(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
 
 _Record = tuple[_Light, msgspec.Raw]
 
-_pieces: Final = msgspec.msgpack.Decoder(_Pieces)
+_encoded: Final = msgspec.msgpack.Decoder(wire.EncodedSteps)
 _light: Final = msgspec.msgpack.Decoder(_LightSteps)
-_encoder: Final = msgspec.msgpack.Encoder()
 
 
 def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
@@ -100,7 +91,7 @@ def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
 
 def _records(payload: bytes) -> list[_Record]:
     try:
-        return list(zip(_light.decode(payload).steps, _pieces.decode(payload).steps, strict=True))
+        return list(zip(_light.decode(payload).steps, _encoded.decode(payload).steps, strict=True))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError):
         return []
 
@@ -109,7 +100,7 @@ def _rows(rank: int, generation: int, records: Sequence[_Record]) -> Iterable[St
     for first in range(0, len(records), _STEPS_A_ROW):
         part = records[first : first + _STEPS_A_ROW]
         numbers = [told.seq for told, _ in part]
-        payload = _encoder.encode(_Pieces(rank, tuple([raw for _, raw in part]), generation))
+        payload = wire.encode(wire.EncodedSteps(rank, tuple([raw for _, raw in part]), generation))
         yield Stored(rank, generation, min(numbers), max(numbers), payload)
 
 

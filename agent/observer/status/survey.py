@@ -259,14 +259,16 @@ def _dismiss(directory: RunDir, supervisor: Process | None, progress: escalation
     if is_stopped(supervisor):
         # Nothing is left that it could end, and what it has recorded but not written yet is still written.
         processes.send(supervisor, signal.SIGCONT)
-    deadline = time.monotonic() + _CONCLUDES_S
-    while is_alive(supervisor) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    _await_end(supervisor, _CONCLUDES_S)
     if processes.send(supervisor, signal.SIGKILL):
         progress(f"SIGKILL to the supervisor (pid {supervisor.pid}), which did not answer for {_CONCLUDES_S:g} s")
-        deadline = time.monotonic() + _DIES_S
-        while is_alive(supervisor) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        _await_end(supervisor, _DIES_S)
+
+
+def _await_end(process: Process, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _write_end(directory: RunDir, why: str) -> None:

@@ -13,20 +13,12 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.wire import MAX_RECORD_BYTES, Step, encode
+from ddptop.agent.wire import MAX_RECORD_BYTES, EncodedSteps, Step, encode
 
 PIECE: Final = 64 << 10
 """Bytes of records in one message of an answer; one record at least."""
 _SLACK: Final = 4096
 """Records that are gone and still have an entry in the list, at least; a deque would be slow in its middle."""
-
-
-class _Joined(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
-    """`wire.Steps` made of records that are encoded already."""
-
-    rank: int
-    steps: tuple[msgspec.Raw, ...]
-    generation: int
 
 
 class History:
@@ -132,4 +124,4 @@ def batches(rank: int, records: Iterable[bytes], generation: int) -> Iterator[by
 
 
 def _joined(rank: int, records: list[msgspec.Raw], generation: int) -> bytes:
-    return msgspec.msgpack.encode(_Joined(rank, tuple(records), generation))
+    return encode(EncodedSteps(rank, tuple(records), generation))
