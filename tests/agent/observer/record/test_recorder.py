@@ -270,7 +270,7 @@ def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(context: zmq.Context[
         log.write_bytes(b"a line\n" * 1_000_000)
         database.write_bytes(b"x" * grown)
         recording._logs_due = 0.0
-        recording._look_after_room()
+        recording._bound_sizes()
         assert most // 2 <= log.lstat().st_blocks * 512 <= most
 
 
