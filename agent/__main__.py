@@ -26,10 +26,9 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from ddptop.agent.rank.commands import preemption
-from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.hooks import patches
 from ddptop.agent.rank.process import ancestry, ending, enrolment
-from ddptop.agent.rank.process.output import Output, flush, say
+from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
 from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.run import injection
 from ddptop.agent.run.rundir import MARKER, RunDirError
@@ -85,10 +84,10 @@ def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
             enrolment.enrol_and_restart(program, arguments)
             return None
         run = directory.read()
-        output = enrolment.redirect(directory, enrolment.Standing.told(os.environ).rank) if run.launched else Output()
-    except Exception as error:  # the training goes on, whatever it is
-        told = str(error) if isinstance(error, RunDirError) else describe(error)
-        say(f"ddptop: no agent in this rank ({told}); the training goes on without")
+        rank = enrolment.Standing.from_environment(os.environ).rank
+        output = enrolment.redirect(directory, rank) if run.launched else Output()
+    except Exception as error:  # the training goes on, whatever the error is
+        say_unobserved(str(error) if isinstance(error, RunDirError) else error)
         return None
     return open_session(directory, program, os.environ.get(MARKER, run.run_id), output)
 
@@ -107,7 +106,7 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
         # The process dies of SIGINT below, as plain Python does, so that the launcher sees the same.
         code = 130 if isinstance(failure, KeyboardInterrupt) else 1
         own = _without_runner(failure.__traceback__)
-        error, trace = ending.told(failure, own)
+        error, trace = ending.texts(failure, own)
         sys.excepthook(type(failure), failure.with_traceback(own), own)
     finally:
         flush()

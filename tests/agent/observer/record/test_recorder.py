@@ -410,8 +410,8 @@ def test_a_fill_lasts_as_long_as_something_of_it_comes(tmp_path: Path, monkeypat
     for number in range(5):
         clock[0] += 4.0
         asked.waiting.append(wire.encode(wire.Steps(0, (step(number),))))
-        assert len(made._take_fills()) == 1
+        assert len(made._receive_fills()) == 1
     assert not asked.closed
     clock[0] += 5.1
-    assert made._take_fills() == []
+    assert made._receive_fills() == []
     assert asked.closed
