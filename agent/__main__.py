@@ -1,10 +1,9 @@
-"""The runner: `python -m ddptop.agent [-m] script args…`, one a rank, usually under torchrun.
+"""The runner: `python -m ddptop.agent [-m] script args…`, one for each rank, usually under torchrun.
 
-`ddptop launch` starts this file by its path: then the user's folder is never first on the import path.
+`ddptop launch` starts this file by its path, so that the user's folder is not first on the import path.
 
-Runs the script, unmodified, as the `__main__` that it would be under plain Python, with the
-agent beside it.  Loads neither torch nor textual; where the agent cannot start, the script
-runs without it.
+The runner executes the unmodified script as `__main__`, as plain Python would, with the agent beside it.
+It loads neither torch nor textual itself; where the agent cannot start, the script runs without it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import sys
 
 if not __package__ and not getattr(sys.flags, "safe_path", sys.flags.isolated):
-    # Started by its path, whose folder Python has put first: our modules are no top-level ones.
+    # Python has put the folder of this file first; its modules must not be importable as top-level ones.
     sys.path.pop(0)
 
 import atexit
@@ -27,10 +26,9 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 from ddptop.agent.rank.commands import preemption
-from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.hooks import patches
 from ddptop.agent.rank.process import ancestry, ending, enrolment
-from ddptop.agent.rank.process.output import Output, flush, say
+from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
 from ddptop.agent.rank.session import Session, open_session
 from ddptop.agent.run import injection
 from ddptop.agent.run.rundir import MARKER, RunDirError
@@ -38,7 +36,7 @@ from ddptop.agent.startup import importpath
 
 USAGE = "usage: python -m ddptop.agent [-m] script [args…]   (see `ddptop launch --help` for the easy way)"
 _OURS = "ddptop."
-"""How the names of the catalogue's modules begin, which have nothing to look for in the user's folder."""
+"""The beginning of the names of the catalogue's modules, which are not imported from the user's folder."""
 
 
 def main() -> None:
@@ -86,16 +84,16 @@ def _begin(program: str, arguments: tuple[str, ...]) -> Session | None:
             enrolment.enrol_and_restart(program, arguments)
             return None
         run = directory.read()
-        output = enrolment.redirect(directory, enrolment.Standing.told(os.environ).rank) if run.launched else Output()
-    except Exception as error:  # the training goes on, whatever it is
-        told = str(error) if isinstance(error, RunDirError) else describe(error)
-        say(f"ddptop: no agent in this rank ({told}); the training goes on without")
+        rank = enrolment.Standing.from_environment(os.environ).rank
+        output = enrolment.redirect(directory, rank) if run.launched else Output()
+    except Exception as error:  # the training goes on, whatever the error is
+        say_unobserved(str(error) if isinstance(error, RunDirError) else error)
         return None
     return open_session(directory, program, os.environ.get(MARKER, run.run_id), output)
 
 
 def _run(program: str, arguments: list[str], as_module: bool, session: Session | None) -> None:
-    """Run the script and tell how it ended; its own exit code and traceback stay what they are."""
+    """Run the script and report its end to the agent; exit code and traceback are those of the script."""
     code, error, trace = 0, None, None
     try:
         sys.argv = arguments
@@ -105,10 +103,10 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
         error = None if code == 0 else ending.request(request.code)
         raise
     except BaseException as failure:
-        # A signal's default way to die is kept, so that the launcher sees what it would have seen.
+        # The process dies of SIGINT below, as plain Python does, so that the launcher sees the same.
         code = 130 if isinstance(failure, KeyboardInterrupt) else 1
         own = _without_runner(failure.__traceback__)
-        error, trace = ending.told(failure, own)
+        error, trace = ending.texts(failure, own)
         sys.excepthook(type(failure), failure.with_traceback(own), own)
     finally:
         flush()
@@ -124,12 +122,12 @@ def _run(program: str, arguments: list[str], as_module: bool, session: Session |
 
 
 def _leave() -> None:
-    """End the process as the interpreter would, up to the point where it takes itself apart.
+    """End the process as the interpreter does, but without the clearing away of modules and objects.
 
-    A script that is stopped in the middle leaves models and process groups behind, and torch now and
-    then aborts the interpreter that clears those away, after all that matters is done.
+    A script that is stopped in the middle leaves models and process groups behind, and torch sometimes
+    aborts the interpreter while it destroys those, after all that matters is done.
     """
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does first
+    threading._shutdown()  # type: ignore[attr-defined]  # the interpreter, too, waits for threads first
     atexit._run_exitfuncs()
     flush()
     os._exit(0)
@@ -142,9 +140,9 @@ def _without_runner(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _execute(program: str, as_module: bool) -> None:
-    """Run the program as `__main__`, and leave it there: what it started may still need its globals."""
+    """Run the program as `__main__`, and leave the module in `sys.modules`: threads may still need its globals."""
     main_module = ModuleType("__main__")
-    # As Python does it: joined, not made simpler.
+    # Python joins the two as well, and does not normalize the path.
     path = program if os.path.isabs(program) or as_module else os.path.join(os.getcwd(), program)
     if as_module:
         if not program.startswith(_OURS):
@@ -153,7 +151,7 @@ def _execute(program: str, as_module: bool) -> None:
         sys.argv[0] = str(spec.origin)
         _describe(main_module, spec)
     elif pkgutil.get_importer(path) is not None:
-        # A folder or an archive with a `__main__.py`, which Python puts first even where it is told to be safe.
+        # A folder or an archive with a `__main__.py`: Python puts it first on the import path, even with `-P`.
         sys.path.insert(0, path)
         spec, code = _contained(program, path)
         _describe(main_module, spec)
@@ -178,7 +176,7 @@ def _describe(main_module: ModuleType, spec: importlib.machinery.ModuleSpec) -> 
 
 
 def _module(name: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
-    """Return spec and code of a module, or of a package's `__main__`."""
+    """Return the spec and the code of a module, or of a package's `__main__`."""
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         return _module(f"{name}.__main__")
@@ -186,7 +184,7 @@ def _module(name: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
 
 
 def _contained(program: str, path: str) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
-    """Return spec and code of the `__main__` in a folder or an archive."""
+    """Return the spec and the code of the `__main__` in a folder or an archive."""
     spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
     return _with_code(spec, "__main__", f"can't find '__main__' module in {program!r}")
 
@@ -195,7 +193,7 @@ def _with_code(
     spec: importlib.machinery.ModuleSpec | None, name: str, problem: str
 ) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
     loader = None if spec is None else spec.loader
-    # The importer of archives has this method without being registered for it.
+    # zipimporter has this method, but is not registered as an `InspectLoader`.
     get_code = getattr(loader, "get_code", None)
     code = get_code(name) if callable(get_code) else None
     if spec is None or code is None:

@@ -1,7 +1,7 @@
 """Text of unknown origin, made fit for a terminal, a record or a log.
 
-Whatever comes over a socket, out of a file, a log or an environment may hold escape sequences,
-marks that turn the direction of text around, or no end. It is cleaned where it enters.
+Text that comes over a socket, out of a file, a log or an environment may hold escape sequences and
+marks that reverse the direction of writing, and may be of any length. It is cleaned where it enters.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import unicodedata
 from typing import Final
 
 # CSI; OSC, DCS, SOS, PM and APC up to their terminator; charset choices; any other two-character escape.
-# A string without a terminator ends where the next sequence begins: to look for one further on would take
-# the square of the time for a text of introducers.
+# A string without a terminator ends where the next sequence begins: a search beyond that would take quadratic
+# time for a text of introducers only.
 # C1 forms (one byte each in Latin-1) are matched too: some terminals obey them.
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
@@ -24,8 +24,8 @@ _ESCAPES: Final = re.compile(
 def clean(text: str, limit: int = 2000) -> str:
     """Return `text` as one line without escape sequences, control, format or combining characters.
 
-    Its own spaces are kept, a tab becomes four; what is longer than `limit` characters is cut off.
-    Each character that is left takes one cell or two on every terminal, whatever stands beside it.
+    Spaces stay, a tab becomes four of them; the line is cut off after `limit` characters. Each character
+    of the result takes one cell or two on every terminal, whatever its neighbors are.
     """
     text = text[: limit * 4]
     if "\x1b" in text or not text.isascii():
@@ -39,21 +39,21 @@ def clean(text: str, limit: int = 2000) -> str:
 
 
 def clean_line(text: str, limit: int = 300) -> str:
-    """Return `text` clean and with single spaces, an ellipsis where it was cut to `limit` characters."""
+    """Return `text` clean and with single spaces, with an ellipsis at the end where it is cut to `limit` characters."""
     line = " ".join(clean(text, limit * 4).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return `text` in at most `limit` bytes of UTF-8, its middle cut out and how many bytes that were told.
+    """Return `text` in at most `limit` bytes of UTF-8; a note of the bytes cut out replaces the middle of a longer one.
 
-    Where the limit has no room to tell it, only the beginning stays. A lone surrogate, which no encoding takes,
-    becomes a question mark.
+    Where the limit has no room for the note, only the beginning stays. A lone surrogate, which UTF-8 cannot
+    encode, becomes a question mark.
     """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= limit:
         return raw.decode()
-    # No number that is told is longer than that of all.
+    # The note of all bytes is the longest that can be needed.
     half = (limit - len(_cut(len(raw)).encode())) // 2
     if half < 0:
         return raw[:limit].decode(errors="ignore")
@@ -72,12 +72,12 @@ def _cut(missing: int) -> str:
 
 
 class _Cells(dict[int, "int | str | None"]):
-    """What stands for a character in a grid of cells, worked out when it is first met; None for nothing."""
+    """The replacement of each character in a grid of cells, computed at first use; None removes the character."""
 
     def __missing__(self, code: int) -> int | str | None:
         char = chr(code)
         found: int | str | None = code
-        # Terminals disagree on where a mark goes, and whether a part of a syllable joins the one before.
+        # Terminals disagree on the cell of a combining mark, and on whether a part of a syllable joins the one before.
         if unicodedata.category(char)[0] == "M" or any(first <= code <= last for first, last in _JOINING):
             found = None
         elif any(first <= code <= last for first, last in _WIDENED):
@@ -98,7 +98,7 @@ _CELLS: Final = _Cells()
 
 
 class Complaint(Exception):
-    """What is wrong and what to do about it, in one line for the user: clean, whatever it repeats."""
+    """An error as one line for the user: what is wrong and what to do. The line is clean, whatever it quotes."""
 
     def __init__(self, text: object = "") -> None:
         super().__init__(clean(str(text)))

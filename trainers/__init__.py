@@ -1,10 +1,10 @@
 """The catalogue of training programs: one line on each, for lists, menus and `ddptop launch`.
 
-Imports nothing heavy: it is read by the command line and the dashboard, which never load torch.
+It imports only the standard library, because the command line and the dashboard, which do not load torch, read it.
 
-programs  a page for each program, by what it teaches
-training  the training loop and what it consists of
-rank      from a command line to a rank at work
+programs  a page for each program, by subject
+training  the training loop and its parts
+rank      the start of a rank from its command line
 handmade  collectives written by hand
 """
 
@@ -23,13 +23,13 @@ class Program:
     module: str
     """Importable name, run as `python -m MODULE`."""
     technique: str
-    """What it shows, one line."""
+    """The technique that it shows, one line."""
     source: str
     """The paper or course that it follows."""
     defaults: str
-    """What it trains when nothing is asked for, one line."""
+    """Model, data and hyperparameters without options, one line."""
     resumes: bool = True
-    """True where it takes `--resume`, to go on from its last checkpoint."""
+    """True where it has the option `--resume`, to go on from its last checkpoint."""
 
 
 def _by_name(programs: Iterable[Program]) -> dict[str, Program]:

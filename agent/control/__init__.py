@@ -1,9 +1,9 @@
-"""What a controller does: asks all ranks of a run at once, and makes known what came of it.
+"""The controller's side of an action: it asks all ranks of a run at once, and makes the outcome known.
 
 controller  pause, step, checkpoint, stop, resume, on any `Group`; how long each waits for ranks
-polled      the ranks that an action is about
-caller      commands to the sockets of peers, and the replies
-deadline    when a command has come too late to be carried out
-listening   a socket that hears telemetry, bounded for each sender
-journal     events of who did what, kept with the run
+polled      the ranks of an action
+caller      commands to the sockets of peers, and their replies
+deadline    the age at which a command is refused
+listening   a socket that receives telemetry, bounded for each sender
+journal     actions, their authors and outcomes, recorded with the run
 """

@@ -1,4 +1,4 @@
-"""The way from a controller to the ranks of a run: their command sockets and the run's decisions."""
+"""The connection of a controller to the ranks of a run: their command sockets and the run's decisions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Caller:
     """Commands to several peers at once; for use from one thread."""
 
     def __init__(self, addresses: Mapping[Peer, str]) -> None:
-        """Connect to all; raises `Refused` where one of the sockets is not this user's alone."""
+        """Connect to all peers; raises `Refused` where a socket belongs to another user or is open to others."""
         self._context = zmq.Context()
         self._sockets: dict[Hashable, zmq.Socket[bytes]] = {}
         try:
@@ -41,7 +41,7 @@ class Caller:
         self._context.destroy(linger=0)
 
     def ask(self, commands: Mapping[Peer, wire.Command], timeout_s: float) -> dict[Peer, wire.Reply]:
-        """Send each peer its command and return the replies that came in time; what is read later is refused."""
+        """Send each peer its command and return the replies that come in time; peers refuse commands after that."""
         poller = zmq.Poller()
         waiting: dict[zmq.Socket[bytes], tuple[Peer, int]] = {}
         for peer, command in commands.items():
@@ -69,7 +69,7 @@ class LiveGroup:
         """Connect to the ranks.
 
         Raises:
-            Refused: the run is not in a state in which all its ranks could be asked.
+            Refused: the run is in a state in which not all of its ranks can be asked.
         """
         run = directory.read()
         if run.state in ENDED_STATES:
@@ -109,7 +109,7 @@ class LiveGroup:
         return self._decisions.newest()
 
     def decide(self, serial: int, decision: wire.Command) -> bool:
-        """Make decision `serial`; False where somebody else has made it before.
+        """Make decision `serial`; return False where another process has already made it.
 
         Raises:
             Refused: nothing can be written in the run directory.
@@ -121,10 +121,10 @@ class LiveGroup:
 
 
 def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    """Return a socket that is connected to an `ipc://` address of this user's.
+    """Return a socket that is connected to an `ipc://` address of this user.
 
     Raises:
-        Refused: the socket there is somebody else's, or open to others.
+        Refused: the socket there belongs to another user, or is open to others.
     """
     try:
         check_socket(address, os.getuid())
@@ -133,7 +133,7 @@ def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) ->
     socket = context.socket(kind)
     socket.linger = 0
     socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
-    # A frozen peer keeps its connection; only these find it out.
+    # The connection to a frozen peer stays open; heartbeats close it.
     socket.setsockopt(zmq.HEARTBEAT_IVL, 500)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1500)
     socket.connect(address)
@@ -141,7 +141,7 @@ def connect(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) ->
 
 
 def readable(payload: bytes) -> wire.Answer | None:
-    """Decode an answer, None where it is none."""
+    """Return the answer in a payload, None where it is unreadable."""
     try:
         return wire.read_answer(payload)
     except wire.Unreadable:

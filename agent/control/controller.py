@@ -1,9 +1,9 @@
-"""What a controller does with a group: pause, step, checkpoint, stop, resume. Pure: acts through `Group`.
+"""The actions of a controller on a group: pause, step, checkpoint, stop, resume. Pure: it acts through `Group`.
 
-Key, shell verb and a signal from outside all end here.  An action returns one line on what was
-done, or raises `Refused` with the reason.  A pause that is refused leaves no rank held by it: the group is held
-under a lease until the action is decided, so that it goes on by itself if the controller dies.  What was decided
-stays decided: a refused step of a paused group leaves its ranks paused, or on their way to that step.
+Keys, verbs and signals from outside all lead here.  An action returns one line on its outcome,
+or raises `Refused` with the reason.  A refused pause leaves no rank held: the group is held
+under a lease until the action is decided, so that it goes on by itself if the controller dies.  A decision is not
+undone: a refused step of a paused group leaves its ranks paused, or on their way to that step.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from ddptop.agent.wire import Command, Reply
 __all__ = ["ANSWER_S", "Controller", "Group", "Refused", "Unholdable"]
 
 PATIENCE_S: Final = 60.0
-"""How long a pause waits for the slowest rank to come to the step, and a step for the next one."""
+"""Seconds that a pause waits for the slowest rank to reach the step, and a step for the next progress."""
 LEASE_S: Final = 4.0
-"""How long a hold outlives its controller."""
+"""Seconds that a hold outlives its controller."""
 RENEW_S: Final = 1.0
 FIRST_S: Final = 10.0
-"""How long a pause waits in a group that has not made a single step: there may be none to come."""
+"""Seconds that a pause waits in a group that has not completed a single step: its program may have none."""
 LEAVE_S: Final = 30.0
-"""How long a script may take to clear up after it was stopped."""
+"""Seconds that a stopped script may take to clean up."""
 FARTHEST: Final = 64
-"""Ranks of one group are a step apart, a few where the device lags behind; more than this is no common count."""
+"""Ranks of one group are a step apart, or a few where the device lags; a larger distance means no common count."""
 _LEASE_MS: Final = int(LEASE_S * 1000)
 
 
 class Unholdable(Refused):
-    """The group has no step that all ranks could be held at; all that is left is to freeze it."""
+    """There is no step at which all ranks can be held; the group can still be frozen."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Grip:
+class _Held:
     """A group that is held at one step."""
 
     step: int
     token: str
     serial: int
     """Number of the decision that ends the lease."""
-    kept: bool
-    """True where it was paused before, and so has no lease."""
+    was_paused: bool
+    """True where the group was paused before the action, and so is held without a lease."""
 
 
 class Controller:
@@ -69,32 +69,32 @@ class Controller:
         self._sleep = sleep
 
     def pause(self, patience_s: float = PATIENCE_S) -> str:
-        """Hold all ranks at the same step boundary, no collective outstanding.
+        """Hold all ranks at the same step boundary, with no collective outstanding.
 
         Raises:
-            Refused: some rank cannot be held; all go on.
+            Refused: some rank cannot be held; all ranks go on.
         """
         started = self._clock()
-        grip = self._take(patience_s)
-        self._decide(grip, lambda id: wire.Keep(id, grip.token, grip.step, grip.serial))
-        return f"held at step {grip.step} in {(self._clock() - started) * 1e3:.0f} ms"
+        held = self._lease(patience_s)
+        self._decide(held, lambda id: wire.Keep(id, held.token, held.step, held.serial))
+        return f"held at step {held.step} in {(self._clock() - started) * 1e3:.0f} ms"
 
     def advance(self, steps: int, patience_s: float = PATIENCE_S) -> str:
-        """From a pause, let all ranks do exactly so many more steps.
+        """Let all ranks of a paused group do exactly this many more steps.
 
         Raises:
-            Refused: the group is not paused, or a rank does not come to the step.
+            Refused: the group is not paused, or a rank does not reach the step.
         """
         started = self._clock()
         standing = self._polled.standing()
         if not _is_paused(standing):
             under_way = any(reply.kept for reply in standing.values())
             raise Refused("the steps before are still being made" if under_way else "not paused; pause it first")
-        places = {reply.step for reply in standing.values()}
-        if len(places) > 1:
+        steps_held = {reply.step for reply in standing.values()}
+        if len(steps_held) > 1:
             where = ", ".join(f"rank {rank} at {reply.step}" for rank, reply in standing.items())
             raise Unholdable(f"the ranks are held at different steps ({where}): there is no common step to go on to")
-        target = (places.pop() or 0) + steps
+        target = (steps_held.pop() or 0) + steps
         self._decide_next(lambda id, serial: wire.Advance(id, target, serial))
         self._await_target(target, patience_s)
         return f"held at step {target} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:.0f} ms"
@@ -117,53 +117,54 @@ class Controller:
         """Have every rank save a checkpoint at the same step; a group that was paused stays so.
 
         Raises:
-            Refused: the script has not said how, or some rank could not; the group goes on.
+            Refused: the script has registered no function for it, or the function failed; an unpaused group goes on.
         """
         if not self._can_save():
             raise Refused(
                 "its script has not said how to save a checkpoint: ddptop.agent.on_checkpoint(function), "
                 "or --checkpoint-dir DIR for a program that comes with ddptop"
             )
-        grip = self._grip()
-        saved = self._save(grip)
-        if not grip.kept:
-            self._decide(grip, lambda id: wire.Resume(id, grip.serial))
-        return f"step {grip.step} {saved}"
+        held = self._hold()
+        saved = self._save(held)
+        if not held.was_paused:
+            self._decide(held, lambda id: wire.Resume(id, held.serial))
+        return f"step {held.step} {saved}"
 
     def stop(self, *, checkpoint: bool = True, progress: Callable[[str], None] = lambda line: None) -> str:
-        """Let every script end at the same step boundary, after a checkpoint where it has said how to make one.
+        """End every script at the same step boundary, after a checkpoint where the script has a function for it.
 
-        `progress` is told where it was saved, before the scripts end.
+        `progress` receives the line on the checkpoint before the scripts end.
 
         Raises:
             Refused: the checkpoint failed, and nothing was ended; or some rank does not end.
         """
         checkpoint = checkpoint and self._can_save()
-        grip = self._grip()
-        saved = self._save(grip) if checkpoint else "without a checkpoint"
+        held = self._hold()
+        saved = self._save(held) if checkpoint else "without a checkpoint"
         progress(saved)
-        self._decide(grip, lambda id: wire.End(id, self._who, grip.serial))
+        self._decide(held, lambda id: wire.End(id, self._who, held.serial))
         deadline = self._clock() + LEAVE_S
         while left := self._polled.remaining():
             if self._clock() > deadline:
                 raise Refused(
-                    f"{named(left)} did not end within {LEAVE_S:.0f} s at step {grip.step} ({saved}); "
+                    f"{named(left)} did not end within {LEAVE_S:.0f} s at step {held.step} ({saved}); "
                     f"`ddptop kill` ends what is left"
                 )
             self._sleep(0.05)
-        return f"stopped at step {grip.step}, {saved}"
+        return f"stopped at step {held.step}, {saved}"
 
-    # How a group is held
+    # Holding the group
 
-    def _grip(self) -> _Grip:
-        """Return the group held at one step: as it is where it is paused, under a lease otherwise."""
+    def _hold(self) -> _Held:
+        """Hold the group under a lease, unless it is paused already."""
         standing = self._polled.standing()
         if not _is_paused(standing):
-            return self._take(PATIENCE_S)
+            return self._lease(PATIENCE_S)
         step = max(reply.step or 0 for reply in standing.values())
-        return _Grip(step, secrets.token_hex(8), self._group.newest() + 1, kept=True)
+        return _Held(step, secrets.token_hex(8), self._group.newest() + 1, was_paused=True)
 
-    def _take(self, patience_s: float) -> _Grip:
+    def _lease(self, patience_s: float) -> _Held:
+        """Hold a running group at the next common step, under a lease."""
         started, token = self._clock(), secrets.token_hex(8)
         serial = self._group.newest() + 1
         promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
@@ -173,9 +174,9 @@ class Controller:
             self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
             self._await_held(token, step, started + patience_s, patience_s)
         except Refused:
-            self._polled.let_go(promises)
+            self._polled.resume(promises)
             raise
-        return _Grip(step, token, serial, kept=False)
+        return _Held(step, token, serial, was_paused=False)
 
     def _await_held(self, token: str, step: int, deadline: float, patience_s: float) -> None:
         nap, renew_at = 0.002, self._clock() + RENEW_S
@@ -221,16 +222,16 @@ class Controller:
             self._sleep(nap)
             nap = min(2 * nap, 0.1)
 
-    def _decide(self, grip: _Grip, decision: Callable[[int], Command]) -> None:
-        """End the lease, for all ranks or for none, and tell them; a rank that is not told reads it by itself."""
-        if not self._group.decide(grip.serial, decision(0)):
-            if not grip.kept:
-                self._polled.let_go()
+    def _decide(self, held: _Held, decision: Callable[[int], Command]) -> None:
+        """Decide for all ranks, which ends the lease, and tell them; ranks also read decisions by themselves."""
+        if not self._group.decide(held.serial, decision(0)):
+            if not held.was_paused:
+                self._polled.resume()
             raise Refused("somebody else acted on this run at the same moment; look, and try again")
         self._polled.gather(decision)
 
     def _decide_next(self, decision: Callable[[int, int], Command]) -> Mapping[int, Reply]:
-        """Decide whatever else was decided before, and tell all ranks."""
+        """Make the next decision, whichever decisions others make meanwhile, and tell all ranks."""
         for _ in range(10):
             serial = self._group.newest() + 1
             if self._group.decide(serial, decision(0, serial)):
@@ -242,10 +243,10 @@ class Controller:
     # Checkpoints
 
     def _can_save(self) -> bool:
-        """Say whether the scripts have told how to save.
+        """Say whether the scripts have registered a checkpoint function.
 
         Raises:
-            Refused: some have, some have not: those would wait for each other.
+            Refused: only some ranks have: the ranks would wait for each other.
         """
         told = {rank: reply.checkpoints for rank, reply in self._polled.standing().items()}
         if any(told.values()) and not all(told.values()):
@@ -253,34 +254,34 @@ class Controller:
             raise Refused(f"{without} has registered no checkpoint function, others have: every rank must")
         return all(told.values())
 
-    def _save(self, grip: _Grip) -> str:
-        """Have all held ranks save, and say where; raises `Refused` after letting go."""
+    def _save(self, held: _Held) -> str:
+        """Have all held ranks save, and return the line on it; raises `Refused`, with an unpaused group resumed."""
         nap = 0.01
         try:
-            replies = self._ask_to_save(grip.token)
+            replies = self._ask_to_save(held.token)
             while any(reply.pending for reply in replies.values()):
                 self._sleep(nap)
                 nap = min(2 * nap, 0.25)
-                replies = self._ask_to_save(grip.token)
+                replies = self._ask_to_save(held.token)
         except Refused:
-            if not grip.kept:
-                self._polled.let_go()
+            if not held.was_paused:
+                self._polled.resume()
             raise
         failed = [f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done]
         if failed:
-            if not grip.kept:
-                self._polled.let_go()
-            goes = "it stays paused" if grip.kept else "the run goes on"
+            if not held.was_paused:
+                self._polled.resume()
+            goes = "it stays paused" if held.was_paused else "the run goes on"
             raise Refused(f"no checkpoint, {goes}: {'; '.join(failed)}")
         took = max(reply.took_ns or 0 for reply in replies.values()) / 1e9
-        return f"saved in {_places(reply.text for reply in replies.values())} ({took:.1f} s)"
+        return f"saved in {_paths(reply.text for reply in replies.values())} ({took:.1f} s)"
 
     def _ask_to_save(self, token: str) -> Mapping[int, Reply]:
         return self._polled.ask(lambda id: wire.Save(id, token))
 
 
 def _common(promises: Mapping[int, Reply]) -> int:
-    """Return the step at which all can be held; raises `Unholdable` where there is none."""
+    """Return the step at which all ranks can be held; raises `Unholdable` where there is none."""
     steps = {rank: reply.step for rank, reply in promises.items() if reply.step is not None}
     first, last = max(steps, key=steps.__getitem__), min(steps, key=steps.__getitem__)
     if steps[first] - steps[last] > FARTHEST:
@@ -295,10 +296,10 @@ def _is_paused(standing: Mapping[int, Reply]) -> bool:
     return all(reply.done and reply.kept for reply in standing.values())
 
 
-def _places(texts: Iterable[str]) -> str:
-    """Return where ranks saved, each place once; most often rank 0 writes alone."""
-    places = list(dict.fromkeys(text for text in texts if text))
-    if not places:
+def _paths(texts: Iterable[str]) -> str:
+    """Return the paths of the checkpoint, each once; most often only rank 0 writes one."""
+    paths = list(dict.fromkeys(text for text in texts if text))
+    if not paths:
         return "a place that the script does not tell"
-    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    return f"{places[0]}{more}"
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"{paths[0]}{more}"

@@ -1,8 +1,8 @@
-"""Until when a command may be carried out: what reads it later does nothing, because its sender has given up.
+"""The deadline of a command: a process that reads the command later refuses it, because its sender has given up.
 
-Counted by a clock that runs from the start of the machine, so that all its processes share it and
-nobody can set it; the sleep of the machine counts.  A command without a deadline, as older
-onlookers send it, never comes too late.
+The clock runs from the start of the machine, so that all its processes share it and
+nobody can set it; on Linux the time in which the machine sleeps counts.  A command without a deadline, as older
+onlookers send it, is never refused for its age.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def now_ns() -> int:
 
 
 def limited(command: _C, seconds: float) -> _C:
-    """Return a command that is refused once it is older than this; one that needs no deadline as it is."""
+    """Return a command with a deadline in so many seconds; a command that needs none is returned as it is."""
     if not isinstance(command, wire.Expiring) or (isinstance(command, wire.Resume) and command.serial):
-        # A decided resume is a decision like the others.
+        # A resume with a serial announces a decision, and decisions have no deadline.
         return command
     now = now_ns()
     return msgspec.structs.replace(command, asked_ns=now, until_ns=now + int(seconds * 1e9))
 
 
 def lateness(command: wire.Command) -> str | None:
-    """Say that a command came too late, in one line for its sender and the events; None where it is in time."""
+    """Return one line for the sender and the events where a command came too late, None where it is in time."""
     if not isinstance(command, wire.Expiring) or command.until_ns is None:
         return None
     now = now_ns()

@@ -1,7 +1,7 @@
-"""Who did what with a run and what came of it: events that are recorded with the run and shown at once.
+"""The journal of a run: actions, their authors and outcomes, as events that are recorded and shown at once.
 
-The supervisor records; where none lives, whoever acts writes into the run's file himself, and
-a rank that is left makes it known to those who watch.
+The supervisor records them; where none lives, the acting process writes into the run's database itself, and
+a living rank publishes the event to the onlookers.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ddptop.agent.run.rundir import RunDir, RunDirError, is_alive
 _ANSWER_S: Final = 1.0
 _BUSY_S: Final = 2.0
 _MOST_EVENTS: Final = 100_000
-"""Told of one run; the newest."""
+"""Newest events that are read of one run."""
 _EVENTS: Final = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
 _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB)"
 
 
 def note(directory: RunDir, event: wire.Event) -> None:
-    """Keep an event with the run, and show it to everybody who watches. Never fails: it is no reason not to act."""
+    """Record an event with the run and publish it to the onlookers, where that is possible; a failure is ignored."""
     with contextlib.suppress(OSError, RunDirError, Refused, zmq.ZMQError):
         run = directory.read()
         if may_live(run.supervisor) and not is_stopped(run.supervisor) and _tell(directory, "supervisor", event):
@@ -48,7 +48,7 @@ def note(directory: RunDir, event: wire.Event) -> None:
 
 
 def events(database: Path) -> list[wire.Event]:
-    """Return what was recorded of a run, oldest first; what cannot be read is left out."""
+    """Return the recorded events of a run, oldest first; unreadable ones are left out."""
     found = []
     if is_plain(database):
         with contextlib.suppress(*DAMAGE), contextlib.closing(_open(database)) as connection:

@@ -1,7 +1,7 @@
-"""A socket that listens to those who publish telemetry, and takes no more than a bound from each.
+"""A socket that subscribes to the telemetry of several peers, with a bound on the size of their messages.
 
-A connection on which a message above the bound comes is given up by ZeroMQ for good; here it is
-made anew a second later, because what comes next may be in order.  Belongs to one thread.
+ZeroMQ closes a connection for good when a message above the bound arrives on it; the listener connects
+again a second later, because later messages may be within the bound.  It belongs to one thread.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import zmq
 from ddptop.agent import wire
 
 AGAIN_S: Final = 1.0
-"""After this a connection that ZeroMQ has not made again by itself is made anew."""
+"""Seconds after which the listener connects again where ZeroMQ has not."""
 
 
 class Listener:
     """A SUB socket of bounded messages.
 
-    Without ZMTP heartbeats: who falls silent is known by the beats that do not come, and the pings of 1,024
+    It has no ZMTP heartbeats: a silent peer is noticed by its missing `Beat` messages, and the pings of 1,024
     connections took 2.5 % of a core.
     """
 
@@ -33,7 +33,7 @@ class Listener:
         unread: int = wire.UNREAD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make the socket; at most `unread` messages of each peer wait to be read."""
+        """Make the socket; it queues at most `unread` messages of each peer."""
         self._clock = clock
         self.socket = context.socket(zmq.SUB)
         self.socket.linger = 0
@@ -42,9 +42,9 @@ class Listener:
         for topic in topics:
             self.socket.subscribe(topic)
         self._lost: dict[str, float] = {}
-        """By address, when a connection ended that has not been made again."""
+        """By address, the time at which a connection ended that has not been made again."""
         self._addresses: set[str] = set()
-        # Without a bound on what waits there: where it is full, ZeroMQ's thread stands still, and with it all
+        # Without a bound on its queue: where that is full, ZeroMQ's thread blocks, and with it all
         # sockets of the context.
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.linger = 0
@@ -54,21 +54,21 @@ class Listener:
         self._monitor.connect(address)
 
     def connect(self, address: str) -> None:
-        """Listen to a peer; raises `zmq.ZMQError` where the address is none."""
+        """Subscribe to a peer; raises `zmq.ZMQError` where the address is invalid."""
         self.socket.connect(address)
         self._addresses.add(address)
 
     def disconnect(self, address: str) -> None:
-        """Listen to a peer no longer."""
+        """End the subscription to a peer."""
         self._addresses.discard(address)
         self.socket.disconnect(address)
 
     def mend(self) -> None:
-        """Connect again to those whose connection was given up."""
+        """Connect again to the peers whose connection ZeroMQ has closed."""
         now = self._clock()
         while self._monitor.poll(0):
-            # As zmq_socket_monitor(3) lays them out. `zmq.utils.monitor` reads them too, and takes a tenth
-            # of the time that a verb of the command line takes to start.
+            # The layout is that of zmq_socket_monitor(3). Importing `zmq.utils.monitor`, which reads it too, takes
+            # a tenth of the start of a verb.
             event, endpoint = self._monitor.recv_multipart()
             address = endpoint.decode(errors="replace")
             if int.from_bytes(event[:2], sys.byteorder) == zmq.EVENT_CONNECTED:

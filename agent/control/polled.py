@@ -1,4 +1,4 @@
-"""The ranks that an action is about: asks all of them at once, and loses those that have ended meanwhile."""
+"""The ranks of an action: all are asked at once, and those that end meanwhile drop out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ids = count(1)
 
 
 class Refused(Complaint):
-    """An action that was not done; the text is the reason, one line for the user."""
+    """An action was not carried out; the text is the reason, one line for the user."""
 
 
 class Group(Protocol):
@@ -25,7 +25,7 @@ class Group(Protocol):
 
     @property
     def ranks(self) -> list[int]:
-        """Return the ranks that were alive when the action began."""
+        """The ranks that were alive when the action began."""
         ...
 
     def ask(self, commands: Mapping[int, Command], timeout_s: float) -> Mapping[int, Reply]:
@@ -41,42 +41,42 @@ class Group(Protocol):
         ...
 
     def decide(self, serial: int, decision: Command) -> bool:
-        """Make decision `serial`; False where somebody else has made it before."""
+        """Make decision `serial`; return False where another process has already made it."""
         ...
 
 
 class PolledRanks:
-    """The ranks of a group that are still there."""
+    """The ranks of a group that have not ended."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._ranks = list(group.ranks)
 
     def standing(self) -> Mapping[int, Reply]:
-        """Return where each rank stands; raises `Refused` where one does not answer."""
+        """Return the state of each rank; raises `Refused` where one does not answer."""
         return self.ask(wire.Query)
 
     def ask(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
-        """Ask all ranks, and take any answer.
+        """Ask all ranks and return their replies, refusals included.
 
         Args:
-            make: the command, given its number.
+            make: returns the command with the given id.
 
         Raises:
-            Refused: a rank that is there does not answer.
+            Refused: a rank that has not ended does not answer.
         """
         replies = self.gather(make)
         self._check_heard(replies)
         return replies
 
     def demand(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
-        """Ask all ranks, and take no refusal; raises `Refused` with it."""
+        """Ask all ranks and return their replies; raises `Refused` where one refuses or does not answer."""
         replies = self.gather(make)
         self.check(replies)
         return replies
 
     def gather(self, make: Callable[[int], Command]) -> Mapping[int, Reply]:
-        """Ask all ranks and return what was answered; one that has ended meanwhile does not hold up the others."""
+        """Ask all ranks and return the replies that came in time; ranks that have ended meanwhile drop out."""
         replies = self._group.ask({rank: make(next(_ids)) for rank in self._ranks}, ANSWER_S)
         if len(replies) < len(self._ranks):
             gone = self._group.departed()
@@ -93,8 +93,8 @@ class PolledRanks:
                 known = reply.text.startswith("already paused")
                 raise Refused(reply.text if known else f"rank {rank}: {reply.text}")
 
-    def let_go(self, replies: Mapping[int, Reply] | None = None) -> None:
-        """Open the gates of all ranks, or of those that have agreed to something."""
+    def resume(self, replies: Mapping[int, Reply] | None = None) -> None:
+        """Open the gates of all ranks, or only of those whose reply is `done`."""
         ranks = self._ranks if replies is None else [rank for rank, reply in replies.items() if reply.done]
         if ranks:
             self._group.ask({rank: wire.Resume(next(_ids)) for rank in ranks}, ANSWER_S)

@@ -1,11 +1,11 @@
-"""What runs beside the ranks, outside their processes: start a group, look after it, record it, end it.
+"""Code that runs beside the ranks, outside their processes: it starts a group, supervises, records and ends it.
 
 supervisor  one process for each launched run
 launcher    torchrun, or the program that spawns its own ranks
-orders      what the supervisor is told to do
-broadcast   what it tells
+orders      commands to the supervisor
+broadcast   its state and events, published
 machine     GPUs and cores
-record      the memory of the run
-end         how it is ended, and what it ended of
-status      what is true of it now
+record      the recording of the run
+end         ends a run, and finds the cause of its end
+status      the present state of a run
 """

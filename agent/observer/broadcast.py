@@ -1,4 +1,4 @@
-"""What the supervisor tells everybody who listens: the state of the run, and what happens in it."""
+"""The publications of the supervisor: the state of the run, and its events."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _EVERY_S: Final = 1.0
 
 
 class Broadcast:
-    """The PUB socket of a supervisor, and the events that wait to go out on it."""
+    """The PUB socket of a supervisor, and the queue of its events."""
 
     def __init__(self, context: zmq.Context[Any], directory: RunDir) -> None:
         """Bind; raises `zmq.ZMQError` where that is impossible."""
         address = directory.address("supervisor", "pub")
         self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
-        self._told: wire.RunState | None = None
+        self._last: wire.RunState | None = None
         self._due = 0.0
         self._pub = context.socket(zmq.PUB)
         self._pub.linger = LINGER_MS
@@ -37,15 +37,15 @@ class Broadcast:
         seal(address)
 
     def say(self, text: str, level: str = "info", rank: int | None = None) -> None:
-        """Make an event of what has happened now; any thread may."""
-        self.tell(wire.Event(time.time_ns(), text, rank, level))
+        """Publish an event of this moment; may be called from any thread."""
+        self.add(wire.Event(time.time_ns(), text, rank, level))
 
-    def tell(self, event: wire.Event) -> None:
-        """Pass on an event; any thread may."""
+    def add(self, event: wire.Event) -> None:
+        """Publish an event; may be called from any thread."""
         self._events.put(event)
 
-    def publish(self, word: wire.RunState, recorder: Recorder | None) -> None:
-        """Send what is new, and the state once a second and at every change; record the events."""
+    def publish(self, state: wire.RunState, recorder: Recorder | None) -> None:
+        """Send and record the queued events, and send the state once a second and at every change."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self._events.get_nowait()
@@ -53,11 +53,11 @@ class Broadcast:
                 self._pub.send_multipart([wire.TOPIC_EVENT, wire.encode(event)])
                 if recorder is not None:
                     recorder.add(event)
-        told, now = self._told, time.monotonic()
-        if told is None or now >= self._due or (told.state, told.ending) != (word.state, word.ending):
-            self._told, self._due = word, now + _EVERY_S
-            self._pub.send_multipart([wire.TOPIC_RUN, wire.encode(word)])
+        last, now = self._last, time.monotonic()
+        if last is None or now >= self._due or (last.state, last.ending) != (state.state, state.ending):
+            self._last, self._due = state, now + _EVERY_S
+            self._pub.send_multipart([wire.TOPIC_RUN, wire.encode(state)])
 
     def close(self) -> None:
-        """Let go of the socket, once what was sent has gone out."""
+        """Close the socket, after its messages have been sent or its linger is over."""
         self._pub.close()

@@ -1,7 +1,7 @@
 """torchrun, or a program that spawns its own ranks: the command line, and the process itself.
 
 The supervisor spawns no ranks: torchrun does all spawning, rendezvous and restarting, or the program that is
-started in its place.  Knows how to start it and how to take it over, not what becomes of a run.
+started in its place.  This module starts and adopts that process, and does not know the state of a run.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ddptop.agent.run.rundir import (
 from ddptop.agent.startup import pythonpath, starter
 
 _RESTARTABLE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""A store of its own for every generation: torch 2.15 keeps one for all, in which gloo then finds the addresses of
+"""A separate store for every generation: torch 2.15 shares one among all, in which gloo then finds the addresses of
 ranks that are gone ("connectFullMesh failed … Connection refused")."""
 
 
 RUNNER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(starter.__file__))), "__main__.py")
-"""The file of the agent's runner. By `-m` it would be looked for in the current directory first."""
+"""The file of the agent's runner. With `-m` Python would search the current directory for it first."""
 _OURS: Final = "ddptop."
 
 
 def isolated(module: str) -> tuple[str, ...]:
-    """Return the beginning of a command line that runs `module`, which finds no file of the current directory."""
+    """Return the beginning of a command line that runs `module` without the current directory on the import path."""
     return sys.executable, os.path.abspath(starter.__file__), module
 
 
@@ -47,13 +47,13 @@ def command(program: str, arguments: Sequence[str], world: int, max_restarts: in
 
     Args:
         program: path of a script, or `-m module`.
-        arguments: the program's own; they reach it unchanged, whatever they begin with.
+        arguments: arguments of the program, which reach it unchanged.
         world: number of ranks on this machine.
-        max_restarts: how often all ranks are started anew when one has failed.
+        max_restarts: how often all ranks are restarted when one has failed.
     """
     return (
         *isolated(ENGINE),
-        # A rendezvous of its own on a free port: any number of runs at once.
+        # A separate rendezvous on a free port: any number of runs at once.
         "--standalone",
         # Otherwise MASTER_ADDR is the host's name, which need not resolve.
         "--local-addr=127.0.0.1",
@@ -73,7 +73,7 @@ class Torchrun:
     def __init__(self, process: Process, child: subprocess.Popen[bytes] | None = None) -> None:
         self.process = process
         self.exit_code: int | None = None
-        """Negative for a signal. None while it runs, and for good where it was adopted: only a parent is told."""
+        """Negative for a signal. None while it runs, and always where it was adopted: only a parent gets the status."""
         self._child = child
 
     @classmethod
@@ -89,14 +89,14 @@ class Torchrun:
             raise OSError(str(problem)) from problem
         environment = {
             **(_RESTARTABLE if run.max_restarts else {}),
-            # The user's own value counts, an empty one too.
+            # The user's value overrides this one, even an empty one.
             "PYTHONUNBUFFERED": "1",
             **os.environ,
             **run.environment,
             MARKER: run.run_id,
             DIRECTORY_VARIABLE: str(directory.path),
         }
-        # Launched by a rank of another run, it is a run all the same.
+        # A rank of another run may launch this one; its ranks must not pass for that rank's children.
         environment.pop(RANK_VARIABLE, None)
         with directory.torchrun_log.open("ab") as log:
             child = subprocess.Popen(
@@ -111,7 +111,7 @@ class Torchrun:
         return cls(identify(child.pid) or Process(child.pid, 0.0), child)
 
     def is_over(self) -> bool:
-        """Look whether it has ended, and take its exit status."""
+        """Say whether it has ended, and read its exit status."""
         if self._child is None:
             return not is_alive(self.process)
         self.exit_code = self._child.poll()
@@ -119,7 +119,7 @@ class Torchrun:
 
 
 def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the command line that starts a program once, which then spawns its ranks itself."""
+    """Return the command line that starts a program which spawns its ranks itself."""
     flag, _, module = program.partition(" ")
     if flag == "-m" and module.startswith(_OURS):
         return (*isolated(module), *arguments)
@@ -127,7 +127,7 @@ def spawn_command(program: str, arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what has to be set so that the agent reaches the ranks of such a program."""
+    """Return the variables that start the agent in the ranks of such a program."""
     folder = os.path.dirname(os.path.abspath(pythonpath.__file__))
     given = environment.get("PYTHONPATH")
     rest = [os.path.abspath(part) for part in given.split(os.pathsep)] if given else []

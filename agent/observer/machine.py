@@ -1,7 +1,6 @@
-"""What this machine offers to a group of ranks, seen without torch: GPUs and cores.
+"""GPUs and cores of this machine, found without torch, and the choice of device and backend for a group.
 
-Chooses device and backend as a knowledgeable person would and says why in one line.
-Knows the NVIDIA driver through NVML; where there is none, there is no GPU.
+The choice comes with its reason in one line.  GPUs are those of the NVIDIA driver, through NVML.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pynvml
 from ddptop.agent.text import plural
 
 BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
-"""Tells the ranks which backend the launch has chosen."""
+"""Environment variable with the backend that the launch has chosen, for the ranks."""
 
 _MOST_RANKS: Final = 512
 _MOST_RANKS_A_CORE: Final = 16
@@ -23,20 +22,20 @@ _MOST_RANKS_A_CORE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the ranks of a run shall work, and why there."""
+    """Device and backend for the ranks of a run, with the reason."""
 
     device: str
     """`cuda` or `cpu`."""
     backend: str
     """`nccl` or `gloo`."""
     text: str
-    """One line for people."""
+    """The reason, one line for people."""
     environment: dict[str, str] = field(default_factory=dict)
-    """What the ranks need to be told."""
+    """Variables for the ranks."""
 
 
 def gpus() -> int:
-    """Return how many GPUs a CUDA program started here would see."""
+    """Return the number of GPUs that a CUDA program would see in this environment."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -54,7 +53,7 @@ def gpus() -> int:
 def visible(names: list[str], mask: str | None) -> int:
     """Return how many of the GPUs with these UUIDs the mask `CUDA_VISIBLE_DEVICES` leaves.
 
-    As CUDA reads it: indices or beginnings of UUIDs; the first entry that fits nothing ends the list.
+    CUDA reads it as indices or beginnings of UUIDs; the first entry that matches no GPU ends the list.
     """
     if mask is None:
         return len(names)
@@ -69,7 +68,7 @@ def visible(names: list[str], mask: str | None) -> int:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every platform
@@ -77,15 +76,15 @@ def cores() -> int:
 
 
 def default_world() -> int:
-    """Return the number of ranks when none is asked for: one a GPU, else 2."""
+    """Return the default number of ranks: one for each GPU, or 2 without a GPU."""
     return gpus() or 2
 
 
 def check_world(world: int) -> int:
-    """Return `world` if a group of that size makes sense on this machine.
+    """Return `world` if this machine can run a group of that size.
 
     Raises:
-        ValueError: why it does not, one line.
+        ValueError: it cannot; the message is the reason, one line.
     """
     if world < 1:
         raise ValueError(f"world {world}: a group has at least 1 rank")
@@ -100,14 +99,14 @@ def check_world(world: int) -> int:
 
 
 def choose(world: int, backend: str | None = None) -> Placement:
-    """Return device and backend for `world` ranks: a GPU each and NCCL where there are enough.
+    """Return device and backend for `world` ranks: NCCL with a GPU for each where there are enough.
 
     Args:
         world: number of ranks.
-        backend: `gloo` or `nccl` where the user insists.
+        backend: `gloo` or `nccl` where the user has chosen one.
 
     Raises:
-        ValueError: that backend cannot work here, one line.
+        ValueError: that backend cannot work here; the message is the reason, one line.
     """
     if backend not in (None, "gloo", "nccl"):
         raise ValueError(f"backend {backend!r}: choose gloo or nccl")
@@ -135,7 +134,7 @@ def _on_cpu(world: int) -> Placement:
     given = os.environ.get("OMP_NUM_THREADS")
     if given is None:
         threads = max(1, available // world)
-        # Left alone, torchrun gives every rank one thread, and a single rank all of them.
+        # Without this, torchrun gives every rank one thread, and a single rank all of them.
         environment["OMP_NUM_THREADS"] = str(threads)
         return Placement("cpu", "gloo", f"{text}, {plural(threads, 'thread')} each", environment)
     return Placement("cpu", "gloo", f"{text}, OMP_NUM_THREADS={given} as set by you", environment)

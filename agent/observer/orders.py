@@ -1,7 +1,7 @@
-"""What the supervisor is told to do: the command socket, and the endings and signals carried out for it.
+"""Commands to the supervisor: their socket, and the endings and signals that carry them out.
 
 Each command is one message and gets one reply: done, or refused with the reason.  An ending
-takes seconds and runs in a thread, so that the run's state stays on the air meanwhile.
+takes seconds and runs in a thread, so that the run's state is published meanwhile.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ _MOST_A_TURN: Final = 1000
 _LONGEST_GRACE_S: Final = 3600.0
 _PATIENCE_S: Final = 2.0
 _OTHERS_S: Final = 15.0
-"""How long somebody else may take to end the run, beyond its grace period, before it is done here."""
+"""Seconds beyond the grace period after which this process ends the run itself, where another one has begun to."""
 
 _TOO_LATE: Final = "not done: the run is over, or its supervisor leaves it; look, and ask again where it is still there"
 
 Say = Callable[[str, str, "int | None"], None]
-"""Makes an event of text, level and rank."""
+"""Publishes an event of text, level and rank."""
 
 
 class Orders:
-    """Takes `wire.Kill` and carries it out; passes on what a `wire.Note` tells."""
+    """Carries out `wire.Kill`, and publishes the event of a `wire.Note`."""
 
     def __init__(
         self,
         context: zmq.Context[Any],
         directory: RunDir,
         say: Say,
-        tell: Callable[[wire.Event], None] = lambda event: None,
+        publish: Callable[[wire.Event], None] = lambda event: None,
     ) -> None:
         """Bind the command socket; raises `zmq.ZMQError` where that is impossible."""
         self.refused = 0
         """Messages that could not be read."""
         self.killed_by: str | None = None
-        """Who asked first for the end of the run."""
+        """Author of the first kill of the run."""
         self.ranks_killed_by: dict[int, str] = {}
-        """Ranks that were ended on request, and who asked."""
+        """By rank, the author of its kill."""
         self.outcome: escalation.Outcome | None = None
         self.countdown = ""
-        """While something is being ended: who is left, and when the next rung comes."""
+        """While processes are being ended: those that are left, and the time of the next stage."""
         self._problem = "not carried out"
         self._others_until: float | None = None
-        """While somebody else ends the run, because this process was stopped or slow: when to do it here instead."""
+        """While another process ends the run, because this one was stopped or slow: when to do it here instead."""
         self._directory = directory
         self._say = say
-        self._tell = tell
+        self._publish = publish
         self._ending: threading.Thread | None = None
         self._partial_endings: list[threading.Thread] = []
         self._waiting: list[tuple[bytes, int]] = []
@@ -83,22 +83,22 @@ class Orders:
         return self._others_until is not None or (self._ending is not None and self._ending.is_alive())
 
     def turn(self, run: Run) -> None:
-        """Send the replies that are ready and take the commands that have come."""
-        self._give_replies()
+        """Send the replies that are ready and carry out the commands that have arrived."""
+        self._send_replies()
         for sender, command in self._received():
             refusal = lateness(command) or self._obey(sender, command, run)
             if refusal is not None:
-                self._tell_of_refusal(command, refusal)
+                self._publish_refusal(command, refusal)
                 self._send(sender, wire.Reply(command.id, False, refusal))
-        self._look_after_others(run)
+        self._watch_others(run)
 
-    def _give_replies(self) -> None:
+    def _send_replies(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._send(*self._replies.get_nowait())
 
     def _received(self) -> Iterator[tuple[bytes, wire.Command]]:
-        """Yield the commands that have come, and who sent each; what cannot be read is counted."""
+        """Yield the commands that have arrived, each with its sender; unreadable ones are counted."""
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_A_TURN):
                 sender, *rest = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -112,18 +112,18 @@ class Orders:
                 yield sender, command
 
     def await_parts(self) -> None:
-        """Let the endings of single ranks and processes tell what came of them."""
+        """Wait for the outcomes of the endings of single ranks and processes."""
         for thread in self._partial_endings:
-            # The group follows its rank at once; the thread may still be counting.
+            # The group ends right after its rank, and the thread may still be counting survivors.
             thread.join(_PATIENCE_S)
 
     def close(self) -> None:
-        """Give the last replies, once this process has let go of the run: what is asked for now is not done here."""
+        """Send the last replies, after this process has released the run: new commands are refused."""
         self.await_parts()
-        self._give_replies()
+        self._send_replies()
         for sender, command in self._received():
             if self.outcome is not None and _ends_all(command):
-                # What is asked for is done already.
+                # The run is ended already.
                 self._waiting.append((sender, command.id))
             else:
                 self._send(sender, wire.Reply(command.id, False, _TOO_LATE))
@@ -134,16 +134,16 @@ class Orders:
 
     @property
     def summary(self) -> str:
-        """Say in one line what the ending has ended."""
+        """The outcome of the ending, one line."""
         return self.outcome.text if self.outcome else self._problem
 
-    def go_on(self, run: Run) -> None:
-        """Take up the ending that an earlier supervisor was at when it was killed."""
+    def resume_ending(self, run: Run) -> None:
+        """Continue the ending during which an earlier supervisor was killed."""
         if run.killed_by is not None:
             self._end_run(run, run.grace_s, run.killed_by)
 
     def learn(self, run: Run) -> None:
-        """Take note where somebody else ends the run: what its ranks then die of is no failure."""
+        """Note that another process ends the run, where the record says so: the deaths of its ranks are no failure."""
         if self.killed_by is not None:
             return
         with contextlib.suppress(RunDirError):
@@ -152,7 +152,8 @@ class Orders:
             self._problem = f"{self.killed_by} ended it without the supervisor, which did not answer"
             self._others_until = time.monotonic() + run.grace_s + _OTHERS_S
 
-    def _look_after_others(self, run: Run) -> None:
+    def _watch_others(self, run: Run) -> None:
+        """End the run here where the other process that ends it takes too long."""
         if self._others_until is None:
             return
         if not processes.find(run, self._directory.members()):
@@ -162,13 +163,13 @@ class Orders:
             self._end_run(run, run.grace_s, self.killed_by)
 
     def forget_ranks(self) -> None:
-        """Forget whose ranks were ended on request: a new generation is another one's fault."""
+        """Forget the kills of single ranks: they do not explain the deaths of a new generation."""
         self.ranks_killed_by.clear()
 
     def _obey(self, sender: bytes, command: wire.Command, run: Run) -> str | None:
-        """Set about a command, to be answered later, or return why not."""
+        """Begin to carry out a command, whose reply comes later, or return the reason for its refusal."""
         if isinstance(command, wire.Note):
-            self._tell(command.event)
+            self._publish(command.event)
             self._send(sender, wire.Reply(command.id, True, "told"))
             return None
         if not isinstance(command, wire.Kill):
@@ -197,13 +198,13 @@ class Orders:
         thread.start()
         return None
 
-    def _tell_of_refusal(self, command: wire.Command, refusal: str) -> None:
+    def _publish_refusal(self, command: wire.Command, refusal: str) -> None:
         if isinstance(command, wire.Kill):
             what, who = _what(command), _who(command)
             self._acted(_action(command), f"{what} by {who} refused: {refusal}", who, command.rank)
 
     def _acted(self, action: str, text: str, who: str, rank: int | None = None) -> None:
-        self._tell(wire.Event(time.time_ns(), text, rank, "warning", action, who))
+        self._publish(wire.Event(time.time_ns(), text, rank, "warning", action, who))
 
     def _signal(self, sender: bytes, command: wire.Kill, run: Run, who: str) -> str | None:
         assert command.signal is not None
@@ -226,7 +227,7 @@ class Orders:
 
     def _end_run(self, run: Run, grace_s: float, who: str) -> None:
         self.killed_by = who
-        # Where this supervisor is killed at it, the next one must know that it is not a failure.
+        # If this supervisor is killed meanwhile, the next one must know that the run was killed and did not fail.
         with contextlib.suppress(OSError, RunDirError):
             self._directory.update(killed_by=who)
         self._ending = threading.Thread(target=self._end, args=(run, grace_s), daemon=True)
@@ -235,7 +236,7 @@ class Orders:
     def _end(self, run: Run, grace_s: float) -> None:
         try:
             self.outcome = escalation.end(self._directory, run, grace_s, self._progress, self._count_down)
-        except Exception as error:  # a wall: whoever waits for the reply must get one
+        except Exception as error:  # a wall: the sender must get a reply
             _log.exception("kill")
             self._problem = f"the kill failed: {clean_line(repr(error))}"
 
@@ -260,7 +261,7 @@ class Orders:
         if reply.done:
             self._acted("kill", f"{_what(command)} by {_who(command)}: {reply.text}", _who(command), command.rank)
         else:
-            self._tell_of_refusal(command, reply.text)
+            self._publish_refusal(command, reply.text)
         self._replies.put((sender, reply))
 
     def _count_down(self, line: str) -> None:
@@ -270,7 +271,7 @@ class Orders:
         self._say(line, "warning", None)
 
     def _send(self, sender: bytes, reply: wire.Reply) -> None:
-        # A ROUTER drops what is for somebody who has left.
+        # A ROUTER drops messages to a peer that has left.
         self.socket.send_multipart([sender, wire.encode(reply)])
 
 

@@ -1,9 +1,9 @@
-"""One process per launched run, detached from every terminal: it owns torchrun and looks after the run.
+"""The supervisor: one process per launched run, detached from every terminal, which owns torchrun.
 
-It publishes the run's state, watches the ranks die, records, and obeys `wire.Kill`.  The
+It publishes the run's state, notices the ends of ranks, records, and carries out `wire.Kill`.  The
 training does not depend on it: torchrun and the ranks write to files, are in a session of
-their own, and go on when this process ends, however it ends.  Another one then takes over
-(`takeover`), and finds all but torchrun's exit status in the run directory; a lock keeps two from doing so.
+their own, and go on when this process ends, however it ends.  Another supervisor then takes over
+(`takeover`), and finds all but torchrun's exit status in the run directory; a lock excludes a second one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TURN_MS: Final = 250
 _TURN_WHILE_ENDING_MS: Final = 50
 _TEARDOWN_S: Final = 0.5
 DATA_ROOM_VARIABLE: Final = "DDPTOP_DATA_ROOM"
-"""What the soft limit on data was, in bytes, before this process was given a lower one; -1 for none."""
+"""Environment variable with the soft limit on data, in bytes, before this process got a lower one; -1 for none."""
 
 
 def start(directory: RunDir) -> None:
@@ -64,15 +64,15 @@ def start(directory: RunDir) -> None:
         )
     if room is not None:
         with contextlib.suppress(OSError, ValueError):
-            # The bound on a tab's memory is not one on the training that it starts again.
+            # The bound on a tab's memory must not bound a training that is restarted from the tab.
             _, most = resource.prlimit(process.pid, resource.RLIMIT_DATA)
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), most))
-    # Nobody needs to wait for it, but somebody must take its exit status as long as the caller lives.
+    # Without a thread that reads its exit status, it would stay a zombie as long as the caller lives.
     threading.Thread(target=process.wait, name="supervisor-status", daemon=True).start()
 
 
 class Supervisor:
-    """Looks after one run until it is over, or until told to leave it alone."""
+    """Supervises one run until its end, or until a signal tells it to leave."""
 
     def __init__(self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
@@ -87,12 +87,12 @@ class Supervisor:
         self._orphaned = False
         self._leaving = False
         self._members: dict[int, Member] = {}
-        """The present generation's, as last seen: its successor writes over their records."""
+        """Last records of the present generation, which the next generation overwrites on disk."""
         self._generation = 0
         self._exits = Exits()
-        self._air = Broadcast(context, directory)
-        self._say = self._air.say
-        self._orders = Orders(context, directory, self._say, self._air.tell)
+        self._broadcast = Broadcast(context, directory)
+        self._say = self._broadcast.say
+        self._orders = Orders(context, directory, self._say, self._broadcast.add)
         self._recorder = Recorder(
             context,
             directory.database,
@@ -104,19 +104,19 @@ class Supervisor:
         )
 
     def leave(self, *_: object) -> None:
-        """Stop looking after the run, without touching it."""
+        """Leave the run unsupervised, as it is."""
         self._leaving = True
 
     def pass_on(self, number: int, _frame: object) -> None:
-        """Hand a signal on to torchrun, which hands it on to its ranks; they know what to do, and we stay to see it."""
+        """Pass a signal on to torchrun, which passes it on to its ranks; the supervisor stays."""
         if self._run.torchrun is not None:
             processes.send(self._run.torchrun, number)
 
     def run(self, predecessor: Run | None = None) -> None:
-        """Start torchrun, or take over from a supervisor that is gone, and stay until the run is over.
+        """Start torchrun, or take over from a supervisor that is gone, and supervise until the end of the run.
 
         Args:
-            predecessor: the record that the earlier supervisor has left.
+            predecessor: the record of the run by the earlier supervisor, None at the first start.
         """
         self._presence.begin()
         reaper.adopt_orphans()
@@ -126,13 +126,13 @@ class Supervisor:
             if self._leaving and not self._orders.ending:
                 self._abandon()
                 return
-            self._meet()
-            self._bury()
+            self._find_ranks()
+            self._note_exits()
             self._orders.turn(self._run)
-            self._presence.turn()
+            self._presence.tick()
             if self._orders.ending:
                 self._state = "killing"
-            self._air.publish(self._word(), self._recorder)
+            self._broadcast.publish(self._run_state(), self._recorder)
             self._wait()
         self._conclude(problem)
         self._close()
@@ -149,7 +149,7 @@ class Supervisor:
     def _close(self) -> None:
         self._exits.close()
         self._orders.close()
-        self._air.close()
+        self._broadcast.close()
 
     def _start(self) -> str | None:
         try:
@@ -177,14 +177,14 @@ class Supervisor:
             self._generation = member.generation
             self._enlist(rank, member)
         self._state = states.of_reports(self._members, self._run.world)
-        self._orders.go_on(self._run)
+        self._orders.resume_ending(self._run)
         return None
 
     def _is_over(self) -> bool:
         assert self._torchrun is not None
         over = self._torchrun.is_over()
         self._exit_code = self._torchrun.exit_code
-        reaper.bury(self._torchrun.process.pid)
+        reaper.reap(self._torchrun.process.pid)
         if over:
             self._orders.learn(self._run)
         if self._orders.killed_by is not None:
@@ -193,7 +193,7 @@ class Supervisor:
             return False
         if self._exit_code is not None and self._exit_code >= 0:
             return True
-        # Orphans are still a training; whatever outlives a torchrun that has ended by itself is not.
+        # Ranks that outlive a killed torchrun still train; those that outlive one that exited by itself do not.
         orphans = self._living()
         if orphans and not self._orphaned:
             self._orphaned = True
@@ -204,7 +204,7 @@ class Supervisor:
     def _living(self) -> list[int]:
         return [rank for rank, member in self._directory.members().items() if is_alive(member.process)]
 
-    def _meet(self) -> None:
+    def _find_ranks(self) -> None:
         if len(self._exits.alive()) >= self._run.world:
             return
         for rank, member in self._directory.members().items():
@@ -224,7 +224,7 @@ class Supervisor:
         self._recorder.follow(member)
 
     def _begin_generation(self, generation: int) -> None:
-        """Say why torchrun has started the group anew, and forget the ranks that were."""
+        """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
         log = tail.end(self._directory.torchrun_log)
         judgement = self._attributed(cause.judge(self._run.world, self._members, 1, log, self._exits.at_ns))
         why = judgement.cause or "its end left no trace"
@@ -236,7 +236,7 @@ class Supervisor:
         self._exits.close()
         self._orders.forget_ranks()
 
-    def _bury(self) -> None:
+    def _note_exits(self) -> None:
         members = self._directory.members() if (dead := self._exits.read()) else {}
         if dead:
             self._orders.learn(self._run)
@@ -258,8 +258,8 @@ class Supervisor:
 
     def _conclude(self, problem: str | None) -> None:
         self._orders.await_parts()
-        self._meet()
-        self._bury()
+        self._find_ranks()
+        self._note_exits()
         if self._orders.killed_by is None:
             self._clear_up()
         else:
@@ -268,15 +268,15 @@ class Supervisor:
         if judgement.warning:
             self._say(judgement.warning, "warning")
         # The cause of a kill begins with "killed by", that of a stop with "stopped by".
-        told = judgement.state if judgement.cause is None else f"{judgement.state}: {judgement.cause}"
-        told = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else told
-        self._say(f"run {told}", "error" if judgement.state == "failed" else "info")
+        text = judgement.state if judgement.cause is None else f"{judgement.state}: {judgement.cause}"
+        text = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else text
+        self._say(f"run {text}", "error" if judgement.state == "failed" else "info")
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
-        self._air.publish(self._word(), self._recorder)
-        self._recorder.add(self._word())
+        self._broadcast.publish(self._run_state(), self._recorder)
+        self._recorder.add(self._run_state())
         self._recorder.close()
-        # From the moment the record says that the run is over, its name may be taken again: whatever
-        # is to be done in the directory comes before, whatever is to be said comes after.
+        # Once the record says that the run is over, another run may take its name and directory: all work in
+        # the directory comes before that.
         self._directory.remove_sockets()
         self._presence.end()
         self._write(
@@ -287,10 +287,10 @@ class Supervisor:
             cause_rank=judgement.rank,
         )
         self._claim.release()
-        self._air.publish(self._word(), None)
+        self._broadcast.publish(self._run_state(), None)
 
     def _clear_up(self) -> None:
-        """End what the run has left behind, after a moment in which data workers go by themselves."""
+        """End the processes that outlive the run, after a moment in which data workers end by themselves."""
         deadline = time.monotonic() + _TEARDOWN_S
         while processes.find(self._run, self._directory.members()):
             if time.monotonic() < deadline:
@@ -320,7 +320,7 @@ class Supervisor:
         return self._attributed(judgement)
 
     def _attributed(self, judgement: cause.Judgement) -> cause.Judgement:
-        """Name who asked for it, where the rank that is the cause was ended on request."""
+        """Name the author of the kill, where the rank that is the cause was killed on request."""
         if judgement.rank is None or (who := self._orders.ranks_killed_by.get(judgement.rank)) is None:
             return judgement
         text = f"rank {judgement.rank} was killed by {who}"
@@ -332,7 +332,7 @@ class Supervisor:
         except (OSError, RunDirError) as error:
             _log.error("run record: %s", error)
 
-    def _word(self) -> wire.RunState:
+    def _run_state(self) -> wire.RunState:
         alive = self._torchrun is not None and not self._torchrun.is_over()
         return wire.RunState(
             at_ns=time.time_ns(),
@@ -346,21 +346,21 @@ class Supervisor:
 
 
 class CleanFormatter(logging.Formatter):
-    """Lets nothing into the log that a terminal would act on when somebody looks at it."""
+    """Removes escape sequences and control characters from the log."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as clean lines."""
+        """Return the clean lines of a record."""
         return "\n".join(map(clean, super().format(record).splitlines()))
 
 
 def main() -> int:
-    """Look after the run whose directory is the only argument."""
+    """Supervise the run whose directory is the only argument."""
     handler = logging.StreamHandler()
     handler.setFormatter(CleanFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     directory = RunDir(Path(sys.argv[1]))
     try:
-        claim = Claim.take(directory.path)
+        claim = Claim.acquire(directory.path)
         if claim is None:
             _log.info("run %s has a supervisor already", directory.name)
             return 0
@@ -371,7 +371,7 @@ def main() -> int:
             return 0
         run = directory.update(supervisor=identify(os.getpid()))
     except (OSError, RunDirError) as problem:
-        # Where not even this can be written, nothing can be recorded: let go of the run.
+        # Where not even this can be written, nothing can be recorded.
         _log.error("run %s: %s", directory.name, problem)
         return 1
     with zmq.Context() as context:

@@ -1,12 +1,12 @@
-"""Inside one rank's process: sees the training step, never disturbs it.
+"""The agent inside one rank's process: it observes the training step and does not disturb it.
 
-session     the agent of one rank: its parts, its beginning and end
+session     the agent of one rank: its parts, its start and end
 publisher   its thread: sockets, telemetry, commands
-hooks       what of torch is watched
-collectives their timing
+hooks       patches of torch that stamp the phases of a step
+collectives the timing of collectives
 records     from stamps to `Step` records and summaries
 commands    hold, step, checkpoint, answers
 process     enrolment, output, ending
-given       what a script gives to our calls
+given       the arguments of our public calls
 faults      the wall between the agent and the training
 """

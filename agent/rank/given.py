@@ -1,9 +1,9 @@
-"""What a script gives to our calls, made into plain values that every encoding takes.
+"""Conversion of the arguments that a script gives to our calls into plain values.
 
-Nothing here trusts a type: a subclass may override any method, an object may lie about its
-class.  A function returns an exact `float`, `int` or `str`, or raises what is wrong with the
-value; whoever calls it counts that as a fault.  A tensor is refused unread: to take the value of
-one on a device would wait for the device.
+Types are not trusted: a subclass may override any method, and an object may lie about its
+class.  Each function returns an exact `float`, `int` or `str`, or raises an exception that describes the
+problem, which the caller counts as a fault.  A tensor is refused unread: to read one on a device means to
+wait for the device.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Final
 from ddptop.agent import text
 
 LARGEST: Final = 2**63 - 1
-"""The largest whole number that every reader of the wire takes."""
+"""The largest whole number that every reader of the wire accepts."""
 
 
 def number(value: object) -> float:
-    """Return a number of Python's or NumPy's as a float.
+    """Return a number of Python or NumPy as a float.
 
     Raises:
-        TypeError: it is none.
-        Exception: whatever its conversion raises; `OverflowError` for what no float can hold.
+        TypeError: it is no such number.
+        Exception: whatever its conversion raises; `OverflowError` where no float can hold it.
     """
     if type(value) is float:
         return value
     if isinstance(value, (int, float, numbers.Real, Decimal)) or _is_scalar_of_numpy(value):
-        return float(value)  # type: ignore[arg-type]
+        return float(value)  # type: ignore[arg-type]  # NumPy's scalars are known by name only, so not to mypy
     raise TypeError(f"{_kind(value)} is not a number")
 
 
@@ -61,7 +61,7 @@ def line(value: object, limit: int) -> str:
 
     Raises:
         TypeError: it is neither.
-        ValueError: nothing of it can be shown.
+        ValueError: it has no character that can be shown.
         Exception: whatever its conversion raises.
     """
     if isinstance(value, str):
@@ -76,13 +76,13 @@ def line(value: object, limit: int) -> str:
 
 
 def path(value: object, limit: int = 1000) -> str:
-    """Return where something was saved as clean text.
+    """Return a path as clean text.
 
     Raises:
         TypeError: it is no path.
         Exception: whatever its `__fspath__` raises.
     """
-    where = os.fsdecode(os.fspath(value))  # type: ignore[call-overload]
+    where = os.fsdecode(os.fspath(value))  # type: ignore[call-overload]  # raises for what is no path
     return text.clean(str.__getitem__(where, slice(0, 4 * limit)), limit)
 
 

@@ -1,7 +1,7 @@
-"""The thread of the agent that lasts as long as the rank: owns the sockets, publishes, answers commands.
+"""The publisher: the agent's thread in a rank, which owns the sockets, publishes, and answers commands.
 
-It wakes ten times a second, for a command or a subscriber, and more often while somebody takes an answer of many
-records: the interpreter lock that it takes from the training is paid by wake-ups, not by volume.
+It wakes ten times a second, for a command or a subscriber, and more often while a peer receives an answer of many
+records: its cost to the training, the interpreter lock, depends on the number of wake-ups and not on the volume.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ PERIOD_S = 0.1
 BEAT_S = 1.0
 SUMMARY_S = 1.0
 PATIENCE_TICKS = 2
-"""Ticks that a record waits for its collectives and loss to come in before it goes out without."""
+"""Ticks that a record waits for its collectives and loss before it is sent without them."""
 _DESCRIPTORS: Final = 32
-"""To be free before ZeroMQ is begun: where it gets none in the middle of its start, it ends the process."""
+"""Descriptors that must be free before ZeroMQ starts: where it gets none during its start, it aborts the process."""
 _THREADS: Final = 3
-"""Likewise: two of ZeroMQ's, and ours."""
+"""Threads that must be possible, likewise: two of ZeroMQ, and ours."""
 
 
 def check_room() -> None:
-    """Refuse to begin where descriptors or threads are about to run out.
+    """Check that descriptors and threads are not about to run out.
 
     Raises:
         OSError: there are too few descriptors.
         RuntimeError: no more threads can be started.
     """
-    taken: list[int] = []
+    opened: list[int] = []
     try:
-        taken.extend(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_DESCRIPTORS))
+        opened.extend(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_DESCRIPTORS))
     finally:
-        for descriptor in taken:
+        for descriptor in opened:
             os.close(descriptor)
     enough = threading.Event()
     started: list[threading.Thread] = []
@@ -71,7 +71,7 @@ def check_room() -> None:
 
 
 class Rank(Protocol):
-    """What is told of, and what commands are for."""
+    """The part of a rank's session that is published, and that commands act on."""
 
     rank: int
     hello: wire.Hello
@@ -85,39 +85,39 @@ class Rank(Protocol):
 
     @property
     def state(self) -> str:
-        """Of `starting`, `running`, `paused`, `ended`."""
+        """One of `starting`, `running`, `paused`, `ended`."""
         ...
 
     @property
     def checkpoints(self) -> bool:
-        """True where the script has said how to save a checkpoint."""
+        """True where the script has registered a checkpoint function."""
         ...
 
     def beat(self, seq: int, refused: int) -> wire.Beat:
-        """Return a sign of life; may raise anything where something that it would tell cannot be had."""
+        """Return a sign of life; may raise any exception where one of its values cannot be read."""
         ...
 
     def bare_beat(self, seq: int, refused: int) -> wire.Beat:
-        """Return a sign of life that tells nothing else."""
+        """Return a sign of life with the agent's own counts only."""
         ...
 
-    def look_after(self) -> None:
-        """Do what has to be done now and then."""
+    def tick(self) -> None:
+        """Do the work that is due from time to time."""
 
     def save(self, token: str) -> Saved | None:
         """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
 
 
 class Publisher:
-    """Publishes a rank's records and obeys its commands, on a thread of its own."""
+    """Publishes a rank's records and carries out its commands, on a separate thread."""
 
     def __init__(self, session: Rank, pub: str, cmd: str) -> None:
         """Bind the sockets.
 
         Raises:
-            OSError: there is no room for them, or their folder is gone.
+            OSError: there are too few descriptors, or the folder of the sockets is gone.
             zmq.ZMQError: they cannot be bound.
-            RuntimeError: there can be no more threads.
+            RuntimeError: no more threads can be started.
         """
         check_room()
         self._session = session
@@ -131,20 +131,20 @@ class Publisher:
         self._refused = 0
         self._seq = 0
         self._waited = 0
-        self._told: tuple[str, int | None] | None = None
+        self._published: tuple[str, int | None] | None = None
         self._beat_due = 0.0
         self._summary: bytes | None = None
-        """The last one; whoever comes now sees at once what the steps are like."""
+        """The last summary, for new subscribers."""
         self._summary_due = 0.0
         self._addresses = (pub, cmd)
         self._context = zmq.Context()
         try:
-            # XPUB tells of each new subscriber, who is greeted at once instead of a second later.
+            # XPUB announces each new subscriber, who gets `Hello` and `Beat` at once instead of a second later.
             self._pub = self._context.socket(zmq.XPUB)
             self._cmd = self._context.socket(zmq.ROUTER)
             self._pub.setsockopt(zmq.SNDHWM, wire.UNREAD)
             self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
-            # Who does not read is told apart, instead of being queued for.
+            # Sending to a peer that does not read fails, instead of queueing without end.
             self._cmd.setsockopt(zmq.SNDHWM, answers.QUEUED)
             self._cmd.setsockopt(zmq.ROUTER_MANDATORY, 1)
             for bound, address in zip((self._pub, self._cmd), self._addresses, strict=True):
@@ -153,7 +153,7 @@ class Publisher:
                 bound.bind(address)
                 seal(address)
         except BaseException:
-            self._take_away()
+            self._close()
             raise
         self._answers = answers.Answers(self._cmd)
 
@@ -161,16 +161,16 @@ class Publisher:
         """Start the thread.
 
         Raises:
-            RuntimeError: there can be no more threads; the sockets are gone.
+            RuntimeError: no more threads can be started; the sockets are closed.
         """
         try:
             self._thread.start()
         except BaseException:
-            self._take_away()
+            self._close()
             raise
 
     def stop(self) -> None:
-        """Publish what is left and end the thread; takes a fraction of a second."""
+        """Publish the last records and end the thread; takes a fraction of a second, and 2 s at most."""
         if self._owner == os.getpid():
             self._stop.set()
             self._thread.join(timeout=2)
@@ -185,13 +185,13 @@ class Publisher:
                 wait_s = due - time.monotonic()
                 if (pause_s := self._answers.pause_s) is not None:
                     wait_s = min(wait_s, pause_s)
-                # Rounded up: what is left of the last millisecond would be spent asking again and again.
+                # Rounded up: rounded down, the last millisecond would be spent in polls without a wait.
                 ready = dict(poller.poll(max(0, math.ceil(wait_s * 1000))))
                 if self._cmd in ready:
                     self._obey()
                 if self._pub in ready:
                     self._greet()
-                self._answers.go_on()
+                self._answers.send_more()
                 if time.monotonic() >= due:
                     if self._session.gate.limit is not None:
                         self._try("following what was decided", self._session.follower.catch_up)
@@ -200,17 +200,17 @@ class Publisher:
             except Exception as error:
                 self._session.faults.note("publishing", error)
                 self._stop.wait(PERIOD_S)
-        self._say_goodbye()
+        self._publish_end()
 
-    def _say_goodbye(self) -> None:
+    def _publish_end(self) -> None:
         self._waited = PATIENCE_TICKS
         self._beat_due = 0.0
         self._summary_due = 0.0
         self._try("publishing the end", self._publish)
-        self._take_away()
+        self._close()
 
-    def _take_away(self) -> None:
-        """Close the sockets, once the last beat is out or the linger is over, and remove their files."""
+    def _close(self) -> None:
+        """Close the sockets, once the last message is sent or the linger is over, and remove their files."""
         with contextlib.suppress(Exception):
             self._context.destroy(linger=200)
         for address in self._addresses:
@@ -218,7 +218,7 @@ class Publisher:
                 Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 
     def _try(self, what: str, part: Callable[[], None]) -> None:
-        """Do one part of the work; what fails in it must not keep the others from being done."""
+        """Do one part of the work; its errors are counted and do not prevent the other parts."""
         try:
             part()
         except Exception as error:
@@ -228,8 +228,8 @@ class Publisher:
         self._try("publishing steps", self._send_steps)
         if time.monotonic() >= self._summary_due:
             self._try("publishing a summary", self._send_summary)
-        self._session.look_after()
-        if self._situation() != self._told or time.monotonic() >= self._beat_due:
+        self._session.tick()
+        if self._situation() != self._published or time.monotonic() >= self._beat_due:
             self._send_beat()
 
     def _send_steps(self) -> None:
@@ -239,7 +239,10 @@ class Publisher:
             self._send(wire.TOPIC_STEPS, payload)
 
     def _store(self, step: wire.Step) -> bytes | None:
-        """Keep a record and return it encoded, without what has no encoding or is too much; None where it has none."""
+        """Add a record to the history and return it encoded, without metrics and collectives where it is too large.
+
+        None: it cannot be encoded.
+        """
         try:
             record = self._history.add(step)
         except Exception as error:
@@ -271,7 +274,7 @@ class Publisher:
         try:
             return meter.is_ready(stamped) and device_time.is_ready(stamped)
         except Exception as error:
-            # A device that has failed says so to whoever asks: the record goes out without what it would know.
+            # A failed device raises its error in every call: the record is sent without values of the device.
             self._session.faults.note("waiting for the device", error)
             return True
 
@@ -281,33 +284,33 @@ class Publisher:
             step, device_ns = meter.record(stamped), device_time.by_phase(stamped)
         except Exception as error:
             self._session.faults.note("measuring a step", error)
-            # Whatever a device that has failed would have to be asked for is left out; the last steps matter most.
+            # A failed device is not asked again; the record of its last steps matters most.
             for asked in (stamped.losses, stamped.gradients, stamped.calls):
                 asked.clear()
             step, device_ns = meter.record(stamped), None
         if device_ns is not None:
             step = msgspec.structs.replace(step, device_ns=device_ns)
-        self._try("looking at the numbers", functools.partial(self._tell_of_health, stamped, step))
+        self._try("looking at the numbers", functools.partial(self._publish_health, stamped, step))
         return step
 
-    def _tell_of_health(self, stamped: StepStamps, step: wire.Step) -> None:
-        change = self._session.health.look(stamped, step)
+    def _publish_health(self, stamped: StepStamps, step: wire.Step) -> None:
+        change = self._session.health.check(stamped, step)
         if change is not None:
             event = wire.Event(time.time_ns(), change.text, self._session.rank, change.level)
             self._send(wire.TOPIC_EVENT, wire.encode(event))
 
     def _situation(self) -> tuple[str, int | None]:
-        """Return what must be told at once when it changes: the state, and where a paused rank is held."""
+        """Return the state, and the step at which a paused rank is held: a change of either is published at once."""
         state = self._session.state
         return state, self._session.gate.completed if state == "paused" else None
 
     def _send_beat(self) -> None:
-        self._told = self._situation()
+        self._published = self._situation()
         self._beat_due = time.monotonic() + BEAT_S
         try:
             payload = wire.encode(self._session.beat(self._seq, self._refused))
         except Exception as error:
-            # Whatever is wrong with what it tells, that the rank lives is told.
+            # The sign of life matters more than its other values.
             self._session.faults.note("a sign of life", error)
             payload = wire.encode(self._session.bare_beat(self._seq, self._refused))
         self._send(wire.TOPIC_BEAT, payload)
@@ -320,7 +323,7 @@ class Publisher:
             self._send(wire.TOPIC_SUMMARY, self._summary)
 
     def _send(self, topic: bytes, payload: bytes) -> None:
-        # XPUB never blocks: a subscriber that does not read loses messages, and sees it by their numbers.
+        # XPUB does not block: a subscriber that does not read loses messages, and notices it by their numbers.
         self._pub.send_multipart([topic, payload])
 
     def _greet(self) -> None:
@@ -357,7 +360,7 @@ class Publisher:
     def _answer(self, peer: bytes, command: wire.Command) -> None:
         try:
             if (late := lateness(command)) is not None:
-                self._tell_of_late(command, late)
+                self._publish_late(command, late)
                 raise GateError(late)
             reply = self._execute(peer, command)
         except GateError as refusal:
@@ -368,15 +371,15 @@ class Publisher:
         if reply is not None:
             self._answers.reply(peer, wire.encode(reply))
 
-    def _tell_of_late(self, command: wire.Command, late: str) -> None:
+    def _publish_late(self, command: wire.Command, late: str) -> None:
         kind = type(command).__name__.lower()
-        # A note is an event itself, and whoever sent it has made it known another way.
+        # A note is an event itself, which its sender has recorded in another way.
         if not isinstance(command, wire.Note):
             event = wire.Event(time.time_ns(), f"{kind} {late}", self._session.rank, "warning", kind)
             self._send(wire.TOPIC_EVENT, wire.encode(event))
 
     def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
-        """Carry out a command; return the reply to it, None where that comes later."""
+        """Carry out a command; return the reply to it, None where the reply comes later."""
         session = self._session
         gate, follower = session.gate, session.follower
         match command:
@@ -392,7 +395,7 @@ class Publisher:
                 was = gate.limit
                 if not serial:
                     gate.resume()
-                # Of what was decided, the rank may have read on its own before it was told.
+                # The rank may have read the decision by itself before this message.
                 return wire.Reply(
                     id, True, "goes on" if serial or was is not None else "was not paused", gate.completed
                 )
@@ -410,7 +413,7 @@ class Publisher:
                     gate.held,
                     session.state,
                     gate.completed,
-                    kept=gate.kept,
+                    kept=gate.is_paused,
                     checkpoints=session.checkpoints,
                     timeout_s=session.timeout_s,
                 )

@@ -1,4 +1,4 @@
-"""The agent of one rank: its parts, its state, its beginning and end."""
+"""The agent of one rank: its parts, its state, its start and its end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from ddptop import agent
 from ddptop.agent.rank import given
 from ddptop.agent.rank.collectives.timing import Collectives
@@ -20,7 +22,7 @@ from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.process import ancestry
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.enrolment import Standing
-from ddptop.agent.rank.process.output import Output, say
+from ddptop.agent.rank.process.output import Output, say_unobserved
 from ddptop.agent.rank.publisher import Publisher
 from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
@@ -37,18 +39,18 @@ from ddptop.agent.wire.incoming import LONGEST_NAME, clean_name
 MOST_METRICS: Final = 512
 """Names that a script may log; further ones are left out."""
 _LONGEST_GIVEN: Final = 4096
-"""Characters of such a name that are looked at."""
+"""Characters of such a name that are read."""
 _MOST_COORDINATES: Final = 8
-_LOOK_S: Final = 1.0
+_TICK_S: Final = 1.0
 
 _Value = TypeVar("_Value")
 
 
 class Session:
-    """Everything the agent knows inside one rank's process.
+    """The state of the agent inside one rank's process.
 
     The training thread writes through `stamps`, `cut` and `hold`; the publisher's thread reads.
-    Plain attributes carry the rest: each has one writer, and a reader may be a beat behind.
+    Other values are plain attributes: each has one writer, and a reader may get the value before the last one.
     """
 
     def __init__(
@@ -61,9 +63,9 @@ class Session:
         output: Output | None = None,
         standing: Standing | None = None,
     ) -> None:
-        standing = standing or Standing.told(os.environ)
+        standing = standing or Standing.from_environment(os.environ)
         self.owner = os.getpid()
-        """The process that this is the agent of; a child that it forks has a copy, and is another process."""
+        """The process of this agent; a forked child has a copy of the session with the same owner."""
         self.rank = standing.rank
         self.faults = Faults()
         self.stamps = Stamps()
@@ -72,9 +74,9 @@ class Session:
         self.health = Health()
         self.collectives = Collectives(self.stamps, self.faults)
         self.sees_forward = False
-        """True once DDP's forward was seen; until then the gap between data and backward is forward."""
+        """True once a forward pass of DDP or FSDP2 was observed; before that, all from data to backward is forward."""
         self.backward_on: Any = None
-        """What `backward` was called on, while it runs."""
+        """The tensors on which `backward` was called, while it runs."""
         self.device: str | None = None
         self.backend: str | None = None
         self.torch_version: str | None = None
@@ -91,10 +93,10 @@ class Session:
         self._note: str | None = None
         self._coordinates: dict[str, int] | None = None
         self._names: dict[str, str] = {}
-        """Names that the script logs, and as what they are sent."""
+        """Names that the script logs, each with the name that is sent."""
         self._output = Output() if output is None else output
-        self._lost_told = 0
-        self._look_due = 0.0
+        self._lost_noted = 0
+        self._tick_due = 0.0
         self.hello = Hello(
             protocol=PROTOCOL,
             run=shorten(directory.name, 255),
@@ -105,7 +107,7 @@ class Session:
             pid=os.getpid(),
             started_at_ns=time.time_ns(),
             host=shorten(socket.gethostname(), 255),
-            # As the system gave it: bytes that are no text stand in it as what no encoding takes.
+            # Undecodable bytes of the command line are surrogates in this text, which `shorten` replaces.
             program=shorten(program, 4096),
             agent_version=VERSION,
             python_version=platform.python_version(),
@@ -130,20 +132,20 @@ class Session:
 
     @property
     def heard(self) -> bool:
-        """True where somebody can hear of this rank: its sockets are there."""
+        """True where the rank can publish: its sockets are bound."""
         return self._publisher is not None
 
     def open(self) -> None:
-        """Begin to listen and to publish, and say so in the run directory.
+        """Bind the sockets, begin to publish, and write the rank's record into the run directory.
 
         Raises:
-            Exception: nothing can be published; that the rank is there is written down all the same.
+            Exception: nothing can be published; the record is written all the same.
         """
         self._presence.begin()
         # A forked child (a data worker) has neither our thread nor our sockets.
-        os.register_at_fork(after_in_child=self._let_go)
+        os.register_at_fork(after_in_child=self._abandon)
         if self._output.problem is not None:
-            self.faults.tell(f"rank {self.rank}'s {self._output.problem}")
+            self.faults.note(f"rank {self.rank}'s {self._output.problem}")
         try:
             publisher = Publisher(
                 self, self.directory.address(self.rank, "pub"), self.directory.address(self.rank, "cmd")
@@ -158,7 +160,7 @@ class Session:
         agent._listener = self
 
     def close(self, exit_code: int | None, error: str | None, traceback: str | None) -> None:
-        """Say how the script ended, publish what is left, and take the sockets away; nothing in a forked child."""
+        """Record how the script ended, publish the last records, and close the sockets; not in a forked child."""
         if os.getpid() != self.owner:
             return
         self._ended = True
@@ -172,36 +174,36 @@ class Session:
         finally:
             self._presence.end()
 
-    def _let_go(self) -> None:
-        """In a forked child: leave the training alone; what the thread of the agent held is held for good there."""
+    def _abandon(self) -> None:
+        """In a forked child: replace the locks that the agent's thread may hold, which does not exist there."""
         agent._listener = None
         self.gate = Gate()
         self.stamps.abandon()
         device_time.CAPTURES.renew()
 
-    def look_after(self) -> None:
-        """Notice, once a second, what happens without a call: output that is lost, a record that was not written."""
-        if time.monotonic() < self._look_due:
+    def tick(self) -> None:
+        """Once a second: keep the run directory in use, repeat a failed record, and note lost output as a fault."""
+        if time.monotonic() < self._tick_due:
             return
-        self._look_due = time.monotonic() + _LOOK_S
-        self._presence.turn()
+        self._tick_due = time.monotonic() + _TICK_S
+        self._presence.tick()
         if not self._account.written:
             self._account.begin()
         lost = self._output.lost
-        if lost != self._lost_told:
-            self._lost_told = lost
-            self.faults.tell(f"{lost:,} bytes of its output are lost: {self._output.reason} ({self._output.log})")
+        if lost != self._lost_noted:
+            self._lost_noted = lost
+            self.faults.note(f"{lost:,} bytes of its output are lost: {self._output.reason} ({self._output.log})")
 
     def starting(self, phase: str) -> None:
-        """Note what the script does before its first step."""
+        """Note the activity of the script before its first step."""
         self._start_phase = phase
 
     def cut(self) -> None:
-        """End a step's record."""
+        """End the record of the current step."""
         self.stamps.cut(self.gate.completed + 1)
 
     def hold(self) -> None:
-        """Count the step, and stay at its boundary while the group is paused.
+        """Count the step, and hold the training thread at its boundary while the group is paused.
 
         Raises:
             SystemExit: the run is being stopped; the script unwinds as if it had called `sys.exit(0)`.
@@ -210,7 +212,7 @@ class Session:
             try:
                 self.stamps.resume()
             except Exception as error:
-                # A device that has failed meanwhile says so to whoever asks next: that must be the script.
+                # A failed device raises in the next call to it: that call must be the script's.
                 self.faults.note("going on after a pause", error)
         if self.gate.ended_by is not None:
             self._stopped = True
@@ -218,13 +220,13 @@ class Session:
 
     def announce(self, total_steps: object, note: object, coordinates: object) -> None:
         """See `ddptop.agent.start`."""
-        self._total_steps = self._taken("start(total_steps)", given.count, total_steps)
-        self._note = self._taken("start(note)", functools.partial(given.line, limit=200), note)
+        self._total_steps = self._accepted("start(total_steps)", given.count, total_steps)
+        self._note = self._accepted("start(note)", functools.partial(given.line, limit=200), note)
         if coordinates is not None:
-            self._coordinates = self._taken("start(coordinates)", self._places, coordinates)
+            self._coordinates = self._accepted("start(coordinates)", self._read_coordinates, coordinates)
 
-    def _taken(self, what: str, read: Callable[[object], _Value], value: object) -> _Value | None:
-        """Return a value as `read` takes it, None where it is none, or cannot be taken."""
+    def _accepted(self, what: str, read: Callable[[object], _Value], value: object) -> _Value | None:
+        """Return `read(value)`; None where the value is None, or where `read` raises, which is counted as a fault."""
         if value is None:
             return None
         try:
@@ -233,18 +235,18 @@ class Session:
             self.faults.note(what, error)
             return None
 
-    def _places(self, coordinates: object) -> dict[str, int] | None:
-        """Return of a mapping what can be taken, up to where it raises."""
+    def _read_coordinates(self, coordinates: object) -> dict[str, int] | None:
+        """Return the valid entries of a mapping, up to the one at which its iteration raises."""
         found: dict[str, int] = {}
-        items = iter(coordinates.items())  # type: ignore[attr-defined]
+        items = iter(coordinates.items())  # type: ignore[attr-defined]  # raises for what is no mapping
         try:
             for index, (name, where) in enumerate(islice(items, _MOST_COORDINATES + 1)):
                 if index == _MOST_COORDINATES:
                     raise ValueError(f"more than {_MOST_COORDINATES}; the rest is left out")
-                spelled = self._taken("start(coordinates)", functools.partial(given.line, limit=20), name)
-                place = self._taken("start(coordinates)", given.count, where)
-                if spelled is not None and place is not None:
-                    found[spelled] = place
+                spelled = self._accepted("start(coordinates)", functools.partial(given.line, limit=20), name)
+                position = self._accepted("start(coordinates)", given.count, where)
+                if spelled is not None and position is not None:
+                    found[spelled] = position
         except Exception as error:
             self.faults.note("start(coordinates)", error)
         return found or None
@@ -264,7 +266,7 @@ class Session:
         whole = given.line(name, _LONGEST_GIVEN)
         known = self._names[name] = clean_name(whole)
         if known != whole:
-            self.faults.tell(f"log({whole[:60]}…): longer than {LONGEST_NAME} characters; shown as {known}")
+            self.faults.note(f"log({whole[:60]}…): longer than {LONGEST_NAME} characters; shown as {known}")
         return known
 
     def register(self, save: object) -> None:
@@ -275,12 +277,12 @@ class Session:
             self.misused("on_checkpoint", TypeError(f"{type(save).__name__} cannot be called"))
 
     def misused(self, call: str, error: Exception) -> None:
-        """Count a call of `ddptop.agent` that could not be taken in."""
+        """Count a failed call of a function of `ddptop.agent`."""
         self.faults.note(call, error)
 
     @property
     def checkpoints(self) -> bool:
-        """True where the script has said how to save a checkpoint."""
+        """True where the script has registered a checkpoint function."""
         return self._checkpoint is not None
 
     @property
@@ -289,7 +291,7 @@ class Session:
         return self._stopped
 
     def save(self, token: str) -> Saved | None:
-        """Have the held training thread save a checkpoint; return what came of it, None meanwhile.
+        """Have the held training thread save a checkpoint; return the outcome, None until it is known.
 
         Raises:
             GateError: nothing can be saved now.
@@ -303,14 +305,14 @@ class Session:
         began = time.monotonic_ns()
         try:
             where = save(self.gate.completed)
-        except Exception as error:  # the script's own, told to whoever asked
+        except Exception as error:  # the script's own, reported to the controller
             return Saved(False, describe(error, 300), time.monotonic_ns() - began)
         took_ns = time.monotonic_ns() - began
-        return Saved(True, self._taken("where on_checkpoint's function saved", given.path, where) or "", took_ns)
+        return Saved(True, self._accepted("where on_checkpoint's function saved", given.path, where) or "", took_ns)
 
     @property
     def state(self) -> str:
-        """Of `starting`, `running`, `paused`, `ended`."""
+        """One of `starting`, `running`, `paused`, `ended`."""
         if self._ended:
             return "ended"
         if self.gate.held:
@@ -321,23 +323,18 @@ class Session:
         """Return a sign of life; called by the publisher's thread.
 
         Raises:
-            Exception: something that it would tell cannot be had.
+            Exception: one of its values cannot be read.
         """
-        state = self.state
+        reading = self._read_gauges()
+        bare = self.bare_beat(seq, refused)
         activity = {
             "starting": self._start_phase,
             "paused": "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed}",
             "ended": "its script has ended",
         }
-        reading = self._read_gauges()
-        return Beat(
-            rank=self.rank,
-            at_ns=time.time_ns(),
-            state=state,
-            activity=activity.get(state, self.stamps.activity),
-            step=self.gate.completed,
-            step_at_ns=self.stamps.completed_at,
-            seq=seq,
+        return msgspec.structs.replace(
+            bare,
+            activity=activity.get(bare.state, self.stamps.activity),
             memory_bytes=reading.memory,
             memory_total_bytes=reading.memory_total,
             cpu_percent=reading.cpu,
@@ -350,20 +347,13 @@ class Session:
             mechanism=self.collectives.mechanism,
             outstanding=self.collectives.outstanding,
             timed_every=self.collectives.timed_every,
-            dropped=self.stamps.dropped,
-            refused=refused,
-            faults=self.faults.count,
-            fault=self.faults.last,
             health=self.health.trouble,
-            held_at_ns=self.gate.held_at_ns if state == "paused" else None,
             timeout_s=self.timeout_s,
-            checkpoints=self.checkpoints,
             coordinates=self._coordinates,
-            generation=self.hello.generation,
         )
 
     def bare_beat(self, seq: int, refused: int) -> Beat:
-        """Return a sign of life of what the agent counts itself."""
+        """Return a sign of life with the agent's own counts only."""
         state = self.state
         return Beat(
             rank=self.rank,
@@ -386,7 +376,7 @@ class Session:
         try:
             return self._gauges.read(self.device)
         except Exception as error:
-            # Without descriptors there is no look into /proc; the sign of life is worth more.
+            # Without descriptors /proc cannot be read; the sign of life matters more.
             self.faults.note("reading memory and load", error)
             return Reading(None, None, None, None)
 
@@ -394,15 +384,15 @@ class Session:
 def open_session(
     directory: RunDir, program: str, run_id: str, output: Output, standing: Standing | None = None
 ) -> Session | None:
-    """Start the agent of this process; None where there can be none, which never hurts the training.
+    """Start the agent of this process; return None where that fails, which does not affect the training.
 
-    Where nothing can be published the session is not `heard`, and still writes down how the rank ends.
+    Where nothing can be published, the session is not `heard`, and still records the end of the rank.
     """
     session = None
     try:
         session = Session(directory, run_id=run_id, program=program, log=output.log, output=output, standing=standing)
-        ancestry.leave_word()
+        ancestry.mark_environment()
         session.open()
     except Exception as error:
-        say(f"ddptop: no agent in this rank ({describe(error)}); the training goes on without")
+        say_unobserved(error)
     return session

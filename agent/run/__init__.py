@@ -1,11 +1,12 @@
-"""What a run leaves on disk, and what is said of it from there.
+"""The files of a run on disk, and the states that follow from them.
 
-rundir      the run directory: members, addresses, how it ended
+rundir      the run directories of a user: members, addresses, ends of runs
+base        the folder that holds them
 records     the record of a run and of each rank
 states      the state of a rank and of a run, from evidence
-decisions   what all ranks must do or none
-generations which start of the group is the present one
-identity    which process is meant
-injection   what `--inject` says
+decisions   actions that either all ranks or none must carry out
+generations the present start of the group, among those that ranks claim
+identity    processes, told from later ones with the same pid
+injection   the grammar of `--inject`
 files       marks, locks, private files, removal
 """

@@ -1,9 +1,9 @@
-"""What all ranks of a run must do or none: decided once, in numbered files of the run directory.
+"""Actions that either all ranks of a run or none must carry out: each is decided once, in a numbered file.
 
 A controller that dies while it sends a command to one rank after the other would leave some
-held and some not, and a collective between them that never ends.  So a decision is a file,
-made whole and exclusively: the first to write number N has decided, and every rank reads it,
-told or not.  Knows nothing of what is decided.
+ranks held and others not, and a collective between them that never ends.  So a decision is a file in the
+run directory, created whole and exclusively: the first process to write number N has decided, and every rank
+reads the file, with or without a message.  This module does not know the contents of decisions.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ddptop.agent.run.files import private
 _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
 _MOST_ENTRIES: Final = 100_000
 _RETAINED: Final = 256
-"""Decisions that stay readable for a rank that was slow to look."""
+"""Newest decisions that stay on disk, for ranks that read late."""
 
 
 class Decisions:
-    """The decisions of one run, in order; any process of its user may write the next."""
+    """The decisions of one run, in order; any process of its user may write the next one."""
 
     def __init__(self, run: Path) -> None:
         self._folder = run / "decisions"
@@ -40,7 +40,7 @@ class Decisions:
         return max(map(int, names), default=0)
 
     def decide(self, serial: int, content: bytes) -> bool:
-        """Make decision `serial`; False where somebody else has made it before.
+        """Make decision `serial`; return False where another process has already made it.
 
         Raises:
             OSError: nothing can be written there.
@@ -51,7 +51,7 @@ class Decisions:
         staging = self._folder / f".{serial}.{secrets.token_hex(4)}"
         try:
             private.write(staging, content)
-            # Unlike a rename, a link never takes the place of what is there.
+            # Unlike a rename, a link does not replace an existing file.
             os.link(staging, self._folder / str(serial))
         except FileExistsError:
             return False
@@ -62,7 +62,7 @@ class Decisions:
         return True
 
     def read(self, serial: int) -> bytes | None:
-        """Return what was decided, None where nothing is yet."""
+        """Return the content of decision `serial`, None where there is none yet."""
         try:
             return private.read(self._folder / str(serial))
         except OSError:

@@ -1,6 +1,6 @@
-"""What is believed of what ranks say: which start of their group is the present one, and how many steps they have done.
+"""Checks of what ranks report: the present generation (start of the group), and plausible step counts.
 
-A rank that says something false of itself is not to take the others away from whoever looks.  Pure.
+A rank that reports something false must not hide the others from an observer.  Pure.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     from ddptop.agent.run.records import Run
 
 _MOST_A_SECOND: Final = 100_000
-"""Steps of a rank: no loop of PyTorch's, however empty, comes near it."""
+"""Steps of a rank per second at most: even an empty loop of PyTorch is far slower."""
 _SLACK_S: Final = 60.0
-"""By how much two clocks may differ, and what waits in a queue."""
+"""Allowance for the difference of two clocks and for queued messages."""
 
 
 def most(run: Run, known: int) -> int:
-    """Return the newest generation that a rank of this run may claim to be of.
+    """Return the newest generation that a rank of this run may claim.
 
     Args:
         run: the run's record.
-        known: the newest one that is known already.
+        known: the newest generation known so far.
     """
     if run.launched and run.leader == "torchrun":
-        # torchrun counts its restarts up to the number that it was started with.
+        # torchrun counts its restarts up to its option `--max-restarts`.
         return run.max_restarts
     return known + 1
 
 
 def present(claims: Sequence[tuple[int, bool]], *, bounded: bool = False) -> int:
-    """Return the present generation by the records of the ranks: of each its own, and whether its process lives.
+    """Return the present generation by the claims of the ranks: for each its generation, and whether its process lives.
 
-    The ranks of a generation are all gone before those of the next begin, so that of those that live the most decide,
-    and of two camps of one size the one that claims less.  Where none lives, the newest generation that follows the
-    others without a gap, or simply the newest where the claims are `bounded` by what the run allows.
+    The ranks of a generation are all gone before those of the next begin. So the claim of most living ranks wins, and
+    the lower one of two equally frequent claims. Where no rank lives, the result is the newest generation that follows
+    the others without a gap, or simply the newest where the claims are already `bounded` by what the run allows.
     """
     living = Counter(generation for generation, alive in claims if alive)
     if living:
@@ -53,5 +53,5 @@ def present(claims: Sequence[tuple[int, bool]], *, bounded: bool = False) -> int
 
 
 def can_reach(seq: int, seconds: float, before: int = 0) -> bool:
-    """Say whether a rank that had done `before` steps can have done `seq` so many seconds later."""
+    """Say whether a rank that had completed `before` steps can have completed `seq` this many seconds later."""
     return seq <= before + (max(0.0, seconds) + _SLACK_S) * _MOST_A_SECOND

@@ -1,8 +1,8 @@
-"""Which process is meant: a number, the time it started, boot and pid namespace, and a table of all that live.
+"""The identity of a process (pid, start time, boot and pid namespace), and the table of all living processes.
 
 A pid alone is reused, by the same machine within hours and by the next boot within seconds, and
 means another process in each container.
-Knows nothing of runs; on Linux it reads /proc itself, which is faster than psutil, whose words it uses.
+This module knows nothing of runs; on Linux it reads /proc itself, faster than psutil, and returns psutil's words.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import msgspec
 import psutil
 
 ELSEWHERE: Final = "lives in another pid namespace (container): not visible from here"
-"""What is said of a run of which nothing can be said."""
+"""The description of a process or run whose state cannot be known here."""
 
 _PROC: Final = Path("/proc")
 _DEAD: Final = frozenset("ZXx")
 STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
-"""What psutil says of a process that stands still, by SIGSTOP or under a debugger."""
+"""psutil's status of a process that is stopped, by SIGSTOP or by a debugger."""
 _STATUS: Final = {
     "R": psutil.STATUS_RUNNING,
     "S": psutil.STATUS_SLEEPING,
@@ -35,29 +35,29 @@ _STATUS: Final = {
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process that cannot be mistaken for a later one of the same number."""
+    """The identity of a process, which no later process with the same pid shares."""
 
     pid: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
     started: float
-    """Seconds, from the start of the machine on Linux, so that setting the clock changes nothing."""
+    """Start time in seconds: on Linux since the start of the machine, so that setting the clock changes nothing."""
     boot: str = ""
-    """Which start of the machine that was, where the system tells."""
+    """Identifier of that start of the machine, empty where the system has none."""
     namespace: str = ""
-    """The pid namespace that `pid` is a number of, by its inode: that of whoever looked, not known of old records."""
+    """Inode of the pid namespace in which `pid` was read; empty in records of older versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A live process and where it stands."""
+    """A living process: its identity, relatives and status."""
 
     process: Process
     parent: int
     session: int
     status: str
-    """As psutil spells it."""
+    """In psutil's spelling."""
     uid: int
     cpu_s: float = 0.0
-    """Time on a core so far, its children left out."""
+    """CPU time so far, without that of its children."""
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def boot() -> str:
 
 @functools.cache
 def _namespace_of(reader: int) -> str:
-    # By the process that reads: what it forks after an `unshare` counts in another namespace.
+    # Cached for each reading process: a child forked after an `unshare` is in another namespace.
     try:
         return os.readlink(_PROC / "self/ns/pid").partition("[")[2].rstrip("]")
     except OSError:
@@ -79,32 +79,32 @@ def _namespace_of(reader: int) -> str:
 
 
 def namespace() -> str:
-    """Return the pid namespace in which this process counts the others, empty where the system has none."""
+    """Return the pid namespace of this process, empty where the system has none."""
     return _namespace_of(os.getpid())
 
 
 def identify(pid: int) -> Process | None:
-    """Return the identity of the live process `pid`, or None when there is none (a zombie is none)."""
+    """Return the identity of the living process `pid`, None where there is none; a zombie does not count."""
     row = _row(pid)
     return None if row is None else row.process
 
 
 def is_alive(process: Process | None) -> bool:
-    """Say whether exactly this process runs and can be seen from here; only then may it get a signal."""
+    """Say whether exactly this process lives and is visible from here; only then may it get a signal."""
     return process is not None and look(process) is not None
 
 
 def look(process: Process) -> Row | None:
-    """Return how exactly this process is now, None where it is gone or cannot be seen from here."""
+    """Return the present row of exactly this process, None where it is gone or not visible from here."""
     row = None if is_elsewhere(process) else _row(process.pid)
     if row is None or (process.boot and process.boot != row.process.boot):
         return None
-    # Start times have a resolution of 10 ms; a number is not reused within that.
+    # Start times have a resolution of 10 ms; a pid is not reused within that time.
     return row if abs(row.process.started - process.started) < 0.05 else None
 
 
 def is_elsewhere(process: Process | None) -> bool:
-    """Say whether a process belongs to another pid namespace: whether it lives is not known here."""
+    """Say whether a process belongs to another pid namespace, so that nobody here knows whether it lives."""
     return (
         process is not None
         and process.boot in ("", boot())
@@ -114,18 +114,18 @@ def is_elsewhere(process: Process | None) -> bool:
 
 
 def may_live(process: Process | None) -> bool:
-    """Say whether a process lives, or may well do so out of sight: it must not be taken for dead."""
+    """Say whether a process lives, or may live in another pid namespace: it must not be treated as dead."""
     return is_alive(process) or is_elsewhere(process)
 
 
 def is_stopped(process: Process | None) -> bool:
-    """Say whether a process lives and stands still, by SIGSTOP or under a debugger."""
+    """Say whether a process lives and is stopped, by SIGSTOP or by a debugger."""
     row = None if process is None else look(process)
     return row is not None and row.status in STOPPED
 
 
 def table() -> dict[int, Row]:
-    """Return all live processes by number; a zombie is none: it holds no memory and takes no signal."""
+    """Return all living processes by pid, without zombies: those hold no memory and react to no signal."""
     return {pid: row for pid in psutil.pids() if (row := _row(pid)) is not None}
 
 
@@ -133,7 +133,7 @@ def _row(pid: int) -> Row | None:
     if sys.platform != "linux":
         return _row_by_psutil(pid)
     try:
-        # The name in parentheses may hold anything; what follows it is state, parent, group, session, …; start is 20th.
+        # The name in parentheses may hold anything; after it come state, parent, group, session, …; start is the 20th.
         with open(f"{_PROC}/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read().rpartition(b")")[2].split()
         uid = os.stat(f"{_PROC}/{pid}").st_uid
@@ -163,7 +163,7 @@ def _row_by_psutil(pid: int) -> Row | None:
 
 
 def carries(pid: int, name: str, value: str) -> bool:
-    """Say whether the environment that a process was started with holds `name=value`."""
+    """Say whether the environment with which a process was started holds `name=value`."""
     try:
         if sys.platform == "linux":
             return f"{name}={value}".encode() in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
@@ -173,7 +173,7 @@ def carries(pid: int, name: str, value: str) -> bool:
 
 
 def command(pid: int) -> tuple[str, ...]:
-    """Return the command line of a process, nothing where it cannot be read."""
+    """Return the command line of a process, empty where it cannot be read."""
     try:
         return tuple(psutil.Process(pid).cmdline())
     except (psutil.Error, OSError):

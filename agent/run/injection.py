@@ -1,7 +1,7 @@
-"""What `--inject` says: faults put into a rank on purpose, to try a tool before trusting it.
+"""The grammar of `--inject`: faults that are put into a rank on purpose, to try a tool before trusting it.
 
-The grammar alone, for the command line, which checks it, and for the rank, which does it
-(`rank/injection.py`).  Imports nothing but the standard library.
+The command line checks the text with it, and the rank reads its injections with it
+(`rank/hooks/injection.py` carries them out).  This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VARIABLE: Final = "DDPTOP_INJECT"
 """Environment variable that carries injections to the ranks, separated by `;`."""
 
 PHASES: Final = ("data", "forward", "backward", "optimizer", "comm")
-"""Where a delay can be put; `comm` is the moment before a collective is entered."""
+"""Phases that can be delayed; `comm` is the moment before a collective is called."""
 FAULTS: Final = ("crash", "hang", "nan", "skip-collective")
 
 _KEYS: Final = ("rank", "phase", "ms", "every", "from")
@@ -23,7 +23,7 @@ _LONGEST_MS: Final = 3_600_000.0
 
 
 class InjectionError(ValueError):
-    """What is wrong with an injection and what to do, in one line for the user."""
+    """An error in an injection as one line for the user: what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Injection:
     kind: str
     """A phase of `PHASES` for a delay, else one of `FAULTS`."""
     ms: float = 0.0
-    """Length of a delay; it comes once a step."""
+    """Length of a delay, which happens once in a step."""
     every: int = 1
-    """Only in every so-manieth step."""
+    """Distance in steps from one injection to the next."""
     start: int = 1
-    """First step that is hit, counted from 1."""
+    """First step with the injection, counted from 1."""
 
     @property
     def is_delay(self) -> bool:
@@ -46,12 +46,12 @@ class Injection:
         return self.kind in PHASES
 
     def hits(self, step: int) -> bool:
-        """Say whether the step with this number is one of its steps."""
+        """Say whether the step with this number gets the injection."""
         return step >= self.start and (step - self.start) % self.every == 0
 
     def __str__(self) -> str:
         if self.is_delay:
-            what = f"{self.ms:g} ms more {_PLACES[self.kind]}"
+            what = f"{self.ms:g} ms more {_WHERE[self.kind]}"
             often = " in each step" if self.every == 1 else f" every {self.every} steps"
         else:
             what, often = self.kind, "" if self.every == 1 else f" every {self.every} steps"
@@ -59,7 +59,7 @@ class Injection:
         return f"rank {self.rank}: {what}{often}{since}"
 
 
-_PLACES: Final = {
+_WHERE: Final = {
     "data": "in data loading",
     "forward": "in forward",
     "backward": "in backward",
@@ -72,7 +72,7 @@ def parse(text: str) -> Injection:
     """Return the injection that `rank=2,phase=backward,ms=30[,every=K][,from=STEP]` or `rank=1,crash` means.
 
     Raises:
-        InjectionError: it means none.
+        InjectionError: the text is no injection.
     """
     values, faults = _split(text)
     if "rank" not in values:
@@ -99,7 +99,7 @@ def parse_all(texts: Iterable[str], world: int) -> tuple[Injection, ...]:
     """Return the injections into a group of `world` ranks.
 
     Raises:
-        InjectionError: one of them is not understood, or its rank is not in the group.
+        InjectionError: one of the texts is no injection, or its rank is not in the group.
     """
     found = tuple(map(parse, texts))
     for injection in found:
@@ -110,21 +110,21 @@ def parse_all(texts: Iterable[str], world: int) -> tuple[Injection, ...]:
 
 
 def from_environment(environment: Mapping[str, str]) -> tuple[Injection, ...]:
-    """Return what the environment of a rank asks for, of all ranks.
+    """Return the injections into all ranks that the environment of one of them carries.
 
     Raises:
-        InjectionError: it is not understood.
+        InjectionError: one of them is no injection, or its rank is not in the group.
     """
     return parse_all(listed(environment), int(environment.get("WORLD_SIZE", "1")))
 
 
 def listed(environment: Mapping[str, str]) -> list[str]:
-    """Return the injections that an environment carries, not yet understood."""
+    """Return the texts of the injections that an environment carries."""
     return [text for text in environment.get(VARIABLE, "").split(";") if text.strip()]
 
 
 def describe(injections: Iterable[Injection]) -> str:
-    """Return one line that labels a run on every screen; empty for no injections."""
+    """Return one line that labels the run on every screen, empty where there are no injections."""
     return "; ".join(map(str, injections))
 
 

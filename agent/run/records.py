@@ -1,7 +1,7 @@
-"""What is written down of a run and of each of its ranks, and the bounds of what is believed when it is read.
+"""The record of a run and the record of each of its ranks, with the bounds of their fields.
 
-Whoever may write into a run directory may write anything: numbers are bounded where they are decoded, so
-that nothing further in has to fear them.  Knows no paths.
+Any process that can write into a run directory can write anything: numbers are bounded where they are decoded, so
+that no other code has to check them.  This module knows no paths.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from ddptop.agent.wire import Rank
 from ddptop.agent.wire.incoming import Label, Line, Lines, Name, Verbatim, cleaned
 
 RUN_BYTES: Final = 512 << 20
-"""Room of a run on the disk, its logs included, where nobody says otherwise."""
+"""Default bound on the bytes of a run on disk, its logs included."""
 ALL_BYTES: Final = 4 << 30
-"""Room of all runs of a user together, where nobody says otherwise."""
+"""Default bound on the bytes of all runs of a user together."""
 
 _World = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""Steps, or nanoseconds since the epoch: what 63 bits hold."""
+"""Steps, or nanoseconds since the epoch, in 63 bits."""
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 32)]
 _User = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 _Error = Annotated[str, msgspec.Meta(extra={"limit": 2048})]
-"""As long as the agent writes it; see `agent.rank.account`."""
+"""The bound is that of the agent, which writes the text; see `agent.rank.process.account`."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 Record = TypeVar("Record")
 
 
 def decode(content: bytes, kind: type[Record]) -> Record:
-    """Return the record that a file holds, its text clean.
+    """Return the record in the content of a file, with its text cleaned.
 
     Raises:
-        ValueError: it holds none, one line.
+        ValueError: there is none; its message is one line.
     """
     try:
         return cleaned(msgspec.json.decode(content, type=kind))
@@ -48,20 +48,20 @@ def decode(content: bytes, kind: type[Record]) -> Record:
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How one rank ended, by its own account; a rank that was killed leaves none."""
+    """The end of one rank, as the rank itself reports it; a rank that was killed reports none."""
 
     at_ns: _Whole
     exit_code: _Code | None
-    """None: not known to the rank, which was started by another process of the script; that one is told."""
+    """None: the rank does not know it, because another process of the script started it and waits for it."""
     error: _Error | None = None
     """Type and message of the exception that ended the script, one line."""
     traceback: Lines | None = None
     stopped_by: Label | None = None
-    """Who asked for its end at a step boundary, where it ended because of that."""
+    """Author of the stop, where the script ended at a step boundary because of one."""
     step: _Whole | None = None
-    """Steps it had completed."""
+    """Steps that the rank had completed."""
     pid: int | None = None
-    """Which process has written this: a child of the rank must not speak for it. None: an agent that does not say."""
+    """The process that wrote this, which may be a child of the rank. None: an agent of an older version."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -74,34 +74,34 @@ class Member(msgspec.Struct, frozen=True):
     host: Label
     generation: _Count
     pub: Verbatim
-    """Address of the PUB socket, `ipc://…`. Kept for older readers: whoever connects computes it."""
+    """Address of the PUB socket, `ipc://…`, for readers of older versions; others use `RunDir.address`."""
     cmd: Verbatim
-    """Address of the ROUTER socket; the same holds."""
+    """Address of the ROUTER socket, likewise."""
     log: Verbatim | None
     """File with the rank's output, or None where it goes to the terminal that started the run."""
     ended: Ended | None = None
 
 
-def own_word(member: Member) -> Member:
-    """Return the member without an end that another process wrote: a child of the rank does not speak for it."""
+def without_foreign_end(member: Member) -> Member:
+    """Return the member without its end, where another process, such as a child of the rank, wrote that."""
     if member.ended is None or member.ended.pid in (None, member.process.pid):
         return member
     return msgspec.structs.replace(member, ended=None)
 
 
 ENGINE: Final = "torch.distributed.run"
-"""The module that torchrun is."""
+"""The module that torchrun runs."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run: what was asked for, who looks after it, how it ended."""
+    """A run: its launch options, its supervisor and torchrun, its state and end."""
 
     run: Name
     run_id: Label
     program: Verbatim
     """Catalogue name, script path or `-m module`, as the user gave it."""
     arguments: tuple[Verbatim, ...]
-    """The program's own arguments; like command and environment with a mask for each secret (`masking.whole`)."""
+    """Arguments of the program. In these, in `command` and in `environment` secrets are masked; see `masking.whole`."""
     world: _World
     backend: Name | None
     device: Name | None
@@ -112,38 +112,39 @@ class Run(msgspec.Struct, frozen=True):
     command: tuple[Verbatim, ...] = ()
     """The torchrun command line that the supervisor starts."""
     environment: dict[Verbatim, Verbatim] = {}
-    """What the launch adds to the environment of the ranks."""
+    """Variables that the launch adds to the environment of the ranks."""
     placement: Line = ""
-    """One line on why this device and backend were chosen."""
+    """The reason for the choice of device and backend, one line."""
     injected: Line = ""
-    """Faults put into this run on purpose, one line; empty for an honest run."""
+    """Faults that were put into this run on purpose, one line; empty where there are none."""
     grace_s: _Seconds = 5.0
     on_term: Name = ""
-    """What a TERM from outside leads to: `checkpoint`, and then a stop; empty for what it always does."""
+    """Reaction to a TERM from outside: `checkpoint` saves one and stops; empty leaves the reaction to the script."""
     supervisor: Process | None = None
     torchrun: Process | None = None
     state: Name = "starting"
-    """Of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; an observer may know better."""
+    """One of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; out of date where the supervisor
+    has died."""
     exit_code: _Code | None = None
     ended_at_ns: _Whole | None = None
     cause: Line | None = None
     """The first cause of a failure, one line."""
     cause_rank: Rank | None = None
     max_restarts: _Count = 0
-    """How often torchrun starts the group anew when it fails."""
+    """How often torchrun restarts the group after a failure."""
     owner: _User | None = None
-    """User whose run it is: a process of anybody else is none of it, whatever its environment says."""
+    """User of the run: a process of another user does not belong to it, whatever its environment says."""
     killed_by: Label | None = None
-    """Who asked for its end, so that another supervisor goes on with that."""
+    """Author of a kill, so that a supervisor that takes over completes it."""
     run_bytes: _Bytes = RUN_BYTES
-    """Room that it may take on the disk: its recording is thinned, and its logs are cut, to fit in."""
+    """Bound on its bytes on disk: its recording is thinned and its logs are cut to fit."""
     all_bytes: _Bytes = ALL_BYTES
-    """Room of all runs of its owner together: where they take more, the oldest ended ones are removed."""
+    """Bound on the bytes of all runs of its owner: beyond it, the oldest ended runs are removed."""
     guessed: bool | None = None
-    """True where nobody has said how many ranks it has, and `world` is what is usual on its machine; None where an
-    older version did not note it."""
+    """True where the launch did not name the number of ranks, so that `world` is a default of its machine; None in
+    records of older versions."""
 
     @property
     def leader(self) -> str:
-        """What the process that starts the ranks is called: torchrun, or the program where it spawns them itself."""
+        """Name of the process that starts the ranks: torchrun, or the program where it spawns them itself."""
         return "torchrun" if not self.command or ENGINE in self.command else "the program"

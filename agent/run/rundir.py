@@ -1,13 +1,11 @@
-"""The run directory: who is in a run, where each of them listens, how it ended.
+"""The run directories of a user: the ranks of each run, their socket addresses, and how the run ended.
 
-One folder a run, `<base>/<run>/`, mode 0700, holding `run.json` (the run), `ranks/N.json`
-(one a rank, written by its agent), `logs/`, `run.db` (recorded by the supervisor)
-and the sockets.  Files are replaced atomically, so that a reader sees one or the other; a rank that ends on
-a full disk writes over its record, and a reader of that moment may find it damaged.
-Each folder bears a mark of ours, and nothing without it is listed or removed, but for what an older version has made
-in the default base: another base may be a folder in use for other things.  The base is not `$XDG_RUNTIME_DIR`: logind
-removes that when the user's last session ends, which is the very moment a detached run must outlive.  Knows neither
-torch nor textual.
+A run has one folder, `<base>/<run>/`, of mode 0700. It holds `run.json` (the record of the run), `ranks/N.json`
+(the record of a rank, written by its agent), `logs/`, `run.db` (recorded by the supervisor)
+and the sockets.  Records are replaced atomically, so that a reader gets the old one or the new one; but a rank that
+ends on a full disk writes over its record in place, and a reader of that moment may find it damaged.
+Each folder bears our mark.  A folder without it is neither listed nor removed, because another base than the default
+one may be a folder in use for other things; in the default base, runs of older versions are marked when they are found.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import contextlib
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -25,6 +22,11 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.run import generations, records, states
+from ddptop.agent.run.base import BASE_VARIABLE as BASE_VARIABLE
+from ddptop.agent.run.base import LONGEST_NAME as LONGEST_NAME
+from ddptop.agent.run.base import base as base
+from ddptop.agent.run.base import bases_of_others as bases_of_others
+from ddptop.agent.run.base import default_base
 from ddptop.agent.run.files import marks, masking, private, removal
 from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import Hold
@@ -37,72 +39,35 @@ from ddptop.agent.run.records import MOST_RANKS as MOST_RANKS
 from ddptop.agent.run.records import Ended as Ended
 from ddptop.agent.run.records import Member as Member
 from ddptop.agent.run.records import Run as Run
-from ddptop.agent.run.records import own_word as own_word
+from ddptop.agent.run.records import without_foreign_end
 
-BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
 MARKER: Final = "DDPTOP_RUN_ID"
 """Environment variable that marks every process of a run with the run's id."""
 DIRECTORY_VARIABLE: Final = "DDPTOP_RUN_DIR"
 """Environment variable that tells a rank its run directory."""
 RANK_VARIABLE: Final = "DDPTOP_RANK_PID"
-"""Environment variable that tells what a rank starts which process that rank is."""
+"""Environment variable that names the process of a rank to the processes that it starts."""
 
 ENDED_STATES: Final = states.ENDED
 KEEP_ENDED: Final = 20
-"""Ended runs retained for `ps`, `logs` and `attach`; older ones are removed by the next launch."""
+"""Ended runs retained for `ps`, `logs` and `attach`; the next launch removes older ones."""
 
 LEAST_ROOM: Final = 1 << 20
 """Bytes that must be free for a run to begin: its records, its sockets, the first of its logs."""
-_DEFAULT: Final = "ddptop-"
-"""The folder of a user's runs, with the user's number after it."""
 MOST_ENTRIES: Final = 100_000
-"""Names looked at in one folder; who has put more there is not to hold everybody up."""
-_LETS_GO_S: Final = 1.0
-"""How long a supervisor may still hold a run that it has called over."""
-_SOCKET_PATH_LIMIT: Final = 107
-_LONGEST_SOCKET_NAME: Final = "9999.pub"
-_LONGEST_USER: Final = 10
-"""Digits of a user's number."""
-LONGEST_NAME: Final = 40
+"""Entries read of one folder: a folder with more must not block its readers."""
+_RELEASE_S: Final = 1.0
+"""Time for which a supervisor may still hold a run whose record says that it has ended."""
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _LEFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}")
-"""What a run directory is called while it is made or removed."""
-
-
-def base() -> Path:
-    """Return the folder that holds this user's runs, making it if need be.
-
-    Raises:
-        RunDirError: it cannot be made or written, or somebody else could look into it.
-    """
-    given = os.environ.get(BASE_VARIABLE)
-    path = Path(given).absolute() if given else _default_base(os.getuid())
-    advice = f"set {BASE_VARIABLE} to a short path of your own that can be written"
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        private.check_folder(path, os.getuid(), f"remove it or set {BASE_VARIABLE}")
-    except OSError as error:
-        raise RunDirError(f"runtime directory {path}: {error.strerror}; {advice}") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise RunDirError(f"runtime directory {path}: not writable; {advice}")
-    longest = len(os.fsencode(path)) + 1 + LONGEST_NAME + 1 + len(_LONGEST_SOCKET_NAME)
-    if longest > _SOCKET_PATH_LIMIT:
-        raise RunDirError(
-            f"runtime directory {path}: too long for socket paths by {longest - _SOCKET_PATH_LIMIT} "
-            f"characters; {advice}"
-        )
-    if not os.path.lexists(path / marks.NAME):
-        # On a full disk there is still something to be seen.
-        with contextlib.suppress(OSError):
-            marks.write(path, Mark(marks.BASE))
-    return path
+"""The name of a run directory while it is made or removed."""
 
 
 def check_name(name: str) -> str:
     """Return `name` if it can name a run.
 
     Raises:
-        RunDirError: it has characters that a file name or a shell would trip over.
+        RunDirError: it has characters with a meaning to the file system or to a shell.
     """
     if not _NAME.fullmatch(name):
         raise RunDirError(
@@ -114,20 +79,24 @@ def check_name(name: str) -> str:
 
 def suggest_name(program: str) -> str:
     """Return a fresh run name such as `resnet-7f3a` for a program."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:30] or "run"
     while True:
-        name = f"{stem}-{secrets.token_hex(2)}"
+        name = f"{stem_of(program, 30)}-{secrets.token_hex(2)}"
         if not (base() / name).exists():
             return name
 
 
+def stem_of(program: str, length: int) -> str:
+    """Return the beginning of a run's name for a program, of at most `length` characters."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:length] or "run"
+
+
 class RunDir:
-    """Paths and files of one run. Cheap to make; reads and writes only when asked."""
+    """Paths and files of one run. Constructing it reads and writes nothing."""
 
     def __init__(self, path: Path, owner: int | None = None) -> None:
         self.path = path
         self.owner = os.getuid() if owner is None else owner
-        """Whose run it is said to be; what belongs to anybody else is not trusted."""
+        """Expected owner of the run; files of other users are not trusted."""
         self.name = path.name
         self.logs = path / "logs"
         self.database = path / "run.db"
@@ -136,17 +105,17 @@ class RunDir:
         return f"RunDir({str(self.path)!r})"
 
     def rank_log(self, rank: int) -> Path:
-        """Return the file that takes stdout and stderr of a rank, in the order written."""
+        """Return the file for stdout and stderr of a rank, in the order written."""
         return self.logs / f"rank-{rank}.log"
 
     @property
     def torchrun_log(self) -> Path:
-        """What torchrun itself printed, its failure summary included."""
+        """File for the output of torchrun itself, its failure summary included."""
         return self.logs / "torchrun.log"
 
     @property
     def supervisor_log(self) -> Path:
-        """The supervisor's own log."""
+        """Log of the supervisor."""
         return self.logs / "supervisor.log"
 
     def address(self, who: int | str, kind: str) -> str:
@@ -154,7 +123,7 @@ class RunDir:
         return f"ipc://{self.path}/{who}.{kind}"
 
     def read(self) -> Run:
-        """Return the run.
+        """Return the record of the run.
 
         Raises:
             RunDirError: there is no readable record, or others could have written it.
@@ -179,11 +148,12 @@ class RunDir:
         return run
 
     def members(self) -> dict[int, Member]:
-        """Return the ranks that have reported, by rank, of the newest generation. Unreadable ones are left out.
+        """Return the records of the ranks that have reported, by rank, of the present generation.
 
-        So are those that the run does not have.  Their addresses and logs are those of this directory, whatever
-        the records say: a reader connects to nothing that somebody else names.  A generation that the run cannot have
-        is not believed, nor one that most of those that live know nothing of.
+        Unreadable records, and those of ranks that the run does not have, are left out.  Addresses and logs in the
+        result are those of this directory, whatever the records say: a reader must not connect to an address that
+        somebody else has written.  A generation that the run cannot have is ignored; see `generations.present` for the
+        choice among others.
         """
         most = None
         try:
@@ -203,7 +173,7 @@ class RunDir:
                 continue
             if file.stem == str(member.rank):
                 found[member.rank] = msgspec.structs.replace(
-                    own_word(member),
+                    without_foreign_end(member),
                     pub=self.address(member.rank, "pub"),
                     cmd=self.address(member.rank, "cmd"),
                     log=None if member.log is None else str(self.rank_log(member.rank)),
@@ -219,7 +189,7 @@ class RunDir:
         private.replace(self.path / "ranks" / f"{member.rank}.json", msgspec.json.encode(member))
 
     def remove_sockets(self) -> None:
-        """Remove the socket files, which an ended run has no use for."""
+        """Remove the socket files of an ended run."""
         if self.mark() is None:
             return
         for suffix in (".pub", ".cmd"):
@@ -228,14 +198,14 @@ class RunDir:
                     file.unlink(missing_ok=True)
 
     def mark(self) -> Mark | None:
-        """Return our mark in this directory, None where there is none: then it is somebody else's."""
+        """Return our mark in this directory, None where there is none: then the directory is not ours."""
         return marks.read(self.path, marks.RUN)
 
     def read_own(self) -> Run:
-        """Return the run as `read` does, and make sure that the directory is ours and that run's.
+        """Return the record of the run, and check that the directory bears our mark for that run.
 
         Raises:
-            RunDirError: it does not bear our mark, or has no readable record of the run that is marked.
+            RunDirError: it does not bear our mark, or has no readable record of the marked run.
         """
         mark = self.mark()
         if mark is None:
@@ -253,7 +223,7 @@ class RunDir:
 
 
 def create(run: Run) -> RunDir:
-    """Make the directory of a new run. The name of an ended run may be taken again.
+    """Make the directory of a new run, which may have the name of an ended one.
 
     Raises:
         RunDirError: the name is in use, or nothing can be written.
@@ -271,16 +241,16 @@ def create(run: Run) -> RunDir:
         raise RunDirError(f"runtime directory {base()}: {error.strerror}; set {BASE_VARIABLE}") from error
     hold = None
     try:
-        # Held before it is marked: who meets a marked folder that nobody holds knows that its maker is dead.
-        hold = Hold.take(staging)
+        # Held before it is marked, so that a marked folder that no process holds has surely lost its maker.
+        hold = Hold.acquire(staging)
         marks.write(staging, Mark(marks.RUN, run_id=run.run_id))
         for folder in (staging / "ranks", staging / "logs"):
             folder.mkdir(mode=0o700)
         if run.launched:
-            # A job started by hand is started again by hand, and needs no secret of ours.
+            # ddptop does not repeat a job that was started by hand, and so stores no secrets of it.
             masking.store(staging, run)
         RunDir(staging).write(masking.masked(run))
-        # Renaming onto a directory that is not empty fails: of two that come at once, one wins.
+        # Renaming onto a directory that is not empty fails: of two simultaneous launches, one wins.
         staging.rename(target.path)
     except OSError as error:
         removal.empty(staging)
@@ -296,7 +266,7 @@ def create(run: Run) -> RunDir:
 def _check_room(folder: Path) -> None:
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
-    # A file system without a count of files says 0 of 0.
+    # A file system without a count of files reports 0 of 0.
     if free < LEAST_ROOM or (room.f_files and not room.f_favail):
         what = f"{free >> 10} KiB free" if free < LEAST_ROOM else "no more files"
         raise RunDirError(f"runtime directory {folder}: full ({what}); make room, or set {BASE_VARIABLE}")
@@ -307,10 +277,10 @@ def _make_way(target: RunDir) -> None:
         _adopt(target)
         old = target.read_own()
         if old.state in ENDED_STATES:
-            # It says so a moment before its supervisor lets go of it.
-            # What stays of it has another name, and the next launch tries again.
+            # The supervisor still holds the directory for a moment after it has written the record.
+            # Files that cannot be removed are in a folder of another name, and the next launch tries again.
             with contextlib.suppress(removal.Remained):
-                removal.take_away(target, old.run_id, _LETS_GO_S)
+                removal.remove(target, old.run_id, _RELEASE_S)
             return
     except RunDirError as problem:
         raise RunDirError(f"{problem}; or choose another --name") from problem
@@ -321,44 +291,44 @@ def _make_way(target: RunDir) -> None:
 
 
 def remove(directory: RunDir, run_id: str | None = None) -> None:
-    """Remove a run that is over, with all its files; with a `run_id`, that run and none that has taken its name.
+    """Remove an ended run with all its files; with a `run_id`, only that run, and no later one of the same name.
 
     Raises:
-        RunDirError: it is not ours, not over, another run, somebody still lives in it, or it cannot be removed.
+        RunDirError: it is not ours, not ended, another run, in use by a process, or cannot be removed.
     """
     run = directory.read_own()
     if run_id is not None and run.run_id != run_id:
         raise RunDirError(f"run {directory.name}: another run has taken this name meanwhile; `ddptop ps` lists it")
     if run.state not in ENDED_STATES:
         raise RunDirError(f"run {directory.name}: not over ({run.state}); `ddptop kill {directory.name}` ends it")
-    removal.take_away(directory, run.run_id)
+    removal.remove(directory, run.run_id)
 
 
 def discard(directory: RunDir) -> None:
-    """Take back a run that was just made and that nobody has started.
+    """Remove a run that was just made and has not been started.
 
     Raises:
         RunDirError: as for `remove`.
     """
-    removal.take_away(directory, directory.read_own().run_id)
+    removal.remove(directory, directory.read_own().run_id)
 
 
 def runs(damaged: list[str] | None = None) -> list[RunDir]:
-    """Return every run directory of this user, newest first; see `runs_in`."""
+    """Return the run directories of this user, newest first; see `runs_in`."""
     return runs_in(base(), os.getuid(), damaged=damaged)
 
 
 def runs_in(folder: Path, owner: int, *, onlooker: bool = False, damaged: list[str] | None = None) -> list[RunDir]:
-    """Return the run directories in a base of that user's, newest first: what bears our mark and a sound record.
+    """Return the run directories in a user's base, newest first: those with our mark and a sound record.
 
     Args:
         folder: the base.
-        owner: whose it is.
-        onlooker: mark nothing; what an older version has made is listed as it is.
-        damaged: takes a line on each directory that bears our mark and cannot be listed.
+        owner: the user.
+        onlooker: mark nothing; runs of older versions are listed unmarked.
+        damaged: receives a line on each directory that bears our mark and cannot be listed.
 
     Raises:
-        RunDirError: the base is not that user's alone.
+        RunDirError: the base belongs to another user, or is open to others.
         OSError: it cannot be read.
     """
     private.check_folder(folder, owner, "remove it")
@@ -382,42 +352,17 @@ def runs_in(folder: Path, owner: int, *, onlooker: bool = False, damaged: list[s
     return [run for _, run in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
-def bases_of_others() -> dict[int, Path]:
-    """Return the bases of other users in the default place, by user.
-
-    Where another user has set `DDPTOP_RUNTIME_DIR` is not known here.
-    """
-    found = {}
-    with os.scandir(tempfile.gettempdir()) as entries:
-        for entry in entries:
-            number = entry.name.removeprefix(_DEFAULT)
-            if number == entry.name or not (number.isascii() and number.isdecimal()) or len(number) > _LONGEST_USER:
-                continue
-            uid = int(number)
-            # Only one folder is a user's own, whatever else is called much like it.
-            if uid == os.getuid() or str(uid) != number:
-                continue
-            with contextlib.suppress(OSError, RunDirError):
-                private.check_folder(Path(entry.path), uid, "")
-                found[uid] = Path(entry.path)
-    return found
-
-
-def _default_base(uid: int) -> Path:
-    return Path(tempfile.gettempdir()) / f"{_DEFAULT}{uid}"
-
-
 def _is_unmarked(directory: RunDir) -> bool:
-    """Say whether an older version, which marked nothing, may have made it: only in its user's default base.
+    """Say whether an older version, which set no marks, may have made a directory: only in its user's default base.
 
-    That folder is nobody else's by name, owner and mode, so that a sound record under its run's name tells enough.
+    By name, owner and mode that folder can only be ddptop's, so that a sound record under its run's name is enough.
     """
-    own = directory.path.parent == _default_base(directory.owner)
+    own = directory.path.parent == default_base(directory.owner)
     return own and not os.path.lexists(directory.path / marks.NAME)
 
 
 def _adopt(directory: RunDir) -> None:
-    """Mark a run of this user's that an older version has made."""
+    """Mark a run of this user that an older version has made."""
     if directory.owner == os.getuid() and _is_unmarked(directory):
         with contextlib.suppress(OSError, RunDirError):
             run = directory.read()
@@ -426,7 +371,7 @@ def _adopt(directory: RunDir) -> None:
 
 
 def find(prefix: str) -> RunDir:
-    """Return the run of that name, or the only one whose name begins so.
+    """Return the run of that name, or the only one whose name begins with it.
 
     Raises:
         RunDirError: there is none, or more than one.
@@ -445,12 +390,12 @@ def find(prefix: str) -> RunDir:
 
 
 def prune(spared: RunDir | None = None, measure: Callable[[Path], int] = lambda path: 0) -> dict[str, int]:
-    """Remove all but the newest `KEEP_ENDED` ended runs, and what launches and removals that broke off have left.
+    """Remove all but the newest `KEEP_ENDED` ended runs, and the remains of interrupted launches and removals.
 
-    Return the names of the removed runs, with the size that `measure` gave of each; `spared` is not among them.
+    Return the names of the removed runs, each with its size by `measure`; the run `spared` is not removed.
     """
     removed = {}
-    for run in [run for run in runs() if _is_over(run)][KEEP_ENDED:]:
+    for run in [run for run in runs() if is_over(run)][KEEP_ENDED:]:
         if spared is not None and run.path == spared.path:
             continue
         with contextlib.suppress(RunDirError):
@@ -465,11 +410,12 @@ def prune(spared: RunDir | None = None, measure: Callable[[Path], int] = lambda 
     return removed
 
 
-def _is_over(run: RunDir) -> bool:
+def is_over(run: RunDir) -> bool:
+    """Say whether a run has ended, by its record; False where it has none any more."""
     try:
         return run.read().state in ENDED_STATES
     except RunDirError:
-        # Removed by somebody else since it was listed.
+        # Another process has removed it since it was listed.
         return False
 
 

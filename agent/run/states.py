@@ -1,9 +1,8 @@
-"""The state of a rank and of a run, said from evidence: the same for everybody who looks.
+"""The state of a rank and of a run, derived from evidence: the same rules for the dashboard and for every verb.
 
-Pure: who looks gathers the evidence (records, the process table, what it has heard, what the supervisor has
-recorded) and asks here. A state is said only from evidence: a rank that cannot be heard is silent, frozen or lost,
-and not `starting` once it has been seen to run.  What has ended is not alive again, but for a rank whose own process
-denies the record of its end.
+Pure: the caller gathers the evidence (records, the process table, messages, the supervisor's recording) and asks
+here. A rank that sends no messages is silent, frozen or lost, and not `starting` once it has been seen to run.  An
+ended rank does not come to life again, but for one whose own process denies the record of its end.
 """
 
 from __future__ import annotations
@@ -18,63 +17,60 @@ STATES: Final = (
     "starting", "running", "pausing", "paused", "frozen", "stalled", "silent", "killing",
     "finished", "ended", "stopped", "failed", "killed", "lost",
 )  # fmt: skip
-"""Every state of a run or a rank that is known here; a newer agent may say others. `frozen`: its processes are
-stopped where they stood; `stalled`: alive without progress; `silent`: no sign of life; `ended`: by itself, with what
-exit code is not known; `lost`: gone without a word on how it ended."""
+"""The states of a run or a rank that this version knows; a newer agent may send others. `frozen`: its processes are
+stopped by SIGSTOP or a debugger; `stalled`: alive without progress; `silent`: no sign of life; `ended`: by itself, with
+an unknown exit code; `lost`: gone without a record of its end."""
 
 ENDED: Final = frozenset({"finished", "ended", "stopped", "failed", "killed", "lost"})
 
-SAID: Final = ("starting", "running", "paused", "ended")
-"""The states that a rank says of itself."""
-
 LONGEST: Final = 12
-"""Letters of a state that nobody knows here."""
+"""Letters of an unknown state at most."""
 
 _STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
-"""By the status of a process, as psutil spells it: what holds it."""
+"""Descriptions of a stopped process, by its status in psutil's spelling."""
 _BUSY: Final = 50.0
-"""A process that takes so many percent of a core or more works, whatever it was at when it was looked at."""
+"""Percent of a core from which on a process is called busy, whatever its status was at the moment of the look."""
 _DOING: Final = {"running": "is busy", "disk-sleep": "waits for the disk", "sleeping": "sleeps", "idle": "sleeps"}
 
 
 class Evidence(NamedTuple):
-    """What is known of one rank, of the newest generation alone; None where nothing is known."""
+    """Evidence on one rank, of the newest generation only; None where something is not known."""
 
     reported: bool = False
-    """It has a record in the run directory."""
+    """The rank has a record in the run directory."""
     ended: Ended | None = None
-    """How its script ended, by that record."""
+    """The end of its script, by that record."""
     alive: bool | None = None
-    """Whether its process is there."""
+    """Whether its process lives."""
     status: str = ""
-    """How that process is, as psutil spells it; empty where nobody has looked since it was last heard."""
+    """Status of that process in psutil's spelling; empty where it was not read since the last message."""
     cpu_percent: float | None = None
-    """What that process takes of a core."""
+    """CPU of that process; 100 is one core."""
     said: str | None = None
-    """Its last word on its state, heard or recorded."""
+    """The state in its last message, received or recorded."""
     activity: str = ""
-    """The same, on what its main thread does."""
+    """The activity of its main thread in that message."""
     denies: bool = False
-    """It has said after the time of `ended` that its script goes on."""
+    """A message later than `ended` says that its script goes on."""
     heard_s: float | None = None
-    """Seconds since its last sign of life, heard or recorded."""
+    """Seconds since its last sign of life, received or recorded."""
     listened_s: float | None = None
-    """Seconds since somebody began to listen to it."""
+    """Seconds since the caller began to receive its messages."""
     ran: bool = False
-    """It has completed a step, or was held after one."""
+    """The rank has completed a step, or was held after one."""
     stalled: bool = False
-    """Its last step is longer ago than its steps take."""
+    """Its last step is longer ago than its steps usually take."""
 
 
 def of_rank(evidence: Evidence, silent_s: float) -> str:
-    """Return the state of a rank: one of `STATES`, or a newer agent's own word for it.
+    """Return the state of a rank: one of `STATES`, or the state that a newer agent has sent.
 
     Args:
-        evidence: what is known of it.
-        silent_s: how long a rank may be unheard before it is silent.
+        evidence: what is known of the rank.
+        silent_s: seconds without a message after which a rank is silent.
     """
     ended = evidence.ended
-    # A record of an end that its own process denies, alive and heard, was written by somebody else in its name.
+    # Where the rank's process lives and sends messages that deny its end, another process has written that record.
     if ended is not None and not (evidence.denies and evidence.alive is not False and _is_heard(evidence, silent_s)):
         if ended.exit_code:
             return "failed"
@@ -92,23 +88,23 @@ def of_rank(evidence: Evidence, silent_s: float) -> str:
         return "running" if evidence.ran else "starting"
     if said == "running" and evidence.stalled:
         return "stalled"
-    # That its script has ended says nothing of how: its record, or the end of its process, will.
-    return "running" if said == "ended" or said in ENDED else word(said)
+    # The message that the script has ended does not say how: the record, or the end of the process, will.
+    return "running" if said == "ended" or said in ENDED else shown(said)
 
 
 def _is_heard(evidence: Evidence, silent_s: float) -> bool:
-    """Say whether there was a sign of life lately, or no time yet for one."""
+    """Say whether there was a sign of life within `silent_s`, or no time for one yet."""
     unheard_s = evidence.listened_s if evidence.heard_s is None else evidence.heard_s
     return unheard_s is None or unheard_s <= silent_s
 
 
-def word(said: str) -> str:
-    """Return a state as somebody else says it, fit to be shown."""
+def shown(said: str) -> str:
+    """Return the state in a message, cleaned and shortened where this version does not know it."""
     return said if said in STATES else clean(said, LONGEST).strip() or "unknown"
 
 
 def describe(evidence: Evidence, state: str) -> str:
-    """Return in a few words what a rank in that state does, and where it cannot say so itself, what is known."""
+    """Return in a few words the activity of a rank in that state, or the evidence where the rank sends no messages."""
     if state == "frozen" and evidence.status in _STOPPED:
         return f"{_STOPPED[evidence.status]}; {_last_heard(evidence)}"
     if state == "silent":
@@ -158,10 +154,10 @@ def of_run(
         ranks: the states of its ranks; each state once is enough.
         ran: whether any of them was seen to run in this generation.
         record: the state in the run's record.
-        told: the supervisor's last word, None where none was heard.
-        found: the state that the process table tells, None where nobody has looked.
-        killed: whether somebody has asked for its end.
-        frozen: whether somebody has stopped its processes where they stood.
+        told: the state in the supervisor's last message, None where there was none.
+        found: the state by the process table, None where it was not read.
+        killed: whether somebody has killed the run.
+        frozen: whether somebody has frozen the run.
     """
     for each in (record, told, found):
         if each in ENDED:
@@ -171,21 +167,21 @@ def of_run(
     if frozen:
         return "frozen"
     if told is not None and told not in STATES:
-        return word(told)
+        return shown(told)
     live = set(ranks) - ENDED
     if "paused" in live:
         return "paused" if len(live) == 1 else "pausing"
     for state in ("running", "stalled", "silent", "frozen"):
         if state in live:
             return state
-    # Where a script has ended the run is past its start; how it ends is for who started the ranks to say.
+    # Where a script has ended, the run is past its start; the end of the run is for the supervisor to report.
     return "running" if ran or len(live) < len(set(ranks)) else "starting"
 
 
 def in_run(rank: str, run: str, culprit: bool) -> str:
-    """Return a rank's state as the run's explains it.
+    """Return a rank's state in the light of the run's.
 
-    After a kill a vanished rank was killed; after a failure too, by torchrun, unless it was the first to go.
+    After a kill, a rank that vanished was killed; after a failure too, by torchrun, unless it was the first cause.
 
     Args:
         rank: the rank's state.
@@ -200,5 +196,5 @@ def in_run(rank: str, run: str, culprit: bool) -> str:
 
 
 def of_reports(reported: Iterable[int], world: int) -> str:
-    """Return how far a live run is, for who only knows which ranks have reported: the supervisor and its stand-ins."""
+    """Return the state of a living run of which only the ranks that have reported are known."""
     return "running" if len(set(reported)) >= world else "starting"

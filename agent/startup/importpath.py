@@ -1,8 +1,8 @@
-"""The first entry of the import path: the folder that Python looks into before all others.
+"""The first entry of the import path: the folder that Python searches before all others.
 
 `python -m` puts the current directory there, and `python FILE` the folder of the file: a `queue.py`
-that lies there would be imported instead of the library's.  Imports nothing that is not loaded
-before (`__future__` neither), because it runs while that folder is still in its place.
+in that folder would be imported instead of the standard library's.  This module imports only what Python has
+loaded at its start (not even `__future__`), because it runs while that folder is still the first entry.
 """
 
 import os
@@ -10,14 +10,14 @@ import sys
 
 
 def is_safe() -> bool:
-    """Say whether Python was told to put no such folder there: by `-P`, `-I` or PYTHONSAFEPATH."""
+    """Say whether `-P`, `-I` or PYTHONSAFEPATH keeps Python from putting such a folder there."""
     return bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
 
 
 def leave_current_directory(module: str) -> None:
-    """Take the current directory out again, in a process that was started as `python -m module`."""
+    """Remove the current directory from the import path, in a process that was started as `python -m module`."""
     arguments = getattr(sys, "argv", [])
-    # That is how `sys.argv` begins until the module is found, which is while its packages are imported.
+    # `sys.argv` begins so while Python imports the packages of the module, and differently afterwards.
     if arguments[:1] != ["-m"] or is_safe():
         return
     # The name may be joined to its option: `-mddptop.agent`, `-um ddptop.agent`.
@@ -27,7 +27,7 @@ def leave_current_directory(module: str) -> None:
 
 
 def drop(folder: str | None) -> None:
-    """Take `folder` out, if it is the first entry."""
+    """Remove `folder`, if it is the first entry."""
     if folder is not None and sys.path[:1] == [folder]:
         del sys.path[0]
 
@@ -49,5 +49,5 @@ def _current_directory() -> str | None:
     try:
         return os.getcwd()
     except OSError:
-        # It was removed; Python then puts nothing there.
+        # The folder was removed; Python then adds no entry.
         return None

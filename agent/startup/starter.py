@@ -1,18 +1,18 @@
 """Runs a module as a program of its own, without the current directory on the import path.
 
-    python …/agent/starter.py MODULE ARGS…
+    python …/agent/startup/starter.py MODULE ARGS…
 
-`python -m` would look into the current directory first; `-P` is not known to Python 3.10, and
-PYTHONSAFEPATH would be inherited by what the user's program starts.
+`python -m` would search the current directory first; Python 3.10 has no `-P`, and the processes that the
+user's program starts would inherit PYTHONSAFEPATH.
 """
 
 import sys
 
 if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
-        # The folder of this file, whose modules are no top-level ones.
+        # Python has put the folder of this file first; its modules must not be importable as top-level ones.
         del sys.path[0]
     import runpy
 
-    # The name goes, so that the module finds its own arguments where it expects them.
+    # Without the name, the module finds its arguments from `sys.argv[1]` on.
     runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)

@@ -1,13 +1,13 @@
-"""Every message that crosses a ddptop socket, on one page.
+"""Every message that crosses a ZeroMQ socket of ddptop, on one page.
 
-Imports msgspec and how text is cleaned, nothing else, so that both ends, and any third one, can speak it.
-What is read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
+The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
+A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
 Telemetry goes out on PUB sockets as two frames, `[topic, payload]`; commands travel
 DEALER -> ROUTER as one payload and are answered by one `Reply` (and, for `Fill`, by any
-number of `Steps` before it), unless the answer cannot be delivered: then it is dropped.
-Times are wall-clock nanoseconds (`time.time_ns`) where the name says `at_ns`, durations
-otherwise; every field carries its unit in its name.  `None` means "not known", never zero.
-Fields may be added only at the end and only with a default; anything else raises `PROTOCOL`.
+number of `Steps` before it). An answer that cannot be delivered is dropped.
+Fields whose name ends in `at_ns` are wall-clock nanoseconds (`time.time_ns`), other `_ns` fields are
+durations, but for `asked_ns` and `until_ns` (see `Expiring`).  `None` means "not known", never zero.
+A field may be added only at the end and only with a default; any other change raises `PROTOCOL`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROTOCOL: Final = 1
 PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
 """Exclusive phases of a step; together they make up its wall time."""
 
-# Topics let a subscriber leave out what it does not look at: ZeroMQ filters at the sender.
+# A subscriber names the topics that it needs: ZeroMQ filters at the sender.
 TOPIC_HELLO: Final = b"hello"
 TOPIC_BEAT: Final = b"beat"
 TOPIC_STEPS: Final = b"steps"
@@ -32,10 +32,10 @@ TOPIC_EVENT: Final = b"event"
 TOPIC_RUN: Final = b"run"
 
 
-# A number beyond its range is no message of ours.
+# A message with a number beyond its range is unreadable.
 
 MOST_RANKS: Final = 65_536
-"""Ranks of a run at most; a record or a message that tells of more is damaged."""
+"""Ranks of a run at most; a record or a message with more is damaged."""
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 Pid = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -50,7 +50,7 @@ Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 """Finite."""
 Called = Annotated[str, msgspec.Meta(max_length=100, extra={"limit": 100})]
-"""A name that is in every step: the agent keeps it short."""
+"""A name that every step repeats: the agent shortens it."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True):
@@ -58,38 +58,38 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=True)
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One collective as this rank saw it."""
+    """One collective, as measured on this rank."""
 
     op: Called
     """Name in lower case, as torch.distributed spells it: `all_reduce`, `broadcast`."""
     entered_ns: Span
-    """When this rank called it, counted from the start of the step."""
+    """Time of this rank's call, counted from the start of the step."""
     duration_ns: Span | None
-    """From the call to completion on this rank; holds the wait for peers. None: not observed."""
+    """From the call to completion on this rank, the wait for peers included. None: not observed."""
     bytes: Size
     """Size of this rank's input."""
     in_flight: Count
-    """Collectives under way on this rank when this one was called, itself included."""
+    """Collectives in flight on this rank when this one was called, itself included."""
     group: Called = ""
-    """Process group, the same name on all its ranks; `0` is the default group."""
+    """Process group, with the same name on all its ranks; `0` is the default group."""
     blocking: bool = False
-    """True where the rank's main thread stood in it from the call to completion."""
+    """True where the rank's main thread was blocked in it from the call to completion."""
     queued_ns: Span = 0
-    """Of the duration, what went by before the backend took it up: gloo works on two at a time."""
+    """Part of the duration that passed before the backend began: gloo works on two collectives at a time."""
     estimated: bool = False
-    """True where `queued_ns` is modelled, where completion was seen only when it was waited for, and where
-    `in_flight` counts calls that may have been done."""
+    """True where `queued_ns` is modelled, where completion was noticed only when the script waited for it, and where
+    `in_flight` may count calls that were complete."""
     on_device: bool = False
-    """True where the duration is the device's own, by events; `entered_ns` is when the host asked for it."""
+    """True where the duration is measured on the device, by events; `entered_ns` is the time of the host's call."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One optimizer step of one rank. The six phases are exclusive, and those of our agent add up to `wall_ns`."""
 
     seq: Count
-    """Consecutive number of the record, so that a gap is seen."""
+    """Consecutive number of the record, so that a gap can be noticed."""
     step: Count
-    """Optimizer steps completed by the end of this record, counted from 1; one that GradScaler skips counts."""
+    """Optimizer steps completed by the end of this record, counted from 1; a step that GradScaler skips counts."""
     end_at_ns: Moment
     wall_ns: Span
     data_ns: Span
@@ -97,26 +97,26 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     backward_ns: Span
     optimizer_ns: Span
     wait_ns: Span | None
-    """Time in which this rank's main thread was blocked in a collective. None: collectives are not seen."""
+    """Time in which this rank's main thread was blocked in a collective. None: collectives are not observed."""
     other_ns: Span
     loss: float | None = None
     samples: Size | None = None
     """Samples this rank drew from its loader for this step."""
     collectives: tuple[Collective, ...] = ()
     metrics: dict[str, float] = {}
-    """What the script gave to `ddptop.agent.log` during this step."""
+    """Values that the script gave to `ddptop.agent.log` during this step."""
     device_ns: tuple[Span, ...] | None = None
     """Time on the device's own time line in data, forward, backward, optimizer and other, by events on the
-    stream of the training thread; what waits for peers or for the host is inside. None: not on CUDA, not known."""
+    stream of the training thread; waits for peers or for the host are included. None: not on CUDA, not known."""
     starved_ns: Span | None = None
-    """Time in which the training thread could have run but had no core, wherever in the step; a batch of records
-    shares one reading. None: the system does not tell."""
+    """Time of the step in which the training thread was runnable but had no core; a batch of records
+    shares one reading. None: the system does not report it."""
     lr: float | None = None
-    """Learning rate of the optimizer's first parameter group. None: a tensor, or not there."""
+    """Learning rate of the optimizer's first parameter group. None: it is a tensor, or missing."""
 
 
 class Hello(_Message, frozen=True, tag="hello"):
-    """Who a rank is. Sent at the start and again to everybody when somebody new subscribes."""
+    """Identity of a rank, sent at the start and again to all subscribers for each new one."""
 
     protocol: Count
     run: Name
@@ -135,20 +135,20 @@ class Hello(_Message, frozen=True, tag="hello"):
 
 
 class Beat(_Message, frozen=True, tag="beat"):
-    """Sign of life, once a second and at every change of state. Life, not progress."""
+    """Sign of life of a rank, once a second and at every change of state; it does not mean progress."""
 
     rank: Rank
     at_ns: Moment
     state: Name
     """`starting`, `running`, `paused` or `ended`."""
     activity: Label
-    """What the main thread does now: a start phase ("imports", "rendezvous") or a step phase."""
+    """Current activity of the main thread: a phase of the start ("imports", "rendezvous") or of a step."""
     step: Count
     """Optimizer steps completed."""
     step_at_ns: Moment | None
-    """When the last step was completed."""
+    """Time at which the last step was completed."""
     seq: Count
-    """Number of the newest `Step` record, so that a subscriber sees what it missed."""
+    """Number of the newest `Step` record, so that a subscriber notices the records that it missed."""
     memory_bytes: Count | None = None
     """Device memory of this process on an accelerator, resident memory on the CPU."""
     memory_total_bytes: Count | None = None
@@ -156,7 +156,7 @@ class Beat(_Message, frozen=True, tag="beat"):
     """CPU of this process and its children (data workers); 100 is one core."""
     device_percent: Amount | None = None
     device: Name | None = None
-    """As torch spells it: `cpu`, `cuda:0`."""
+    """In torch's spelling: `cpu`, `cuda:0`."""
     backend: Name | None = None
     torch_version: Name | None = None
     total_steps: Whole | None = None
@@ -164,31 +164,31 @@ class Beat(_Message, frozen=True, tag="beat"):
     note: Line | None = None
     """One line by the script about itself, for example that its data is synthetic."""
     mechanism: Label | None = None
-    """How collectives are seen: `process-group hooks`, or None where they are not."""
+    """How collectives are observed: `process-group hooks`, or None where they are not."""
     outstanding: Count = 0
-    """Collectives entered and not finished."""
+    """Collectives called and not complete."""
     dropped: Count = 0
     """Records lost to overflow, oldest first."""
     refused: Count = 0
     """Messages that this agent could not read."""
     faults: Count = 0
-    """Errors inside the agent; the training goes on without what failed."""
+    """Errors inside the agent; the training goes on without the part that failed."""
     fault: Line | None = None
-    """The last of them, one line."""
+    """The last of these errors, one line."""
     health: Line | None = None
-    """What is wrong with this rank's numbers: `loss is nan since step 123`."""
+    """A problem in this rank's numbers: `loss is nan since step 123`."""
     timed_every: Count = 1
-    """One step of so many has its collectives timed; more than 1 where they are too dense to time them all."""
+    """The collectives of one step in so many are timed; more than 1 where there are too many of them to time all."""
     held_at_ns: Moment | None = None
-    """Since when the rank is held at the end of `step`. None: it is not."""
+    """Time from which the rank has been held at the end of `step`. None: it is not held."""
     timeout_s: Amount | None = None
     """Timeout of collectives in the default process group. None: there is no group yet."""
     checkpoints: bool = False
     """True once the script has registered a function with `ddptop.agent.on_checkpoint`."""
     coordinates: dict[Name, Whole] | None = None
-    """Where the rank stands, as its script says: `{"data": 0, "tensor": 1}` on a device mesh."""
+    """Position of the rank, by its script: `{"data": 0, "tensor": 1}` on a device mesh."""
     generation: Count | None = None
-    """Restart count of the group when this process began. None: an agent that does not tell."""
+    """Restart count of the group when this process began. None: the agent is of an older version."""
 
 
 class Steps(_Message, frozen=True, tag="steps"):
@@ -197,15 +197,23 @@ class Steps(_Message, frozen=True, tag="steps"):
     rank: Rank
     steps: tuple[Step, ...]
     generation: Count = 0
-    """Of the rank's process; the numbers of the records begin anew with each."""
+    """Restart count of the group when the rank's process began; each process numbers its records anew."""
+
+
+class EncodedSteps(_Message, frozen=True, tag="steps"):
+    """A `Steps` message whose records stay encoded; other processes read it as `Steps`."""
+
+    rank: Rank
+    steps: tuple[msgspec.Raw, ...]
+    generation: Count = 0
 
 
 class Summary(_Message, frozen=True, tag="summary"):
-    """What a rank's newest steps were like, once a second: all that a view of many ranks needs of most of them."""
+    """Means over a rank's newest steps, once a second: enough for a view of many ranks."""
 
     rank: Rank
     number: Count
-    """Consecutive number of the summary, so that a gap is seen."""
+    """Consecutive number of the summary, so that a gap can be noticed."""
     end_at_ns: Moment
     """End of the last of these steps."""
     step: Count
@@ -213,9 +221,9 @@ class Summary(_Message, frozen=True, tag="summary"):
     seq: Count
     """Number of its record."""
     steps: Count
-    """Steps since the summary before."""
+    """Steps since the previous summary."""
     wall_ns: Span
-    """Of one step, as all times here: a mean over these steps."""
+    """Mean over these steps of the time of one; so are all times here."""
     data_ns: Span
     forward_ns: Span
     backward_ns: Span
@@ -223,21 +231,21 @@ class Summary(_Message, frozen=True, tag="summary"):
     wait_ns: Span | None
     other_ns: Span
     loss: float | None = None
-    """The last one known."""
+    """The last loss known."""
     samples: Amount | None = None
-    """A step, where they are known."""
+    """Mean number of samples of a step, over the steps where it is known."""
     starved_ns: Span | None = None
     p50_ns: Span | None = None
-    """All-reduce latency over the recent calls, median."""
+    """Median latency of the recent all-reduces."""
     p99_ns: Span | None = None
     metrics: dict[str, float] = {}
-    """Newest value of everything given to `ddptop.agent.log` so far."""
+    """Newest value of each name that was given to `ddptop.agent.log`."""
     generation: Count = 0
-    """Restart count of the group when they were done."""
+    """Restart count of the group at these steps."""
 
 
 class Event(_Message, frozen=True, tag="event"):
-    """Something worth a line in the run's event list."""
+    """A line of the run's event list."""
 
     at_ns: Moment
     text: Line
@@ -245,13 +253,13 @@ class Event(_Message, frozen=True, tag="event"):
     level: Name = "info"
     """`info`, `warning` or `error`."""
     action: Name = ""
-    """What somebody did: `pause`, `step`, `kill`. Empty for what happened by itself."""
+    """The action that somebody carried out: `pause`, `step`, `kill`. Empty where the event is not an action."""
     who: Label = ""
-    """Who did it: `dashboard of ada on pts/3`."""
+    """The author of the action: `dashboard of ada on pts/3`."""
 
 
 class RunState(_Message, frozen=True, tag="run"):
-    """The supervisor's word on the run as a whole, once a second and at every change."""
+    """State of the whole run, sent by the supervisor once a second and at every change."""
 
     at_ns: Moment
     state: Name
@@ -259,18 +267,18 @@ class RunState(_Message, frozen=True, tag="run"):
     torchrun_pid: Pid | None = None
     exit_code: Whole | None = None
     cause: Line | None = None
-    """Why it failed: the first cause, one line."""
+    """First cause of a failure, one line."""
     refused: Count = 0
     """Messages that the supervisor could not read."""
     ending: Line = ""
-    """While something is being ended: the processes that are left, and when the escalation goes on."""
+    """While processes are being ended: those that are left, and the time of the escalation's next stage."""
 
 
 Telemetry = Hello | Beat | Steps | Summary | Event | RunState
 
 
 class Hold(_Message, frozen=True, tag="hold"):
-    """Phase one of a pause: promise not to pass the step now in work.
+    """Phase one of a pause: the rank promises not to pass the end of its current step.
 
     Answered with `Reply.step`, the promised step. The promise lapses after `lease_ms`.
     """
@@ -283,10 +291,10 @@ class Hold(_Message, frozen=True, tag="hold"):
 
 
 class Commit(_Message, frozen=True, tag="commit"):
-    """Phase two: stay at the boundary after `step`. Refused once the promise has lapsed.
+    """Phase two: the rank is held at the boundary after `step`. Refused once the promise has lapsed.
 
-    With a lease the promise is only moved to `step`, and renewed: the group is held as long as
-    the controller lives. Without one it is kept until `Resume`.
+    With a lease, the promise moves to `step` and is renewed: the group is held as long as
+    the controller lives. Without a lease the hold lasts until `Resume`.
     """
 
     id: Whole
@@ -298,7 +306,7 @@ class Commit(_Message, frozen=True, tag="commit"):
 
 
 class Resume(_Message, frozen=True, tag="resume"):
-    """Let go, whoever committed the pause."""
+    """End the hold of the rank, whoever paused it."""
 
     id: Whole
     serial: Count = 0
@@ -307,24 +315,24 @@ class Resume(_Message, frozen=True, tag="resume"):
 
 
 class Fill(_Message, frozen=True, tag="fill"):
-    """Send the step records from `first_seq` on that the rank still holds; `Steps` messages, then a `Reply`."""
+    """Send the step records from `first_seq` on that the rank still has: `Steps` messages, then a `Reply`."""
 
     id: Whole
     first_seq: Count = 0
     limit: Count = 20_000
-    """Newest records only, so that an answer stays within a few megabytes."""
+    """The answer has at most so many of the newest records, and so a few megabytes."""
     earlier: Count = 0
-    """Of the records before those, send so many, evenly spread: enough for a curve."""
+    """Number of older records to send before these, evenly spread: enough for a curve."""
 
 
 class Query(_Message, frozen=True, tag="query"):
-    """Answered with the steps completed and, in `done`, whether the rank is held."""
+    """Ask for the state of the rank: `Reply.step` is the steps completed, `Reply.done` whether the rank is held."""
 
     id: Whole
 
 
-# What all ranks must do or none is decided once, in the run directory (see `decisions`), and sent to
-# each of them only so that it acts at once. `serial` is the number of the decision; 0 was not decided.
+# An action that either all ranks or none must carry out is decided once, in the run directory (`agent.run.decisions`).
+# Each rank reads it there; the message makes it read at once. `serial` is the number of the decision, 0 for none.
 
 
 class Keep(_Message, frozen=True, tag="keep"):
@@ -337,7 +345,7 @@ class Keep(_Message, frozen=True, tag="keep"):
 
 
 class Advance(_Message, frozen=True, tag="advance"):
-    """Decision: from a kept hold go on to the end of `step`, and stay there."""
+    """Decision: ranks that a decision holds go on to the end of `step`, and are held there."""
 
     id: Whole
     step: Count
@@ -345,7 +353,7 @@ class Advance(_Message, frozen=True, tag="advance"):
 
 
 class End(_Message, frozen=True, tag="end"):
-    """Decision: the script of every rank ends where it is held, in good order and with exit code 0."""
+    """Decision: the script of every rank ends where it is held, with its `finally` clauses and exit code 0."""
 
     id: Whole
     who: Label
@@ -360,9 +368,9 @@ class Lapse(_Message, frozen=True, tag="lapse"):
 
 
 class Save(_Message, frozen=True, tag="save"):
-    """Call the script's checkpoint function where the rank is held; renews the lease.
+    """Call the script's checkpoint function where the rank is held, and renew the lease.
 
-    Asked again with the same `token` until the `Reply` is no longer `pending`; the function is called once.
+    The controller repeats the message with the same `token` while the `Reply` is `pending`; the function runs once.
     """
 
     id: Whole
@@ -372,7 +380,7 @@ class Save(_Message, frozen=True, tag="save"):
 
 
 class Note(_Message, frozen=True, tag="note"):
-    """Publish an event: what somebody did with the run and what came of it."""
+    """Publish an event: an action on the run and its outcome."""
 
     id: Whole
     event: Event
@@ -381,27 +389,28 @@ class Note(_Message, frozen=True, tag="note"):
 
 
 class Kill(_Message, frozen=True, tag="kill"):
-    """To the supervisor: end the run, one rank or one process of it; or send it a signal and no more."""
+    """To the supervisor: end the run, one of its ranks or processes, or only send them a signal."""
 
     id: Whole
     grace_s: float
     rank: Rank | None = None
     who: Label = ""
-    """Who asks, for the event list: `dashboard of ada on pts/3`."""
+    """The author of the action, for the event list: `dashboard of ada on pts/3`."""
     pid: Pid | None = None
-    """One process instead, refused where it is none of the run's."""
+    """End only this process; refused where it does not belong to the run."""
     started: float | None = None
-    """When that process began, in the terms of `agent.identity`, so that no other of its number is meant."""
+    """Start time of that process (`Process.started` of `agent.run.identity`): a later one may have its pid."""
     signal: Pid | None = None
-    """This signal and no other, instead of TERM, a grace period and KILL."""
+    """Send only this signal, instead of TERM, a grace period and KILL."""
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
 
 
 Expiring = Hold | Commit | Resume | Save | Note | Kill
-"""Refused after `until_ns`, by the clock of `agent.deadline`; `asked_ns` is when it was sent, None: no deadline.
+"""Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
 
-`Keep`, `Advance` and `End` have none: they only tell of a decision, which every rank reads by itself.
+`asked_ns` is the time of sending, by the same clock.  `Keep`, `Advance` and `End` have no deadline: they announce a
+decision, which every rank also reads by itself.
 """
 
 Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note
@@ -413,14 +422,14 @@ class Reply(_Message, frozen=True, tag="reply"):
     id: Whole
     done: bool
     text: str = ""
-    """What was done, or the reason for the refusal."""
+    """The outcome, or the reason for the refusal."""
     step: Count | None = None
     pending: bool = False
-    """`Save`: under way; ask again."""
+    """`Save`: the function still runs; ask again."""
     took_ns: Moment | None = None
-    """`Save`: how long the script's function took."""
+    """`Save`: the time that the script's function took."""
     kept: bool = False
-    """`Query`: held until `Resume`, under nobody's lease."""
+    """`Query`: the rank is held until `Resume`, without a lease."""
     checkpoints: bool = False
     """`Query`: the script has registered a checkpoint function."""
     timeout_s: Amount | None = None
@@ -444,13 +453,13 @@ MAX_RECORD_BYTES: Final = 256 << 10
 MAX_MESSAGE_BYTES: Final = 1 << 20
 """Bound on what a rank or the supervisor sends; set as MAXMSGSIZE on the side that connects.
 
-ZeroMQ gives up the connection to who sends more; `listening` makes another.
+ZeroMQ closes the connection to a peer that sends more; `agent.control.listening` opens another.
 """
 UNREAD: Final = 300
-"""Messages that wait on either side of a connection for who does not read them: half a minute of a rank's."""
+"""Messages that may be queued on either side of a connection: those of a rank in half a minute."""
 
 
-def encode(message: Telemetry | Command | Answer | Step) -> bytes:
+def encode(message: Telemetry | EncodedSteps | Command | Answer | Step) -> bytes:
     """Return the msgpack form of any message."""
     return _encoder.encode(message)
 
@@ -459,7 +468,7 @@ _T = TypeVar("_T")
 
 
 def _typed(decoder: msgspec.msgpack.Decoder[_T], payload: bytes) -> _T:
-    # Deep nesting raises RecursionError, bad UTF-8 UnicodeDecodeError: both are "not our message".
+    # Deep nesting raises RecursionError, and bad UTF-8 UnicodeDecodeError.
     try:
         return decoder.decode(payload)
     except (RecursionError, UnicodeDecodeError) as error:
@@ -467,28 +476,28 @@ def _typed(decoder: msgspec.msgpack.Decoder[_T], payload: bytes) -> _T:
 
 
 def read_telemetry(payload: bytes) -> Telemetry:
-    """Decode what a PUB socket sent, its text clean; raises `Unreadable`."""
+    """Decode a message of a PUB socket and clean its text; raises `Unreadable`."""
     message = _typed(_telemetry, payload)
-    # Steps are most of what comes.
+    # Most messages are steps.
     if message.__class__ is Steps:
         return _cleaned_steps(message)
     return _cleaned_summary(message) if isinstance(message, Summary) else cleaned(message)
 
 
 def read_command(payload: bytes) -> Command:
-    """Decode what a controller sent, its text clean; raises `Unreadable`."""
+    """Decode a message of a controller and clean its text; raises `Unreadable`."""
     return cleaned(_typed(_command, payload))
 
 
 def read_answer(payload: bytes) -> Answer:
-    """Decode what a ROUTER socket answered, its text clean; raises `Unreadable`."""
+    """Decode an answer of a ROUTER socket and clean its text; raises `Unreadable`."""
     answer = _typed(_answer, payload)
     return _cleaned_steps(answer) if isinstance(answer, Steps) else cleaned(answer)
 
 
-# Steps are most of what comes, ten a second of every rank: the names in them are seen to together.
+# Most messages are steps, ten a second of every rank: the names in a step are checked together, and once.
 _plain_calls: Final[set[str]] = set()
-"""Names of the calls of a step, one after the other, with nothing to clean: the same from step to step."""
+"""Names of all calls of a step, joined, that need no cleaning; they are the same from step to step."""
 _plain_metrics: Final[set[tuple[str, ...]]] = set()
 _MOST_PLAIN: Final = 4096
 _MOST_NAMES: Final = 100
@@ -507,7 +516,7 @@ def _cleaned_steps(message: Steps) -> Steps:
 
 
 def _have_plain_names(calls: tuple[Collective, ...]) -> bool:
-    # How long each may be, the decoder has seen to.
+    # The decoder has checked the length of each.
     ops, groups = "".join([call.op for call in calls]), "".join([call.group for call in calls])
     return (ops in _plain_calls or _are_plain(ops)) and (groups in _plain_calls or _are_plain(groups))
 

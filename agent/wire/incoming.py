@@ -1,8 +1,8 @@
-"""Structs from outside, with all text in them clean: the one step between a decoder and everybody else.
+"""Cleaning of decoded structs: it stands between a decoder and all other code.
 
-A message of a socket, a record of a directory and a remembered form come from somebody who may mean ill.
-How long a text may be stands with its field, as a type of this module; text that carries no
-such type has at most `LONGEST` characters.  Knows no message and no record.
+Messages of a socket, records of a run directory and remembered forms may be hostile.
+A field's type bounds its text, where it is one of the types of this module; any other text
+has at most `LONGEST` characters.  This module knows no message and no record.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ddptop.agent.text import clean
 LONGEST: Final = 2000
 
 LONGEST_NAME: Final = 40
-"""Characters of a name, of a metric too: in the rank that gives it and in everybody who reads it."""
+"""Characters of a name, those of metrics included: in the rank that sends it and in each reader."""
 
 Name = Annotated[str, Meta(extra={"limit": LONGEST_NAME})]
 """One word or two: a state, a device, a metric."""
 Label = Annotated[str, Meta(extra={"limit": 100})]
-"""What somebody or something is called: a user on a terminal, a host."""
+"""The name of a person, a terminal or a host."""
 Line = Annotated[str, Meta(extra={"limit": 400})]
 """A sentence for a person."""
 Lines = Annotated[str, Meta(extra={"limit": 1 << 16, "lines": True})]
 """Several lines, each of them clean."""
 Verbatim = Annotated[str, Meta(extra={"limit": None})]
-"""Text that something is done with, such as a path: kept as it is, and cleaned by whoever shows it."""
+"""Text that the program uses, such as a path: it is not changed here, and cleaned where it is shown."""
 
 _T = TypeVar("_T")
 _Cleaning = Callable[[Any], Any]
-"""Gives back the same object where nothing in it had to be cleaned."""
+"""A function that cleans values of one type, and returns the same object where nothing had to be cleaned."""
 
 
 def cleaned(struct: _T) -> _T:
-    """Return a struct with all of its text clean and bounded, itself where it is so already."""
+    """Return a struct with all of its text clean and bounded: the same object where it is so already."""
     kind = type(struct)
     cleaning = _cleanings.get(kind)
     if cleaning is None:
@@ -50,14 +50,14 @@ def cleaned(struct: _T) -> _T:
 
 
 def is_plain(text: str) -> bool:
-    """Say at once, of most text, that there is nothing to clean."""
+    """Say whether a text surely needs no cleaning: a quick check that most text passes."""
     return text.isascii() and text.isprintable()
 
 
 def clean_name(text: str) -> str:
-    """Return the name of a value as the script gave it, clean and never empty.
+    """Return the name of a metric, clean and not empty.
 
-    Of what is longer than `LONGEST_NAME` the beginning stays, and a mark that tells it from what begins alike.
+    A name longer than `LONGEST_NAME` is cut, and a checksum at its end tells it from others with the same beginning.
     """
     return _clean_name(text) if len(text) <= _REMEMBERED else _bounded_name(text)
 
@@ -72,7 +72,7 @@ def _bounded_name(text: str) -> str:
 
 _clean_name: Final = lru_cache(4096)(_bounded_name)
 _REMEMBERED: Final = 160
-"""Characters of a name that is remembered."""
+"""Characters of a name at most for the cache, so that it stays small."""
 
 
 _MOST_PLAIN: Final = 256
@@ -84,7 +84,7 @@ def _same(value: Any) -> Any:
 
 
 def _of(kind: inspect.Type, limit: int | None, lines: bool = False) -> _Cleaning | None:
-    """Return how values of a type are cleaned, None where there is no text in them."""
+    """Return the function that cleans values of a type, None where they hold no text."""
     match kind:
         case inspect.Metadata(inner, extra=extra):
             told = extra or {}
@@ -119,10 +119,10 @@ def _struct(kind: inspect.StructType, limit: int | None) -> _Cleaning | None:
     parts = {name: cleaning for name, cleaning in found.items() if cleaning is not None}
     if not parts:
         return None
-    # Text that is the same from one to the next is looked at once; what is in a collection, each time.
+    # Texts of fields repeat from message to message and are checked once; collections are checked each time.
     texts = [field.name for field in kind.fields if field.name in parts and _is_text(field.type)]
     rest = [name for name in parts if name not in texts]
-    read = attrgetter(*texts, *rest, "__class__")  # with one name alone it gives no tuple
+    read = attrgetter(*texts, *rest, "__class__")  # with a single name it would not return a tuple
     plain: set[tuple[Any, ...]] = set()
     names, middle = (*texts, *rest), len(texts)
 
@@ -157,7 +157,7 @@ def _union(types: tuple[inspect.Type, ...], limit: int | None, lines: bool) -> _
     found = [each for each in (_of(kind, limit, lines) for kind in types) if each is not None]
     if not found:
         return None
-    # A field is a text or something else than a text, or a struct or nothing: never two that are cleaned.
+    # No field's type is a union of two types that need cleaning.
     (cleaning,) = found
     return lambda value: value if value is None else cleaning(value)
 

@@ -1,4 +1,4 @@
-"""What step records say of the latency of all-reduces: the same for both ends of the wire. Pure."""
+"""The latency of all-reduces by the step records, computed alike in the agent and in the dashboard. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddptop.agent.wire import Step
 
 
 def latencies_of(step: Step) -> list[int]:
-    """Return the durations of a step's all-reduces that are known, in ns."""
+    """Return the known durations of a step's all-reduces, in ns."""
     return [
         call.duration_ns
         for call in step.collectives
@@ -17,7 +17,7 @@ def latencies_of(step: Step) -> list[int]:
 
 
 def percentiles(values: Collection[int]) -> tuple[int, int] | None:
-    """Return the median and the 99th percentile, None of nothing."""
+    """Return the median and the 99th percentile, None where there are no values."""
     if not values:
         return None
     ordered = sorted(values)

@@ -1,7 +1,7 @@
-"""Every collective by way of one root, which talks to the others one after the other.
+"""Collectives by way of one root, which exchanges with the others one after the other.
 
 The root moves N - 1 times the data while all others wait: the time grows with the number of
-ranks, and on the dashboard rank 0 stands out.
+ranks, and rank 0 differs from the others on the dashboard.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def reduce_scatter(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Return the sum over all ranks of `parts[rank]`; the root adds them all and deals them out.
+    """Return the sum over all ranks of `parts[rank]`; the root adds all parts and distributes the sums.
 
     Args:
-        parts: one tensor for each rank; they are used up.
+        parts: one tensor for each rank; they are overwritten.
     """
     rank = dist.get_rank()
     for part in parts:

@@ -1,8 +1,8 @@
 """Collectives around a ring: every rank sends to the next while it receives from the one before.
 
-The tensor is cut into N chunks that travel N - 1 places to be summed and N - 1 more to be known
-everywhere.  A rank sends 2(N - 1)/N of the tensor in all, which no algorithm can better, and all
-links are busy all the time.
+The tensor is split into N chunks that are passed on N - 1 times to be summed, and N - 1 times more to reach
+all ranks.  A rank sends 2(N - 1)/N of the tensor in all, which is the minimum, and all
+links are always in use.
 Source: Patarasu and Yuan 2009, Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations.
 """
 
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 SEGMENT_BYTES: Final = 1 << 20
-"""Chunks travel in pieces of this size, so that one is added while the next are still on the way."""
+"""Chunks are sent in pieces of this size, so that one is added while the next are still in flight."""
 
 
 def all_reduce(tensor: torch.Tensor) -> None:
@@ -29,7 +29,7 @@ def reduce_scatter(parts: list[torch.Tensor]) -> torch.Tensor:
     """Return the sum over all ranks of `parts[rank]`.
 
     Args:
-        parts: one tensor for each rank; they are used up.
+        parts: one tensor for each rank; they are overwritten.
     """
     _sum_around([part.view(-1) for part in parts])
     return parts[dist.get_rank()]
@@ -44,7 +44,7 @@ def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _sum_around(chunks: list[torch.Tensor]) -> None:
-    """Sum each chunk while it goes around; in the end rank r has the whole sum of chunk r."""
+    """Sum each chunk while it is passed around; at the end rank r has the whole sum of chunk r."""
     rank, world = dist.get_rank(), dist.get_world_size()
     spare = torch.empty_like(max(chunks, key=torch.numel))
     for step in range(1, world):
@@ -59,7 +59,7 @@ def _sum_around(chunks: list[torch.Tensor]) -> None:
 
 
 def _pass_around(chunks: list[torch.Tensor]) -> None:
-    """Let each chunk, which in the beginning rank r has for chunk r, go around until every rank has it."""
+    """Pass each chunk around until every rank has it; at the beginning rank r has chunk r."""
     rank, world = dist.get_rank(), dist.get_world_size()
     for step in range(world - 1):
         outgoing, arriving = chunks[(rank - step) % world], chunks[(rank - step - 1) % world]
@@ -68,7 +68,7 @@ def _pass_around(chunks: list[torch.Tensor]) -> None:
 
 
 def _exchange(outgoing: list[torch.Tensor], arriving: list[torch.Tensor]) -> list[list[dist.Work]]:
-    """Begin to send to the next rank and to receive from the one before, both at once, piece by piece."""
+    """Start to send to the next rank and to receive from the one before, both at once, piece by piece."""
     rank, world = dist.get_rank(), dist.get_world_size()
     transfers = []
     for number in range(max(len(outgoing), len(arriving))):

@@ -1,7 +1,6 @@
-"""Every collective in every way, to be compared: functions from this rank's tensor to this rank's result.
+"""Every collective by every algorithm, for comparison: functions from this rank's tensor to this rank's result.
 
-Puts the calls of torch.distributed and those by hand into one form, from which follow the mean and the stack of
-what was gathered.
+The calls of torch.distributed and those by hand have one form here, in which gathered tensors are stacked.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def _in_place(collective: Callable[..., Any], *arguments: Any) -> Collective:
 
 
 def _on_root(collective: Callable[..., Any]) -> Collective:
-    """Give what a reduction leaves on the root; elsewhere it promises nothing."""
+    """Return the result of a reduction on the root; on other ranks its result is undefined, and left out."""
     reduced = _in_place(collective, ROOT)
 
     def run(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,7 +51,7 @@ def _stacked(gather: Callable[[torch.Tensor], list[torch.Tensor] | None]) -> Col
 
 
 def _scattered(reduce_scatter: Callable[[list[torch.Tensor]], torch.Tensor]) -> Collective:
-    """Give every rank the sum of its own part, where part r of a rank's tensor is r times the tensor."""
+    """Return the sum of this rank's part, where part r of a rank's tensor is r times the tensor."""
     return lambda tensor: reduce_scatter([tensor * other for other in range(dist.get_world_size())])
 
 
@@ -72,7 +71,7 @@ def _backend_all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _backend_reduce_scatter(parts: list[torch.Tensor]) -> torch.Tensor:
-    # Not every backend of every torch has a reduce_scatter, but all have this.
+    # Not every backend of every torch has a reduce_scatter, but all have an all_reduce.
     whole = torch.stack(parts)
     dist.all_reduce(whole)
     return whole[dist.get_rank()]
@@ -113,4 +112,4 @@ COLLECTIVES: Final[dict[str, dict[str, Collective]]] = {
         "ring": _scattered(ring.reduce_scatter),
     },
 }
-"""By collective and way; `backend` is torch.distributed's own."""
+"""By collective and algorithm; `backend` is that of torch.distributed."""

@@ -1,7 +1,7 @@
-"""Collectives over a binomial tree: in each round the ranks that have something to tell double.
+"""Collectives over a binomial tree: in each round the number of ranks that have the tensor doubles.
 
-log2(N) rounds instead of N - 1, which is best for small tensors; each round still moves all of
-the tensor.  Ranks are counted from the root, so that any rank can be one.
+It takes log2(N) rounds instead of N - 1, which is best for small tensors; each round still moves all of
+the tensor.  Ranks are counted from the root, so that any rank can be the root.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.distributed as dist
 def broadcast(tensor: torch.Tensor, root: int) -> None:
     """Give every rank the root's tensor, in place.
 
-    In the round of distance d = 1, 2, 4, ... ranks below d, which have it, send it d further.
+    In the round of distance d = 1, 2, 4, ... the ranks below d, which have the tensor, send it to the rank d further.
     """
     world, position = _position(root)
     for distance in _distances(world):
@@ -24,7 +24,7 @@ def broadcast(tensor: torch.Tensor, root: int) -> None:
 
 
 def reduce(tensor: torch.Tensor, root: int) -> None:
-    """Give the root the sum of all ranks' tensors, in place; the broadcast backwards.
+    """Give the root the sum of all ranks' tensors, in place: a broadcast in reverse order.
 
     On the other ranks a part of the sum remains.
     """

@@ -1,7 +1,7 @@
-"""The programs of the catalogue, a page each, by what they teach.
+"""The programs of the catalogue, a page for each, by subject.
 
 data_parallel   every rank has the whole model and a share of the data
 model_parallel  every rank has a part of the model: pipeline, tensor, hybrid
-asynchronous    nobody waits for the slowest: parameter servers
+asynchronous    ranks do not wait for the slowest: parameter servers
 primitives      process groups and collectives without a training loop
 """

@@ -1,8 +1,8 @@
-"""From a command line to a rank at work.
+"""The start of a rank from its command line.
 
-options     what programs share, checked before anything heavy starts
-start       whoever starts the ranks: torchrun or the program itself
-group       rank, device, process group: joined and left in one place
+options     the options that programs share, checked before torch is needed
+start       starts the ranks of a program, or joins those that torchrun has started
+group       rank, device and process group
 refusal     a reason not to train, in one line
-slowness    a rank made slow on purpose
+slowness    a rank that is slowed down on purpose
 """

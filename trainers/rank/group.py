@@ -1,7 +1,7 @@
-"""The process group of a run: which rank this is, on which device, joined and left in one place.
+"""The process group of a run, and the position of this process in it.
 
-Reads what torchrun says in the environment; a program started alone becomes a group of one, so
-that the training loop knows only one case. Knows nothing of models or data.
+The position is read from torchrun's environment variables; a program that is started alone becomes a group of one, so
+that the training loop has only one case. This module knows no models or data.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch.distributed as dist
 from ddptop.trainers.rank.refusal import NO_MPI, Refusal
 
 BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
-"""Set by `ddptop launch`: the backend that it chose and shows."""
+"""Environment variable with the backend that `ddptop launch` has chosen."""
 
 _T = TypeVar("_T")
 
 
 def say(line: str) -> None:
-    """Print a line in one piece: the ranks often share one terminal or pipe."""
+    """Print a line in one write, because the ranks often share one terminal or pipe."""
     print(line + "\n", end="", flush=True)
 
 
@@ -45,14 +45,14 @@ class Position:
         return self.rank == 0
 
     def say(self, line: str) -> None:
-        """Print a line about the whole group, once."""
+        """Print a line about the whole group, on rank 0 only."""
         if self.first:
             say(line)
 
     def agree(self, work: Callable[[], _T]) -> _T:
-        """Do something that may be refused on some ranks only; if one refuses, all do.
+        """Call `work`, which may raise `Refusal` on some ranks; if one refuses, all do.
 
-        Without this the others would wait in their next collective for a rank that is gone.
+        Without this the others would wait in their next collective for a rank that has ended.
         """
         result: _T | None = None
         problem: str | None = None
@@ -76,13 +76,13 @@ class Position:
 
 @contextmanager
 def joined(backend: str | None = None) -> Iterator[Position]:
-    """Join the group that the environment describes, and leave it in the end.
+    """Join the group that the environment describes, and destroy it at the end.
 
     Args:
-        backend: of torch.distributed; None for the one that fits.
+        backend: the backend of torch.distributed; None chooses one.
 
     Raises:
-        Refusal: the backend that was asked for cannot work here.
+        Refusal: that backend cannot work here.
     """
     position = _position(backend)
     if position.device.type == "cuda":
@@ -95,18 +95,17 @@ def joined(backend: str | None = None) -> Iterator[Position]:
     try:
         yield position
     except (Refusal, SystemExit):
-        # Mostly all ranks refuse together, or are stopped at the same step.
+        # Usually all ranks refuse together, or are stopped at the same step.
         _leave()
         raise
     else:
         _leave()
-    # Any other error ends the process as it is: to leave in good order would be to wait for ranks
-    # that themselves wait for this one.
+    # After any other error the group is not destroyed: that would wait for ranks that wait for this one.
 
 
 def _leave() -> None:
-    # A model that is still referenced keeps the group's threads alive into the exit of the
-    # interpreter, where gloo aborts the process now and then.
+    # A model that is still referenced keeps the group's threads alive until the exit of the
+    # interpreter, where gloo sometimes aborts the process.
     gc.collect()
     dist.destroy_process_group()
 

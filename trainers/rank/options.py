@@ -1,6 +1,6 @@
-"""The options that programs share, checked before anything heavy starts.
+"""The options that programs share, checked before ranks are started.
 
-Knows neither torch nor data sets: a program adds its own options to the same parser.
+This module imports neither torch nor data sets; a program adds its own options to the same parser.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ddptop.trainers import Program
 from ddptop.trainers.rank.refusal import Refusal
 
 DESCRIBE: Final = "DDPTOP_DESCRIBE"
-"""Set, it lets a program print its options as JSON and end."""
+"""Environment variable that makes a program print its options as JSON and end."""
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a program does on one kind of device when nothing is asked for."""
+    """The defaults of a program's options on one kind of device."""
 
     device: str
     """`CPU` or `GPU`, for the help text."""
@@ -36,10 +36,10 @@ class Defaults:
 
 
 class Options(argparse.Namespace):
-    """The shared options; a program's own are there too, under their names."""
+    """The shared options; those of the program itself are attributes too, under their names."""
 
     start: str
-    """Who starts the ranks: `torchrun`, or `spawn` for the program itself."""
+    """The starter of the ranks: `torchrun`, or `spawn` for the program itself."""
     world: int | None
     nodes: int
     node_rank: int
@@ -48,7 +48,7 @@ class Options(argparse.Namespace):
     backend: str | None
 
     epochs: int | None
-    """None: `usual_epochs`, or as many as `steps` needs."""
+    """None: as many as `steps` needs, or `usual_epochs` without `steps`."""
     usual_epochs: int
     steps: int | None
     batch_size: int
@@ -69,7 +69,7 @@ class _Parser(argparse.ArgumentParser):
         raise Refusal(f"{message}; see --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Describe the options instead where the environment asks for that."""
+        """Parse the arguments, or print the options and end where `DDPTOP_DESCRIBE` is set."""
         if os.environ.get(DESCRIBE):
             print(json.dumps(described(self)))
             raise SystemExit(0)
@@ -77,10 +77,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def described(parser: argparse.ArgumentParser) -> list[dict[str, object]]:
-    """Return every option of a parser for a program that offers them: flag, help, default, choices, type."""
+    """Return flag, help, default, choices and type of every option of a parser, for the launch dialog."""
     groups = {
         id(action): group.title
-        for group in parser._action_groups  # argparse has no public way to its groups
+        for group in parser._action_groups  # argparse has no public name for its groups
         for action in group._group_actions
     }
     return [
@@ -109,7 +109,7 @@ class whole_number:  # noqa: N801 - it reads as a type of argparse
     most: int | None = None
 
     def __call__(self, text: str) -> int:
-        """Read one."""
+        """Return the number that a text spells."""
         try:
             number = int(text)
         except ValueError:
@@ -122,7 +122,7 @@ class whole_number:  # noqa: N801 - it reads as a type of argparse
 
 
 def positive_number(text: str) -> float:
-    """Read a number above zero, as a type of argparse."""
+    """Return the number above zero that a text spells; a type of argparse."""
     try:
         number = float(text)
     except ValueError:
@@ -133,7 +133,7 @@ def positive_number(text: str) -> float:
 
 
 def group_parser(program: Program) -> argparse.ArgumentParser:
-    """Return a parser with the options of the process group alone; its errors are raised as `Refusal`."""
+    """Return a parser with only the options of the process group; its errors are raised as `Refusal`."""
     result = _Parser(
         prog=program.name,
         description=f"{program.technique}. Source: {program.source}.",
@@ -241,7 +241,7 @@ def parser(program: Program, defaults: Defaults) -> argparse.ArgumentParser:
 
 
 def check(options: Options) -> None:
-    """Refuse combinations that make no sense, before a process group is built for them."""
+    """Raise `Refusal` for options that do not fit each other, before a process group is made for them."""
     if options.resume and options.checkpoint_dir is None:
         raise Refusal("--resume needs --checkpoint-dir, the folder that holds the checkpoint")
     if options.download and options.data_dir is None:

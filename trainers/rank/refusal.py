@@ -1,6 +1,6 @@
-"""A reason not to train, told to the person once, in one line, with exit code 2.
+"""A reason not to train, printed once for the user, in one line, with exit code 2.
 
-Knows the rank only from the environment, so that it works before there is a process group.
+The rank is read from the environment, so that this works before there is a process group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PATIENCE_S = 5.0
 
 
 class Refusal(Exception):
-    """What the person asked for cannot be done; says in one line what it is and what would help."""
+    """A request of the user that cannot be carried out; the text is one line on the problem and its remedy."""
 
 
 def one_line(error: BaseException) -> str:
@@ -29,8 +29,8 @@ def one_line(error: BaseException) -> str:
 def refuse(program: str, refusal: Refusal) -> int:
     """Print the refusal from rank 0 and return the exit code.
 
-    The other ranks have the same to say. They stay silent and give rank 0 time to say it: at
-    the first rank that ends, torchrun ends the others.
+    The other ranks have the same refusal. They wait, to give rank 0 time to print it: when
+    the first rank ends, torchrun ends the others.
     """
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"{program}: {one_line(refusal)}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""A rank made slow on purpose, so that a technique against slow ranks has something to show.
+"""A rank that is slowed down on purpose, for the techniques against slow ranks.
 
-The time is slept, not computed: a rank on a slower device, not one that takes the others' cores.
+The rank sleeps instead of computing: it resembles a rank on a slower device, and takes no core from the others.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ddptop.trainers.rank.refusal import Refusal
 
 @dataclass(frozen=True)
 class Slowness:
-    """Which rank is slow, and by how much: `RANK:AMOUNT` on the command line."""
+    """The slow rank and the amount of its slowness: `RANK:AMOUNT` on the command line."""
 
     rank: int
     amount: float
 
     @classmethod
     def read(cls, text: str) -> Slowness:
-        """Read it, as a type of argparse."""
+        """Return the slowness that a text spells; a type of argparse."""
         rank, colon, amount = text.partition(":")
         if not colon:
             raise argparse.ArgumentTypeError(f"must be a rank and an amount, like 1:50, not {text!r}")
         return cls(whole_number(0)(rank), positive_number(amount))
 
     def check(self, position: Position, first: int = 0) -> None:
-        """Refuse a rank that is not there, or that is below `first` and does not train."""
+        """Raise `Refusal` for a rank that does not exist, or that is below `first` and does not train."""
         if not first <= self.rank < position.world:
             raise Refusal(f"--slow {self.rank}:{self.amount:g}: training are the ranks {first} to {position.world - 1}")
 
@@ -42,7 +42,7 @@ def delay(model: nn.Module, delay_s: Callable[[float], float]) -> None:
     """Make a model sleep after each forward pass in training.
 
     Args:
-        delay_s: given the seconds that the pass took, the seconds to sleep.
+        delay_s: returns the seconds to sleep for the seconds that the pass took.
     """
     begun = 0.0
 

@@ -1,7 +1,7 @@
-"""From a command line to a rank at work, whoever starts the ranks.
+"""The start of the ranks of a program: by torchrun, or by the program itself.
 
-torchrun starts one process a rank and says in the environment which one it is.  With
-`--start spawn` the program does the same for itself: rank = node_rank * per_node + local_rank.
+torchrun starts one process for each rank and sets its rank in the environment.  With
+`--start spawn` the program does so itself: rank = node_rank * per_node + local_rank.
 Source: PyTorch tutorials, Multi-GPU Training with DDP (spawn) and Fault Tolerance (torchrun).
 """
 
@@ -34,11 +34,11 @@ def run(
     arguments: Sequence[str] | None = None,
     check: Callable[[Options], None] = lambda asked: None,
 ) -> int:
-    """Do what a command line asks for; return the exit code.
+    """Run a program by its command line; return the exit code.
 
     Args:
-        work: what each rank does, inside its process group.
-        check: refuses options that make no sense, before anything is started for them.
+        work: called on each rank, inside its process group.
+        check: raises `Refusal` for options that do not fit each other, before ranks are started.
     """
     try:
         asked = parser.parse_args(arguments, namespace=Options())
@@ -56,7 +56,7 @@ def _is_to_spawn(asked: Options) -> bool:
     if asked.start == "spawn":
         if dist.is_torchelastic_launched():
             raise Refusal("--start spawn is for a program that is started once; here torchrun has started the ranks")
-        return "RANK" not in os.environ  # a spawned rank comes here with the same command line
+        return "RANK" not in os.environ  # a spawned rank has the same command line
     if asked.world is not None or asked.nodes != 1:
         raise Refusal("--world and --nodes need --start spawn; with torchrun it is --nproc-per-node and --nnodes")
     return False
@@ -70,7 +70,7 @@ def _spawn(program: str, asked: Options, arguments: list[str]) -> int:
         raise Refusal(f"--node-rank {asked.node_rank}: with --nodes {asked.nodes} the last is {asked.nodes - 1}")
     per_node = world // asked.nodes
     port = asked.master_port or (_free_port() if asked.nodes == 1 else _USUAL_PORT)
-    # As torchrun does: ranks that each took all cores would only be in each other's way.
+    # As torchrun does: ranks with threads on all cores each would slow each other down.
     os.environ.setdefault("OMP_NUM_THREADS", "1" if per_node > 1 else str(os.cpu_count() or 1))
     given = CATALOGUE[program].module, arguments, asked.node_rank, per_node, world, asked.master_addr, port
     try:
@@ -79,7 +79,7 @@ def _spawn(program: str, asked: Options, arguments: list[str]) -> int:
         print(failure, file=sys.stderr, flush=True)
         return 1
     except ProcessExitedException as failure:
-        # A rank that was ended by a signal has its negative number, which a shell tells as 128 and more.
+        # The exit code of a rank that a signal ended is negative; a shell reports 128 plus its number.
         return failure.exit_code if failure.exit_code >= 0 else 128 - failure.exit_code
     return 0
 

@@ -1,11 +1,11 @@
-"""The training loop and what it consists of.
+"""The training loop and its parts.
 
 loop        epochs, evaluation, checkpoints
-task        what a program brings to the loop
-technique   how the ranks become one training
+task        model, data and optimizer of a program
+technique   how the ranks train one model together
 data        data sets, real or synthetic; `synthetic` makes the latter
-checkpoint  the newest whole, and the one before it
-metrics     what is told to the dashboard and to TensorBoard
+checkpoint  the newest checkpoint, and the one before it
+metrics     values for the dashboard and for TensorBoard
 throughput  images a second
-randomness  random numbers that depend on nothing that happened before
+randomness  random numbers that follow from seed, epoch, step and rank
 """

@@ -1,7 +1,7 @@
-"""Checkpoints of a run: the newest in one file, whole or not there, and the one before it in another.
+"""Checkpoints of a run: the newest in one file, which is written atomically, and the one before it in another.
 
-Rank 0 writes, or the first worker where some ranks are servers; every rank reads, so that on several
-machines the folder has to be a shared one.
+Rank 0 writes them, or the first worker where some ranks are servers; every rank reads them, so that several
+machines need a shared folder.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ PREVIOUS: Final = "checkpoint.previous.pt"
 _DAMAGE: Final = (
     OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError,
 )  # fmt: skip
-"""What reading raises for a file that is cut short, changed or something else."""
+"""Raised by reading for a file that is truncated, changed or no checkpoint."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on where it was; of the options it was started with it has the seed alone."""
+    """The state from which a run goes on; of its options it has only the seed."""
 
     program: str
-    """What was trained, in words; a checkpoint goes on only in the same program."""
+    """Title of the trained task; only a run with the same title can go on from the checkpoint."""
     seed: int
-    """Of all random numbers: with the fields below it says which ones come next."""
+    """Seed of all random numbers; with the fields below it determines the next ones."""
     epoch: int
     """Epochs completed."""
     step: int
     """Optimizer steps completed."""
     images: int
-    """Images of the next epoch that have been trained on already, over all ranks."""
+    """Images of the next epoch on which the model was already trained, over all ranks."""
     model: dict[str, Any]
     optimizer: dict[str, Any]
 
 
 def begin(asked: Options, program: str, technique: Technique, batches: Batches) -> Progress:
-    """Return how far a former run has come, with its state loaded, or the very beginning.
+    """Return the progress of a former run, with its state loaded, or that of a new run.
 
     Args:
-        batches: of an epoch.
+        batches: the batches of an epoch.
 
     Raises:
-        Refusal: the options ask for what cannot be done with the folder.
+        Refusal: the options do not fit the content of the folder.
     """
     folder, position = asked.checkpoint_dir, technique.position
     if folder is None:
@@ -68,7 +68,7 @@ def begin(asked: Options, program: str, technique: Technique, batches: Batches) 
     if position.first:
         make_current(path)
     if batches.batches_in(progress.images) == len(batches):
-        # Saved right after the last step of an epoch, before that was counted.
+        # Saved right after the last step of an epoch, before that epoch was counted.
         return Progress(progress.epoch + 1, progress.step)
     return progress
 
@@ -76,10 +76,10 @@ def begin(asked: Options, program: str, technique: Technique, batches: Batches) 
 def store(
     asked: Options, program: str, progress: Progress, state: tuple[dict[str, Any], dict[str, Any]]
 ) -> Path | None:
-    """Write a checkpoint where one was asked for, and return its path.
+    """Write a checkpoint where `--checkpoint-dir` is given, and return its path.
 
     Args:
-        state: of model and optimizer, whole.
+        state: the whole state of model and optimizer.
     """
     if asked.checkpoint_dir is None:
         return None
@@ -88,10 +88,10 @@ def store(
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, which must not hold another run's checkpoint.
+    """Make the folder, which must not contain the checkpoint of another run.
 
     Raises:
-        Refusal: nothing can be written there, or a checkpoint would be lost.
+        Refusal: the folder cannot be written, or has a checkpoint.
     """
     if there := _there(folder):
         raise Refusal(f"{there[0]} is there already; add --resume to go on from it, or choose another --checkpoint-dir")
@@ -104,19 +104,19 @@ def prepare(folder: Path) -> None:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Replace the checkpoint and return its path; the one before is kept. At every moment one of them is whole.
+    """Replace the checkpoint and return its path; the last one stays in `PREVIOUS`. One of them is always complete.
 
     Raises:
-        Refusal: it could not be written; the former one is still there.
+        Refusal: it could not be written; the last one is still there.
     """
     return write(folder / CURRENT, asdict(checkpoint), former=folder / PREVIOUS)
 
 
 def write(path: Path, state: dict[str, Any], former: Path | None = None) -> Path:
-    """Write a file that is whole or not there, and return its path.
+    """Write a file atomically, and return its path.
 
     Args:
-        former: where the file that it replaces is kept.
+        former: new path of the file that it replaces; None deletes that.
 
     Raises:
         Refusal: it could not be written.
@@ -136,14 +136,14 @@ def write(path: Path, state: dict[str, Any], former: Path | None = None) -> Path
     return path
 
 
-def load(folder: Path, program: str, tell: Callable[[str], None] = print) -> tuple[Checkpoint, Path]:
-    """Return the newest whole checkpoint, with its tensors on the CPU, and its file.
+def load(folder: Path, program: str, report: Callable[[str], None] = print) -> tuple[Checkpoint, Path]:
+    """Return the newest undamaged checkpoint, with its tensors on the CPU, and its file.
 
     Args:
-        tell: takes a line on a checkpoint that is damaged, and passed over for the one before.
+        report: receives a line on a damaged checkpoint that was skipped.
 
     Raises:
-        Refusal: there is none, none is whole, or it is another program's.
+        Refusal: there is none, all are damaged, or it belongs to another program.
     """
     there = _there(folder)
     if not there:
@@ -158,16 +158,16 @@ def load(folder: Path, program: str, tell: Callable[[str], None] = print) -> tup
         if found.program != program:
             raise Refusal(f"{path} is of {found.program}, not of {program}; give the options that it was made with")
         for line in damage:
-            tell(f"{line}; going on from {path.name}, the one before it")
+            report(f"{line}; going on from {path.name}, the one before it")
         return found, path
     raise Refusal(f"{'; '.join(damage)}; leave --resume away, and choose another --checkpoint-dir, to begin anew")
 
 
 def restore(folder: Path, program: str, seed: int, technique: Technique) -> tuple[Progress, Path]:
-    """Load the newest whole checkpoint into model and optimizer; return how far it had come, and its file.
+    """Load the newest undamaged checkpoint into model and optimizer; return its progress and its file.
 
     Raises:
-        Refusal: as `load`, or it does not fit, or was made with another seed.
+        Refusal: as for `load`, or it does not fit the model, or has another seed.
     """
     found, path = load(folder, program, technique.position.say)
     if found.seed != seed:
@@ -180,13 +180,13 @@ def restore(folder: Path, program: str, seed: int, technique: Technique) -> tupl
 
 
 def make_current(path: Path) -> None:
-    """Put a checkpoint that was gone back to in the place of the damaged one, which the next would push onto it."""
+    """Replace the damaged newest checkpoint by the one before it, which the next `save` would otherwise replace."""
     if path.name != CURRENT:
         os.replace(path, path.with_name(CURRENT))
 
 
 def _read(path: Path) -> Checkpoint:
-    # The checksums that torch writes are not compared when it reads.
+    # torch writes checksums, but does not check them.
     with zipfile.ZipFile(path) as archive:
         broken = archive.testzip()
     if broken is not None:

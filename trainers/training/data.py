@@ -1,6 +1,6 @@
 """The data sets, real (torchvision, from a folder) or synthetic, opened or refused in one line.
 
-Knows nothing of models; a program brings the view, what is done to a picture before training.
+This module knows no models; a program supplies the view, which turns a picture into a tensor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ddptop.trainers.training.synthetic import SyntheticPictures, View
 Pictures = Dataset[tuple[torch.Tensor, int]]
 
 _EVALUATED_SHARE: Final = 5
-"""With --samples, one picture is evaluated for so many trained on."""
+"""With --samples, one picture is evaluated for so many training pictures."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Kind:
     train: int
     test: int
     mean: tuple[float, ...]
-    """Of each channel over the training pictures, which are 0 to 1."""
+    """Mean of each channel over the training pictures, whose values are 0 to 1."""
     std: tuple[float, ...]
     synthetic_shift: int
     synthetic_noise: float
@@ -76,24 +76,24 @@ class Normalized:
 
 @dataclass(frozen=True)
 class Data:
-    """Both halves of a data set, ready to be loaded."""
+    """The training and the test pictures of a data set."""
 
     train: Pictures
     test: Pictures
     title: str
-    """Where the pictures come from; says "synthetic" where they are."""
+    """Name and folder of the data set, or the word "synthetic" and its name."""
     synthetic: bool
 
 
 def open_data(kind: Kind, options: Options, position: Position, train_view: View, test_view: View) -> Data:
-    """Open the data set that the options ask for, on all ranks or on none.
+    """Open the data set of the options, on all ranks or on none.
 
     Raises:
-        Refusal: it is not there, not whole, or cannot be downloaded.
+        Refusal: it is missing or incomplete, or cannot be downloaded.
     """
     folder = options.data_dir
     if folder is not None and options.download:
-        # One rank of each machine fetches; to agree is also to wait for it.
+        # One rank of each machine downloads; in `agree` the others wait for it.
         position.agree(lambda: _download(kind, folder) if position.local_rank == 0 else None)
     if folder is None:
         train, test, title = (*_synthetic(kind, train_view, test_view), f"synthetic {kind.name}")
@@ -124,7 +124,7 @@ def _synthetic(kind: Kind, train_view: View, test_view: View) -> tuple[Pictures,
 
 
 def _datasets() -> Any:
-    # Loading torchvision costs every rank more than a second; synthetic MNIST does without it.
+    # Importing torchvision takes every rank more than a second; synthetic MNIST does not need it.
     return importlib.import_module("torchvision.datasets")
 
 
@@ -155,7 +155,7 @@ def _real(kind: Kind, folder: Path, train_view: View, test_view: View) -> tuple[
             ) from error
         raise _damaged(kind, folder, error) from error
     except (OSError, ValueError, EOFError, AssertionError, LookupError, TypeError, pickle.UnpicklingError) as error:
-        # What the readers of torchvision raise for files that are cut short or hold something else.
+        # Raised by torchvision's readers for files that are truncated or have other content.
         raise _damaged(kind, folder, error) from error
     for half in (train, test):
         pictures, labels = np.asarray(half.data), np.asarray(half.targets)
@@ -171,30 +171,30 @@ def _damaged(kind: Kind, folder: Path, error: Exception) -> Refusal:
 
 
 class Batches(Protocol):
-    """What the training loop draws the batches of a rank from."""
+    """The source of a rank's batches for the training loop."""
 
     def __len__(self) -> int:
-        """Return the batches of an epoch, on the rank that has the most."""
+        """Return the number of batches of an epoch, on the rank that has the most."""
         ...
 
     def batches_in(self, images: int) -> int:
-        """Return in how many batches this number of images is trained on by all ranks."""
+        """Return the number of batches after which all ranks together have trained on this many images."""
         ...
 
     def begin(self, epoch: int, batch: int) -> None:
-        """Let the next batches be those of this epoch, from this one on."""
+        """Continue with batch number `batch` of this epoch."""
         ...
 
-    def take(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def draw(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Return the next batches, fewer where this rank has no more."""
         ...
 
 
 class TrainingLoader:
-    """The share of this rank in each epoch, in batches that seed, epoch and position decide for a given group.
+    """The rank's share of each epoch, in batches that follow from seed, epoch and position for a given world size.
 
     Every epoch has another order, the same on all ranks (`DistributedSampler.set_epoch`), so that shares
-    overlap in nothing but the pictures that are repeated to make them equal; training can begin anywhere in it.
+    overlap only in the pictures that are repeated to make them equal; training can begin at any batch.
     """
 
     def __init__(self, data: Data, options: Options, position: Position) -> None:
@@ -204,30 +204,30 @@ class TrainingLoader:
         self._world = position.world
 
     def __len__(self) -> int:
-        """Return the batches of an epoch, on the rank that has the most."""
+        """Return the number of batches of an epoch, on the rank that has the most."""
         return -(-self._share.most // self._batch_size)
 
     def batches_in(self, images: int) -> int:
-        """Return in how many batches this number of images is trained on by all ranks."""
+        """Return the number of batches after which all ranks together have trained on this many images."""
         return min(images // (self._batch_size * self._world), len(self))
 
     def begin(self, epoch: int, batch: int) -> None:
-        """Let the next batches be those of this epoch, from this one on."""
+        """Continue with batch number `batch` of this epoch."""
         self._share.begin(epoch, batch * self._batch_size)
 
-    def take(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def draw(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Return the next batches, fewer where this rank has no more."""
         return islice(self._loader, batches)
 
 
 class _Share(Sampler[tuple[int, int]]):
-    """Draws (epoch, number of the picture), from any position of an epoch on."""
+    """Yields (epoch, number of the picture), from any position of an epoch on."""
 
     def __init__(self, pictures: Pictures, options: Options, position: Position) -> None:
         self._order: Any = DistributedSampler(pictures, position.world, position.rank, shuffle=True, seed=options.seed)
         self.most = len(self._order)
         """Pictures of the largest share."""
-        # DistributedSampler repeats pictures at the end so that all shares are as large.
+        # DistributedSampler repeats pictures at the end so that all shares are equal.
         own = len(range(position.rank, length(pictures), position.world))
         self._own = own if options.uneven else self.most
         self._first = 0
@@ -244,7 +244,7 @@ class _Share(Sampler[tuple[int, int]]):
 
 
 class _Seeded(Dataset[tuple[torch.Tensor, int]]):
-    """Lets the augmentation of a batch depend on its position in the training, not on what was loaded before."""
+    """Makes the augmentation of a batch depend on its position in the training, and not on earlier batches."""
 
     def __init__(self, pictures: Pictures, seed: int) -> None:
         self._pictures = pictures

@@ -1,7 +1,7 @@
-"""The one training loop: epochs, evaluation over all ranks, checkpoints, what is told on the way.
+"""The training loop: epochs, evaluation over all ranks, checkpoints, log lines.
 
-How the ranks train together is the `Technique` of the program's `Task`, and the page to read
-first.  Knows no particular model.
+How the ranks train together is the `Technique` of the program's `Task`, which is the page to read
+first.  This module knows no particular model.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def run(
     arguments: Sequence[str] | None = None,
     closing: Callable[[Outcome, Training], None] = lambda outcome, training: None,
 ) -> int:
-    """Do what a command line asks for; return the exit code.
+    """Train by a command line; return the exit code.
 
     Args:
-        closing: what a program does in the end, on every rank.
+        closing: called on every rank after the training.
     """
 
     def work(asked: Options, position: Position) -> None:
@@ -51,7 +51,7 @@ def run(
 
 
 class Training:
-    """One rank's part in training a task to its end, from the start or from a checkpoint."""
+    """One rank's part in the training of a task, from the start or from a checkpoint to its end."""
 
     def __init__(self, name: str, task: Task, asked: Options, position: Position) -> None:
         self.name = name
@@ -110,7 +110,7 @@ class Training:
         return outcome
 
     def save(self, _: int = 0) -> Path | None:
-        """Write a checkpoint and return its path; every rank calls it at the same step, rank 0 writes."""
+        """Write a checkpoint and return its path; every rank calls this at the same step, and rank 0 writes."""
         if self.asked.checkpoint_dir is None:
             return None
         state = self.technique.state()
@@ -126,10 +126,10 @@ class Training:
         self._loader.begin(progress.epoch, batch)
         self.model.train()
         with self.technique.uneven() if asked.uneven else nullcontext():
-            for images, labels in self._loader.take(until - batch):
+            for images, labels in self._loader.draw(until - batch):
                 lr = self._set_rate()
                 batch += 1
-                # Counted ahead: the step ends in the midst of it, and that is where a checkpoint may be asked for.
+                # Counted before the step, because `on_checkpoint`'s function may be called inside of it.
                 self._count()
                 seed(asked.seed, progress.step, position.rank, device=position.device)
                 loss = self.technique.step(
@@ -143,7 +143,7 @@ class Training:
                     self._metrics.log(progress.step, loss=value)
                     say(f"rank {position.rank}, epoch {progress.epoch}, batch {batch}, loss {value:.4f}")
         for _ in range(batch, until):
-            # This rank ran out before others. Steps without gradients change nothing, and keep count with them.
+            # This rank has no more batches. Steps without gradients change nothing, but keep all counts equal.
             self._count()
             self._optimizer.zero_grad()
             self._optimizer.step()
@@ -164,10 +164,10 @@ class Training:
 
 
 def evaluate(technique: Technique, loader: DataLoader[Any]) -> Evaluation:
-    """Return loss and accuracy over the shares of all ranks, from sums: exact, however uneven the shares."""
+    """Return loss and accuracy over the shares of all ranks, from sums: exact also for uneven shares."""
     position, share = technique.position, technique.share
-    # Statistics that no gradient moves (batch norm) differ between ranks after a step. DDP takes
-    # rank 0's before the next one; so do we, and evaluate the one model that is also saved.
+    # Running statistics (batch normalization) differ between ranks after a step. DDP broadcasts those of
+    # rank 0 before the next step; so does this function, which evaluates the model that is also saved.
     for buffer in technique.model.buffers():
         dist.broadcast(buffer, src=0)
     loss, right, pictures = position.total(*tally(technique, loader))
@@ -177,7 +177,7 @@ def evaluate(technique: Technique, loader: DataLoader[Any]) -> Evaluation:
 
 @torch.no_grad()
 def tally(technique: Technique, loader: DataLoader[Any]) -> tuple[float, float, int]:
-    """Return the sum of the losses, how many were named rightly, and how many there are, of this rank's share."""
+    """Return the sum of the losses, the number of correct answers, and the number of pictures of this rank's share."""
     technique.model.eval()
     device = technique.position.device
     loss, right, pictures = torch.zeros((), device=device), torch.zeros((), device=device), 0

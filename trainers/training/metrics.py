@@ -1,6 +1,6 @@
-"""What a run tells of itself: to the dashboard always, to TensorBoard where it is asked for.
+"""The metrics of a run: for the dashboard always, for TensorBoard with `--tensorboard`.
 
-Knows no program; values are Python numbers.
+This module knows no program; values are Python numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddptop.trainers.rank.refusal import Refusal, one_line
 
 
 class Metrics:
-    """Takes values as they come, with the optimizer step that they belong to.
+    """Reports values, each with its optimizer step.
 
     Args:
         folder: where rank 0 writes events for TensorBoard; None for nowhere.
@@ -35,7 +35,7 @@ class Metrics:
                 self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the last events."""
         if self._writer is not None:
             self._writer.close()
 

@@ -1,8 +1,8 @@
-"""Pictures that cost nothing to get and that a model can learn, in the shape of a real data set.
+"""Synthetic pictures that a model can learn, in the shape of a real data set, without a download.
 
 Each class has a few smooth prototypes; a picture is one of them, moved, dimmed, mixed with a
-prototype of another class and covered with noise. In one of fifteen the other class is the
-stronger, so that no model names all of them. Picture number i is the same in every run.
+prototype of another class and covered with noise. In one of fifteen pictures the other class is the
+stronger, so that no model classifies all of them. Picture number i is the same in every run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 View = Callable[[Image.Image], torch.Tensor]
-"""What is done to a picture before the model sees it."""
+"""Turns a picture into the model's input."""
 
 _SEED: Final = 20150412
 _PROTOTYPES_PER_CLASS: Final = 2
@@ -26,13 +26,13 @@ _NOISES: Final = 64
 
 
 class SyntheticPictures(Dataset[tuple[torch.Tensor, int]]):
-    """`count` labelled pictures of `size` by `size` pixels, made when they are asked for.
+    """`count` labelled pictures of `size` by `size` pixels, each made at its access.
 
     Args:
         channels: 1 for gray, 3 for color.
         first: number of the first picture, so that training and evaluation see different ones.
         level: mean brightness, of 255.
-        shift: how far a picture may be moved, in pixels.
+        shift: pixels by which a picture may be moved.
         noise: standard deviation of the noise, of 255.
     """
 
@@ -62,7 +62,7 @@ class SyntheticPictures(Dataset[tuple[torch.Tensor, int]]):
                 for _ in range(classes)
             ]
         )  # fmt: skip
-        # Noise is the dear part of a picture, so a bank of it is made once and drawn from.
+        # Noise is the expensive part of a picture, so pictures share a bank of it.
         self._noise = rng.normal(0, noise, (_NOISES, size, size, channels)).astype(np.float32)
 
     def __len__(self) -> int:

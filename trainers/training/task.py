@@ -1,6 +1,6 @@
-"""What a program brings to the training loop, how long it trains, and what came of it.
+"""The task that a program gives to the training loop, the plan of its steps, and its outcome.
 
-Plain values; knows how they read in a line for the person, and nothing of how training is done.
+These are plain values, with their text for a log line; this module does not train.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Task:
     """A model, its data and its optimizer."""
 
     title: str
-    """The model in words; a checkpoint goes on only under the same title."""
+    """The model in words; a checkpoint can be resumed only under the same title."""
     kind: Kind
     train_view: View
     test_view: View
@@ -54,19 +54,19 @@ class Task:
 
 @dataclass
 class Progress:
-    """How far a training has come; what a checkpoint says of it."""
+    """The progress of a training, which a checkpoint stores."""
 
     epoch: int = 0
     """Epochs completed."""
     step: int = 0
-    """Optimizer steps completed or, while a batch is in work, the number of its step."""
+    """Optimizer steps completed or, during a step, its number."""
     images: int = 0
-    """Images of the epoch in work that have been trained on, over all ranks."""
+    """Images of the current epoch on which the model was trained, over all ranks."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to train, counted from the very beginning, resumed or not."""
+    """The length of a training, counted from its beginning, also where it is resumed."""
 
     steps_per_epoch: int
     epochs: int
@@ -77,9 +77,9 @@ class Plan:
         """Return the plan that ends with the first of `--epochs` and `--steps`.
 
         Args:
-            epoch: Epochs already done, perhaps with another number of ranks and so of steps each.
-            step: Steps already done.
-            batch: Of these, the steps of an epoch that is not done yet.
+            epoch: Epochs completed, perhaps with another number of ranks and so of steps each.
+            step: Steps completed.
+            batch: Number of these steps that belong to an incomplete epoch.
         """
         begun = step - batch
         epochs = options.epochs
@@ -92,24 +92,24 @@ class Plan:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a model does on pictures that it was not trained on, over all ranks."""
+    """Loss and accuracy of a model on the test pictures, over all ranks."""
 
     loss: float
     accuracy: float
-    """Share of the pictures that were named rightly, 0 to 1."""
+    """Share of the pictures that were classified correctly, 0 to 1."""
     pictures: int
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     steps: int
     losses: tuple[float, ...]
     """Mean training loss of each epoch of this run, over all ranks; empty if nothing was left to train."""
     evaluation: Evaluation
     data: str
-    """What was trained on, in words."""
+    """Title of the data set."""
     seconds: float
 
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""How fast a rank trains, to compare ways to train: images a second, without start and evaluation."""
+"""The throughput of a rank in images a second, without start and evaluation, to compare techniques."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Throughput:
         self._images = 0
 
     def add(self, images: int) -> None:
-        """Count a step that has just ended; the first one only begins the time."""
+        """Count a step that has just ended; the first one only starts the clock."""
         self._ended = time.perf_counter()
         if self._begun is None:
             self._begun = self._ended
@@ -22,7 +22,7 @@ class Throughput:
             self._images += images
 
     def since_last(self) -> float:
-        """Return the images a second since this was asked before, 0 where that was less than two steps ago."""
+        """Return the images a second since the last call, 0 where there were fewer than two steps."""
         rate = 0.0 if self._begun is None or not self._images else self._images / (self._ended - self._begun)
         self._begun, self._images = None, 0
         return rate

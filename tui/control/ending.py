@@ -172,7 +172,7 @@ class Ending:
                 return True
             # While somebody holds the claim, another supervisor is about to take over.
             try:
-                claim = Claim.take(self._directory.path)
+                claim = Claim.acquire(self._directory.path)
             except OSError:
                 # No room for its file, and so nobody who holds it.
                 return False

@@ -1,9 +1,9 @@
-"""How a run is ended or stopped where it stands, and what it ended of.
+"""Ending or freezing the processes of a run, and the cause of its end.
 
 processes   finds the processes of a run, and signals them
-escalation  TERM, a grace period, KILL, and who survives
+escalation  TERM, a grace period, KILL, and a count of survivors
 freezer     SIGSTOP and SIGCONT
-reaper      adopts orphans and buries the dead
-exits       when each rank died
-cause       how the run ended, and what came first
+reaper      adopts orphans and reads their exit status
+exits       the time at which each rank ended
+cause       the end of the run, and its first cause
 """

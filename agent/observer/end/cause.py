@@ -1,8 +1,8 @@
-"""How a run ended and what the first cause was: pure, from what the ranks and torchrun left behind.
+"""The end of a run and its first cause, from the records of its ranks and the log of torchrun.
 
 The last traceback of a group is rarely the reason: when one rank dies, its peers fail a
-moment later with a lost connection, and torchrun ends the rest.  Everything read here was
-written by somebody else and may hold anything; what goes out is one clean line.
+moment later with a lost connection, and torchrun ends the rest.  Records and logs may be hostile; the cause is one
+clean line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ddptop.agent.run.rundir import Member, own_word
+from ddptop.agent.observer.end.processes import signal_name
+from ddptop.agent.run.records import Member, without_foreign_end
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS
 
@@ -22,14 +23,14 @@ _LOST_PEER = re.compile(
     r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat",
     re.IGNORECASE,
 )
-"""Errors that say that somebody else has gone, as gloo, NCCL and TCPStore put it."""
+"""Errors that report the loss of a peer, in the words of gloo, NCCL and TCPStore."""
 
 _FAILURE = re.compile(r"\brank\s*:\s*(\d{1,5}) \(local_rank: \d{1,5}\)\s+exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)")
 """An entry of torchrun's failure summary."""
 _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)")
-"""torchrun's line on the first rank that failed; before it starts the group anew there is no summary."""
-_TOLD = re.compile(r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w{1,20})\b")
-"""torchrun's last word after a signal of its own; Python 3.10 spells the name, later ones the number."""
+"""torchrun's line on the first rank that failed; before a restart it prints no summary."""
+_SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w{1,20})\b")
+"""torchrun's last line after a signal to itself; Python 3.10 spells the name, later ones the number."""
 
 _MEANING: Final = {
     signal.SIGKILL: "out of memory, or kill -9",
@@ -42,15 +43,15 @@ _MEANING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How a run ended."""
+    """The end of a run."""
 
     state: str
-    """`finished`, `stopped`, `failed` or `lost`."""
+    """`finished`, `stopped`, `ended`, `failed` or `lost`; the supervisor adds `killed`."""
     exit_code: int | None
     cause: str | None = None
     rank: int | None = None
     warning: str | None = None
-    """What went wrong without making the run a failure."""
+    """A problem that does not make the run a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,10 @@ class _Suspect:
     rank: int
     at_ns: float
     secondary: bool
-    """True for what looks like the consequence of another rank's death."""
+    """True for an end that looks like the consequence of another rank's death."""
     text: str
     code: int | None = None
-    """Its exit code, 128+n for a signal; torchrun's own is 1 whatever happened."""
+    """Exit code of the rank, 128+n for a signal; that of torchrun is always 1."""
 
 
 def judge(
@@ -72,17 +73,17 @@ def judge(
     died_at_ns: Mapping[int, int] | None = None,
     leader: str = "torchrun",
 ) -> Judgement:
-    """Return how a run ended.
+    """Return the end of a run.
 
     Args:
-        world: number of ranks that there should be.
-        members: what the ranks said of themselves.
-        exit_code: torchrun's, negative for a signal; None where nobody waited for it.
-        torchrun_log: the end of what torchrun printed.
-        died_at_ns: when each rank was seen dead, where somebody watched.
-        leader: what the process that starts the ranks is called.
+        world: expected number of ranks.
+        members: the records of the ranks.
+        exit_code: that of torchrun, negative for a signal; None where no process waited for it.
+        torchrun_log: the end of torchrun's log.
+        died_at_ns: by rank, the time of its end, where it was observed.
+        leader: name of the process that starts the ranks.
     """
-    members = {rank: own_word(member) for rank, member in members.items()}
+    members = {rank: without_foreign_end(member) for rank, member in members.items()}
     codes = _summary(torchrun_log, members)
     code = None if exit_code is None else _positive(exit_code)
     ended = [member.ended for member in members.values() if member.ended is not None]
@@ -99,9 +100,9 @@ def judge(
         return Judgement("finished", 0, warning=_late_trouble(codes, exit_code, leader))
     if in_order and exit_code is None:
         return Judgement("ended", None, "every rank ended by itself, with what exit code nobody has seen")
-    told = _TOLD.findall(torchrun_log)
-    if told and not codes:
-        name = _signal_name(int(told[-1])) if told[-1].isdecimal() else told[-1]
+    signals = _SIGNALLED.findall(torchrun_log)
+    if signals and not codes:
+        name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
         return Judgement("failed", code, f"{leader} was told to end by {name}")
     if suspects := _suspects(members, codes, died_at_ns or {}):
         first = min(suspects, key=lambda suspect: (suspect.secondary, suspect.at_ns, suspect.rank))
@@ -109,7 +110,7 @@ def judge(
     if exit_code is None:
         return Judgement("lost", None, "it ended with nobody watching, and not every rank left word")
     if exit_code < 0:
-        return Judgement("failed", code, f"{leader} was killed by {_signal_name(-exit_code)}")
+        return Judgement("failed", code, f"{leader} was killed by {signal_name(-exit_code)}")
     return Judgement("failed", code, last_line(torchrun_log) or f"{leader} ended with exit code {exit_code}")
 
 
@@ -120,7 +121,7 @@ def last_line(text: str) -> str | None:
 
 
 def describe_end(member: Member) -> tuple[str, str]:
-    """Return text and level of the event "rank N has ended", from its own record."""
+    """Return text and level of the event of a rank's end, from the rank's record."""
     ended = member.ended
     if ended is None:
         return f"rank {member.rank} is gone, without a word", "warning"
@@ -138,7 +139,7 @@ def _summary(log: str, members: Mapping[int, Member]) -> dict[int, int]:
     early = [(rank, code, pid) for code, rank, pid in _FAILED.findall(log)]
     for rank, code, pid in early + _FAILURE.findall(log):
         member = members.get(int(rank))
-        # A script can print such lines too; only torchrun's have the right pid.
+        # A script can print such lines too, but with another pid.
         if int(rank) < MOST_RANKS and (member is None or member.process.pid == int(pid)):
             codes[int(rank)] = int(code)
     return codes
@@ -158,11 +159,11 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
         elif rank in codes and codes[rank] != 0:
             after = " at exit, after its script had finished" if ended is not None else ""
             text = f"rank {rank} {_silent(codes[rank])}{after}"
-            # torchrun ends the others by TERM once one has failed.
-            told = codes[rank] == -signal.SIGTERM and len(codes) > 1
-            suspects.append(_Suspect(rank, died, told, text, _positive(codes[rank])))
+            # After the failure of one rank, torchrun ends the others by TERM.
+            secondary = codes[rank] == -signal.SIGTERM and len(codes) > 1
+            suspects.append(_Suspect(rank, died, secondary, text, _positive(codes[rank])))
         elif ended is None and rank in died_at_ns:
-            # Where there is a summary and this rank is not in it, torchrun ended it because of the others.
+            # Where there is a summary without this rank, torchrun ended it because of the others.
             text = f"rank {rank} died without a word (a signal, or out of memory)"
             suspects.append(_Suspect(rank, died, bool(codes), text))
     return suspects
@@ -172,7 +173,7 @@ def _silent(code: int) -> str:
     if code > 0:
         return f"left with exit code {code} and without an exception"
     meaning = _MEANING.get(-code)  # type: ignore[call-overload]
-    return f"was killed by {_signal_name(-code)}" + (f" ({meaning})" if meaning else "")
+    return f"was killed by {signal_name(-code)}" + (f" ({meaning})" if meaning else "")
 
 
 def _positive(code: int) -> int:
@@ -187,10 +188,3 @@ def _late_trouble(codes: Mapping[int, int], exit_code: int | None, leader: str) 
         return f"{who}, after every rank had finished: counted as finished"
     who = ", ".join(f"rank {rank} {_silent(code)}" for rank, code in sorted(codes.items()))
     return f"{who}, after every script had finished: counted as finished"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,7 +1,7 @@
-"""End what belongs to a run, rung by rung: TERM, a grace period, KILL, and a count of who survives.
+"""Ending the processes of a run in stages: TERM, a grace period, KILL, and a count of the survivors.
 
-Who belongs to it is asked again and again: what a process forks while it is being ended is ended too.  What is
-still there some seconds after the KILL is named as a survivor.  Also single signals, for those who want no escalation.
+The processes of the run are looked up again and again, so that those forked meanwhile are ended too.  A process that
+lives some seconds after the KILL is reported as a survivor.  This module also sends single signals.
 """
 
 from __future__ import annotations
@@ -17,71 +17,71 @@ from typing import Final
 import msgspec
 import psutil
 
-from ddptop.agent.observer.end.processes import ROLES, Target, find, send
+from ddptop.agent.observer.end.processes import ROLES, Target, find, send, signal_name
 from ddptop.agent.run.identity import STOPPED
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
 from ddptop.agent.text import plural
 
 Progress = Callable[[str], None]
-"""Takes one line on what is being done."""
+"""Receives one line on the progress of an ending."""
 
 _KILL_PATIENCE_S: Final = 5.0
-"""How long the dead may take to go after SIGKILL, before they count as survivors."""
+"""Seconds after SIGKILL from which on a process counts as a survivor."""
 _LAST_S: Final = 0.4
-"""How long torchrun may stay when nobody else is left."""
+"""Seconds that torchrun may live on after the last of the other processes."""
 _LOOK_S: Final = 0.03
 
 FOR_ALL: Final = frozenset({signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT})
-"""Signals whose effect no program can refuse: half a group killed or stopped is of no use, so helpers get them too.
+"""Signals whose effect no program can refuse; helpers get them too, because half a group killed or stopped is useless.
 
-A program may handle SIGCONT, but goes on all the same.
+A program may handle SIGCONT, but continues in any case.
 """
 
 
 class NotOurs(ValueError):
-    """What was to be ended is not there, or is none of the run's; one line for the user."""
+    """The process or rank to be ended does not exist, or does not belong to the run; one line for the user."""
 
 
 class Survived(Exception):
-    """Something was asked to end and has not; one line for the user, with what is left and what to do about it."""
+    """Some processes have not ended; one line for the user, with the survivors and what to do about them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an ending has ended, and what it could not."""
+    """The result of an ending: the numbers of ended processes, and the survivors."""
 
     ranks: int
     helpers: int
     """Data workers and all other children."""
     survivors: tuple[str, ...] = ()
-    """One text each: which process, and why it is still there."""
+    """A text for each survivor: the process, and why it still lives."""
     left: frozenset[int] = frozenset()
-    """Their numbers."""
+    """Pids of the survivors."""
 
     @property
     def text(self) -> str:
-        """Say it in one line."""
+        """The result in one line."""
         left = f"{len(self.survivors)} left" + "".join(f"; {survivor}" for survivor in self.survivors)
         return f"{plural(self.ranks, 'rank')} and {plural(self.helpers, 'helper')} ended, {left}"
 
     def text_of(self, process: Process) -> str:
-        """Say it of one process in one line."""
+        """Return the result for a single process in one line."""
         return f"process {process.pid}: {'; '.join(self.survivors) or 'ended, 0 left'}"
 
 
 def end(
     directory: RunDir, run: Run, grace_s: float, progress: Progress, countdown: Progress = lambda line: None
 ) -> Outcome:
-    """End a run: TERM by way of torchrun, a grace period, KILL to all that is left.
+    """End a run: TERM by way of torchrun, a grace period, KILL to all processes that are left.
 
     Returns once nothing is left, or a few seconds after the KILL with the names of the survivors.
 
     Args:
-        directory: where the ranks say who they are.
-        run: what to end.
+        directory: the directory of the run, with the records of its ranks.
+        run: the run.
         grace_s: seconds between TERM and KILL.
-        progress: told of every rung.
-        countdown: told who is left and when the next rung comes; each line replaces the one before.
+        progress: receives a line at every stage.
+        countdown: receives a line on the processes left and the time to KILL, which replaces the last such line.
     """
     alone_at: float | None = None
 
@@ -93,13 +93,13 @@ def end(
         elif alone_at is None:
             alone_at = time.monotonic()
         elif time.monotonic() - alone_at > _LAST_S:
-            # With its ranks gone torchrun has nothing to put in order, but takes a second or two to leave.
+            # Without ranks torchrun has nothing to clean up, but takes a second or two to end.
             for target in targets:
                 send(target.process, signal.SIGKILL)
         return targets
 
     def ask(targets: list[Target]) -> list[Target]:
-        # torchrun hands the signal on to its ranks, and they look after their own helpers, while they live and run.
+        # torchrun passes the signal on to its ranks, and living ranks end their own helpers.
         leader = [target for target in targets if target.role == "torchrun" and target.status not in STOPPED]
         others = [target for target in targets if target.adrift or target.status in STOPPED]
         return leader + others if leader else targets
@@ -110,10 +110,10 @@ def end(
 def end_rank(
     directory: RunDir, run: Run, rank: int, grace_s: float, progress: Progress, countdown: Progress = lambda line: None
 ) -> Outcome:
-    """End one rank and the helpers below it; torchrun will then end the others, or start them anew.
+    """End one rank and the helpers below it; torchrun will then end the others, or restart the group.
 
     Raises:
-        NotOurs: there is no such rank, or it is over.
+        NotOurs: there is no such rank, or it has ended.
     """
     member = directory.members().get(rank)
     if member is None:
@@ -123,7 +123,7 @@ def end_rank(
     known: dict[Process, Target] = {}
 
     def scan() -> list[Target]:
-        # Helpers lose their parent when the rank goes: those seen once stay on the list.
+        # Helpers lose their parent when the rank ends, and are then found only in this table.
         known.update({target.process: target for target in _of_rank(run, rank, member)})
         return [target for target in known.values() if is_alive(target.process)]
 
@@ -141,20 +141,20 @@ def end_process(
     progress: Progress,
     countdown: Progress = lambda line: None,
 ) -> Outcome:
-    """End one process of the run, and it alone.
+    """End one process of the run, and no other.
 
     Raises:
-        NotOurs: it is none of the run's, or over.
+        NotOurs: it does not belong to the run, or has ended.
     """
     target = one(run, directory.members(), process)
     return _climb(lambda: _still([target]), lambda targets: targets, grace_s, progress, countdown)
 
 
 def one(run: Run, members: Mapping[int, Member], process: Process) -> Target:
-    """Return what is known of exactly this process of the run.
+    """Return the target that is exactly this process of the run.
 
     Raises:
-        NotOurs: it is none of the run's, or over.
+        NotOurs: it does not belong to the run, or has ended.
     """
     for target in find(run, members):
         if target.process.pid == process.pid and is_alive(process):
@@ -165,13 +165,13 @@ def one(run: Run, members: Mapping[int, Member], process: Process) -> Target:
 def signal_targets(
     run: Run, members: Mapping[int, Member], number: int, rank: int | None = None, process: Process | None = None
 ) -> list[Target]:
-    """Return who gets a signal that is meant for the run, for one rank, or for one process.
+    """Return the processes that get a signal to the run, to one rank, or to one process.
 
-    What a program may handle goes to the ranks alone, since a data worker that knows nothing of
-    it would die; what nobody can handle goes to all.
+    A signal that a program may handle goes to the ranks only, since a data worker without a handler
+    would die; a signal of `FOR_ALL` goes to all processes.
 
     Raises:
-        NotOurs: nobody is there.
+        NotOurs: there is no such process.
     """
     if process is not None:
         return [one(run, members, process)]
@@ -185,10 +185,10 @@ def signal_targets(
 
 
 def deliver(targets: list[Target], number: int) -> str:
-    """Send a signal to each and say in one line who got it.
+    """Send a signal to each target and return one line on those that got it.
 
     Raises:
-        NotOurs: nobody got it.
+        NotOurs: none got it.
     """
     got = [target for target in targets if send(target.process, number)]
     if not got:
@@ -197,16 +197,8 @@ def deliver(targets: list[Target], number: int) -> str:
     return f"{signal_name(number)} to {_names(got)}" + (f", {missed} could not be reached" if missed else "")
 
 
-def signal_name(number: int) -> str:
-    """Return the name of a signal, its number where it has none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def _of_rank(run: Run, rank: int, member: Member) -> list[Target]:
-    # Without marker, torchrun and supervisor, what is found is this rank and what stands below it.
+    # Without marker, torchrun and supervisor, only this rank and its descendants are found.
     return find(msgspec.structs.replace(run, run_id="", torchrun=None, supervisor=None, world=1), {rank: member})
 
 
@@ -222,29 +214,29 @@ def _climb(
     countdown: Progress,
 ) -> Outcome:
     seen: dict[Process, Target] = {}
-    told: set[Process] = set()
-    said = ""
+    asked: set[Process] = set()
+    last_line = ""
     deadline = time.monotonic() + grace_s
     while targets := _note(scan(), seen):
-        fresh = [target for target in ask(targets) if target.process not in told]
+        fresh = [target for target in ask(targets) if target.process not in asked]
         if fresh:
             progress(f"SIGTERM to {_names(fresh)}")
         for target in fresh:
             send(target.process, signal.SIGTERM)
-            told.add(target.process)
+            asked.add(target.process)
             if target.status in STOPPED:
-                # What is stopped can end in order only once it runs; the TERM waits for it.
+                # A stopped process gets its TERM only after a CONT.
                 send(target.process, signal.SIGCONT)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             progress(f"SIGKILL to {_names(targets)}, still there after {grace_s:g} s")
             break
         line = f"{_names(targets)} left, KILL in {math.ceil(left_s)} s"
-        if line != said:
-            said = line
+        if line != last_line:
+            last_line = line
             countdown(line)
         time.sleep(_LOOK_S)
-    # Whoever forks while being killed leaves a child behind: look again until there is none.
+    # A process that forks while it is killed leaves a child behind: look again until there is none.
     deadline = time.monotonic() + _KILL_PATIENCE_S
     while targets and time.monotonic() < deadline:
         for target in targets:
@@ -261,7 +253,7 @@ def _climb(
 
 def _note(targets: list[Target], seen: dict[Process, Target]) -> list[Target]:
     for target in targets:
-        # A rank that has lost its torchrun before it reported must stay a rank in the count.
+        # A rank that loses its torchrun before it reports looks like a helper then; its first role counts.
         seen.setdefault(target.process, target)
     return targets
 

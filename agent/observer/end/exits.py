@@ -1,7 +1,7 @@
-"""When the process of each rank ended: the order tells the first cause from its consequences.
+"""The time at which the process of each rank ended: their order tells the first cause from its consequences.
 
-Ranks are torchrun's children, not ours, so that we cannot wait for them; a pidfd becomes
-readable at the moment its process ends.  Without pidfds the process table is asked instead.
+Ranks are torchrun's children, so that the supervisor cannot wait for them; a pidfd becomes
+readable at the moment its process ends.  Without pidfds the process table is read instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Exits:
         self._watched: dict[int, tuple[Process, int | None]] = {}
 
     def watch(self, rank: int, process: Process) -> None:
-        """Begin to watch a rank; a new process under an old number (a restarted group) replaces the old one."""
+        """Begin to watch a rank; its process after a restart of the group replaces the old one."""
         known = self._watched.get(rank)
         if known is not None:
             if known[0] == process:
@@ -35,7 +35,7 @@ class Exits:
         return [handle for rank, (_, handle) in self._watched.items() if handle is not None and rank not in self.at_ns]
 
     def alive(self) -> list[int]:
-        """Return the watched ranks that have not been seen dead."""
+        """Return the watched ranks whose end was not noted."""
         return [rank for rank in self._watched if rank not in self.at_ns]
 
     def read(self) -> list[int]:
@@ -57,7 +57,7 @@ class Exits:
         return fresh
 
     def close(self) -> None:
-        """Let go of all processes."""
+        """Stop watching all processes."""
         for rank in list(self._watched):
             self._forget(rank)
 

@@ -1,8 +1,8 @@
-"""The crude way to hold a run: stop its processes where they stand, and let them go on later.
+"""Freezing a run: its processes are stopped by SIGSTOP wherever they are, and continued later.
 
-For a group that has no common step.  A collective that is under way when its ranks are stopped
-goes on to count its timeout, so that a long freeze kills the run; hence the record of when it
-began, for a countdown on every screen.
+It serves groups that have no common step.  The timeout of a collective in flight runs on
+while its ranks are stopped, so that a long freeze kills the run; hence the record of the beginning of a
+freeze, for a countdown on every screen.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import psutil
 
 from ddptop.agent.control.controller import Refused
 from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.end.processes import Target
 from ddptop.agent.run import records
 from ddptop.agent.run.files import private
-from ddptop.agent.run.identity import STOPPED
-from ddptop.agent.run.rundir import ENDED_STATES, Process, RunDir, is_alive
+from ddptop.agent.run.identity import STOPPED, is_stopped
+from ddptop.agent.run.rundir import ENDED_STATES, RunDir
 from ddptop.agent.text import plural
 from ddptop.agent.wire.incoming import Label
 
@@ -32,7 +31,7 @@ _SETTLE_S: Final = 2.0
 
 
 class Frozen(msgspec.Struct, frozen=True):
-    """Since when a run is frozen, and what that may cost."""
+    """The record of a freeze: its beginning, its author, and the timeout that limits it."""
 
     at_ns: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     who: Label
@@ -41,16 +40,16 @@ class Frozen(msgspec.Struct, frozen=True):
 
 
 def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
-    """Stop all ranks and their helpers; return what was done, in one line.
+    """Stop all ranks and their helpers; return the outcome in one line.
 
     Raises:
-        Refused: there is nothing to stop, or it is stopped already.
+        Refused: there is nothing to stop, or the run is frozen already.
     """
     if (since := frozen(directory)) is not None:
         raise Refused(f"already frozen by {since.who}")
     if directory.read().state in ENDED_STATES or not (targets := _targets(directory)):
         raise Refused("no process of the run is alive")
-    # Written first: whoever sees a stopped rank must find the reason.
+    # Written first, so that the reason for a stopped rank can always be found.
     try:
         private.replace(_record(directory), msgspec.json.encode(Frozen(time.time_ns(), who, timeout_s)))
     except OSError as error:
@@ -61,16 +60,15 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
         raise Refused("none of its processes could be stopped")
     ranks = sum(target.role == "rank" for target in targets)
     limit = "its collective timeout, which is not known" if timeout_s is None else f"{timeout_s:g} s"
-    helpers = len(targets) - ranks
-    who_got_it = f"{plural(ranks, 'rank')} and {plural(helpers, 'helper')}"
+    who_got_it = f"{plural(ranks, 'rank')} and {plural(len(targets) - ranks, 'helper')}"
     return f"frozen: {who_got_it} got SIGSTOP; a collective under way fails after {limit}"
 
 
 def thaw(directory: RunDir) -> str:
-    """Let what is stopped go on; return what was done, in one line.
+    """Continue the stopped processes; return the outcome in one line.
 
     Raises:
-        Refused: nothing is stopped.
+        Refused: no process is stopped.
     """
     since = frozen(directory)
     going = _signal_all(directory, signal.SIGCONT, lambda target: target.status in STOPPED)
@@ -82,7 +80,7 @@ def thaw(directory: RunDir) -> str:
 
 
 def frozen(directory: RunDir) -> Frozen | None:
-    """Return since when the run is frozen, None where it is not, also where somebody else let its ranks go on."""
+    """Return the record of the present freeze; None where no rank is stopped, whoever continued them."""
     try:
         record = records.decode(private.read(_record(directory)), Frozen)
     except (OSError, ValueError):
@@ -92,14 +90,7 @@ def frozen(directory: RunDir) -> Frozen | None:
 
 def has_stopped(directory: RunDir) -> bool:
     """Say whether a rank's process is stopped, whoever did it."""
-    return any(is_alive(member.process) and _is_stopped(member.process) for member in directory.members().values())
-
-
-def _is_stopped(process: Process) -> bool:
-    try:
-        return psutil.Process(process.pid).status() in STOPPED
-    except psutil.Error:
-        return False
+    return any(is_stopped(member.process) for member in directory.members().values())
 
 
 def _record(directory: RunDir) -> Path:
@@ -107,19 +98,19 @@ def _record(directory: RunDir) -> Path:
 
 
 def _forget(directory: RunDir) -> None:
-    # Without a stopped rank the note says nothing.
+    # Without a stopped rank the record has no effect.
     with contextlib.suppress(OSError):
         _record(directory).unlink(missing_ok=True)
 
 
 def _targets(directory: RunDir) -> list[Target]:
-    # torchrun holds nothing up, and goes on to watch over the ranks.
+    # torchrun does not take part in the training, and continues to watch the ranks.
     found = processes.find(directory.read(), directory.members())
     return [target for target in found if target.role != "torchrun" and target.process.pid != os.getpid()]
 
 
 def _signal_all(directory: RunDir, number: signal.Signals, due: Callable[[Target], bool]) -> int:
-    """Signal until nobody is left who is due; return how many were: a helper may be born meanwhile."""
+    """Signal processes until none is `due`, since helpers may be forked meanwhile; return how many were signalled."""
     reached: set[int] = set()
     deadline = time.monotonic() + _SETTLE_S
     while left := [target for target in _targets(directory) if due(target)]:

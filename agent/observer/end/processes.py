@@ -1,9 +1,9 @@
-"""Find the processes of a run that can be seen from here, and nobody else's, and send them a signal.
+"""Finding the processes of a run that are visible from here, and sending them signals.
 
-A process belongs to a run when it stands below torchrun, a rank or the supervisor, in a
+A process belongs to a run when it descends from torchrun, a rank or the supervisor, when it is in a
 session that one of the first two leads, or when its owner is the run's and its environment
-carries the run's marker.  What has left all of these is not found; the caller and what stands above it
-is left out.  Right before a signal goes out, pid and start time are compared
+carries the run's marker.  A process without any of these is not found; the caller and its ancestors
+are left out.  Right before a signal goes out, pid and start time are compared
 again, through a pidfd where the platform has them.
 """
 
@@ -26,26 +26,26 @@ ROLES: Final = ("torchrun", "rank", "helper")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One live process of a run."""
+    """One living process of a run."""
 
     process: Process
     role: str
-    """Of `ROLES`; a helper is a data worker or any other child."""
+    """One of `ROLES`; a helper is a data worker or any other child."""
     status: str
-    """As psutil spells it."""
+    """In psutil's spelling."""
     rank: int | None = None
-    """The rank that it is or stands below, None for torchrun and for whoever has lost its rank."""
+    """The rank that it is or descends from, None for torchrun and for a helper whose rank has ended."""
     adrift: bool = False
-    """True for what has lost its parent: nobody hands a signal on to it."""
+    """True for a helper that has lost its parent, so that no process passes signals on to it."""
     uid: int | None = None
     name: str = ""
-    """What it is called: its role, but for a program that starts its ranks itself and so needs no torchrun."""
+    """Its role in messages, which is `the program` instead of `torchrun` where the program spawns its ranks itself."""
 
 
 def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
-    """Return every live process of a run, torchrun first, then the ranks.
+    """Return every living process of a run, torchrun first, then the ranks.
 
-    Neither the caller nor anything above it is ever among them, nor the run's supervisor.
+    The caller, its ancestors and the run's supervisor are not among them.
     """
     table = identity.table()
     spared = set(lineage(os.getpid(), table))
@@ -56,17 +56,17 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
     roles = dict.fromkeys(ranks, "rank")
     if run.torchrun and _is_in(table, run.torchrun) and run.torchrun.pid not in spared:
         torchrun = run.torchrun.pid
-        # Ranks that have not reported yet: what torchrun starts directly is a rank.
+        # Ranks that have not reported yet: the direct children of torchrun are ranks.
         if len(members) < run.world:
             roles.update({pid: "rank" for pid, row in table.items() if row.parent == torchrun})
         roles[torchrun] = "torchrun"
     roots = roles.keys() - spared
-    # A session keeps its number as long as anybody is in it, whatever became of parents and environments.
+    # A session keeps its id as long as it has a process, whatever became of parents and environments.
     led = {pid for pid in roots if table[pid].session == pid}
     for pid, row in table.items():
         if pid not in roles and (row.session in led or _is_marked(row, run)):
             roles[pid] = "helper"
-    # What has lost its parent falls to the supervisor.
+    # Processes that have lost their parent are children of the supervisor.
     for pid in _below((roles.keys() - spared) | ({supervisor} if supervisor is not None else set()), table):
         roles.setdefault(pid, "helper")
     found = roles.keys() - spared
@@ -92,25 +92,25 @@ def _target(row: Row, role: str, ranks: Mapping[int, int], found: Iterable[int],
 
 
 def find_torchrun(run: Run) -> Process | None:
-    """Return the torchrun of a run whose supervisor was killed before it had written down who that is."""
+    """Return the torchrun of a run whose supervisor was killed before it recorded that process."""
     for pid, row in identity.table().items():
-        # The record has a mask for each secret, the process itself has not.
+        # The command in the record has masks for secrets, that of the process has not.
         if _is_marked(row, run) and masked_words(identity.command(pid)) == masked_words(run.command):
             return row.process
     return None
 
 
 def send(process: Process, number: int) -> bool:
-    """Send a signal to exactly this process; False when it is gone, forbidden, or its number is somebody else's."""
+    """Send a signal to exactly this process; False when it is gone, forbidden, or its pid is reused."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     except (AttributeError, OSError):
-        # No pidfds on this platform: the time between look and signal cannot be closed.
+        # Without pidfds another process may get the pid between check and signal.
         return is_alive(process) and _kill(process.pid, number)
     try:
-        # The handle holds on to one process; only then is it worth asking which one.
+        # The pidfd refers to one process for good; the check comes after it, so that it holds for the signal.
         if not is_alive(process):
             return False
         signal.pidfd_send_signal(handle, number)
@@ -121,12 +121,20 @@ def send(process: Process, number: int) -> bool:
     return True
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _is_in(table: Mapping[int, Row], process: Process) -> bool:
     return process.pid in table and is_alive(process)
 
 
 def lineage(pid: int, table: Mapping[int, Row]) -> list[int]:
-    """Return the number of a process and of all above it, its parent's first."""
+    """Return the pid of a process and those of its ancestors, from the process upwards."""
     line: list[int] = []
     while pid in table and pid not in line:
         line.append(pid)

@@ -1,7 +1,7 @@
-"""Whatever loses its parent below the supervisor falls to the supervisor, and is buried by it.
+"""The supervisor as parent of all its descendants that lose their own, whose exit status it then reads.
 
-On Linux a process may ask for that (a "child subreaper"); elsewhere orphans fall to init, and
-only marker and session tell whose they are.
+On Linux a process can ask for that (a "child subreaper"); elsewhere init becomes the parent of orphans, and
+only marker and session show which run they belong to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every descendant that loses its own; False where the system has no such thing."""
+    """Become the parent of every descendant that loses its own; False where the system does not support it."""
     if sys.platform != "linux":
         return False
     with contextlib.suppress(OSError, AttributeError):
@@ -25,8 +25,8 @@ def adopt_orphans() -> bool:
     return False
 
 
-def bury(spared: int | None) -> None:
-    """Take the exit status of every adopted child that has ended; that of `spared` is for its own parent's code."""
+def reap(spared: int | None) -> None:
+    """Read the exit status of adopted children that have ended, up to the first that is `spared` (torchrun's)."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if ended.si_pid == spared:

@@ -1,10 +1,10 @@
-"""The memory of a run: what is written of it, and how much room that may take.
+"""The recording of a run, and the bounds on its bytes.
 
 recorder    subscribes to every rank and writes
-recording   the tables of the file, and how it is read
-ring        keeps the file within its bytes
-thinning    which steps stay when there is no room for all
-floods      which events stay
-logs        keeps the log files within their share
-retention   which ended runs go when all together take too much; how much that is, is said in `tui.settings`
+recording   the tables of the file, and how they are read
+ring        bounds the bytes of the file
+thinning    chooses the steps that stay when there is no room for all
+floods      chooses the events that are written
+logs        bounds the bytes of the log files
+retention   removes ended runs where all runs together are too large
 """

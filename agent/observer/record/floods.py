@@ -1,8 +1,7 @@
-"""Which events are written: as long as there is room, all, but a repeated one once with its number and of a flood the
-beginning.
+"""The choice of events that are written: all, but a repeated event once with its count, and of a flood the beginning.
 
-A rank that has gone wrong may tell of the same thing ten times a second for a week, and a hostile one of a
-thousand things.  What is left out is counted, and the count stands among the events.  Knows no file.
+A faulty rank may send the same event ten times a second for a week, and a hostile one a
+thousand different events.  Omitted events are plural, and the count is itself an event.  This module knows no file.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ from ddptop.agent.observer.record.recording import Row
 from ddptop.agent.text import clean, clean_line, shorten
 
 REPEAT_S: Final = 60.0
-"""An event that comes again within this, and was not done by somebody, is counted and not written again."""
+"""An event that repeats within this time, and is no action, is counted and not written again."""
 AT_ONCE: Final = 1_000
-"""Events of one rank that are written however fast they come."""
+"""Events of one rank that are written at any rate."""
 EVERY_S: Final = 10.0
-"""After those one more is written for each time so long."""
+"""After those, one more event is written for each such time."""
 OWN_AT_ONCE: Final = 20_000
-"""The same for what the supervisor tells: what was done with the run, and what became of its ranks."""
+"""`AT_ONCE` for events of the supervisor: actions on the run, and ends of ranks."""
 _LONGEST_TEXT: Final = 4096
 """Bytes."""
 _LONGEST_LINE: Final = 400
-"""Characters of an event that a reader takes in; see `agent.incoming.Line`."""
+"""Characters of an event that a reader accepts; see `agent.wire.incoming.Line`."""
 _LONGEST_NAME: Final = 200
 _REMEMBERED: Final = 1_000
-"""Events that a repeat is looked for among."""
+"""Newest events that can be recognized when they repeat."""
 _LEVELS: Final = frozenset({"info", "warning", "error"})
 _LARGEST: Final = 2**63 - 1
 
 Source = int | str | None
-"""The rank that an event is about, as its sender says; None where it says none, a text for the supervisor."""
+"""The rank of an event, by its sender; None where the event names none, `SUPERVISOR` for those of the supervisor."""
 SUPERVISOR: Final = "supervisor"
 
 
 @dataclass(slots=True)
 class _Written:
-    """An event in the file, and how often it has come."""
+    """An event in the file, and the number of its occurrences."""
 
     event: wire.Event
     payload: bytes
-    """As it stands in the file."""
+    """Its present content in the file."""
     times: int
     last_at: float
     changed: bool = False
@@ -57,31 +56,31 @@ class _Written:
 
 @dataclass(slots=True)
 class _Allowance:
-    """How many more events of one source are written."""
+    """The number of further events of one source that may be written."""
 
     left: float
     at: float
     omitted: int = 0
-    told: bytes = b""
-    """The event in the file that says how many were left out."""
-    said: int = 0
-    """The number that it says."""
+    written: bytes = b""
+    """The event in the file with the number of omitted ones."""
+    written_omitted: int = 0
+    """That number."""
 
 
 class Flood:
-    """Passes events on to the file, as rows."""
+    """Makes rows of events for the file."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._recent: OrderedDict[tuple[object, ...], _Written] = OrderedDict()
         self._allowances: dict[Source, _Allowance] = {}
 
-    def take(self, event: wire.Event, source: Source, *, full: bool = False) -> list[Row]:
-        """Return the rows for an event; none where it repeats another, or is one too many.
+    def rows_of(self, event: wire.Event, source: Source, *, full: bool = False) -> list[Row]:
+        """Return the rows for an event; none where it repeats another, or exceeds the allowance of its source.
 
         Args:
-            event: what has happened, as `sound` leaves it.
-            source: whose allowance it is counted against.
+            event: a result of `sound`.
+            source: the source of the event.
             full: whether there is no more room for events of this source.
         """
         now = self._clock()
@@ -118,8 +117,8 @@ class Flood:
         """Return the rows that bring the counts in the file up to date."""
         rows = [row for written in self._recent.values() if written.changed for row in _counted(written)]
         for source, allowance in self._allowances.items():
-            if allowance.omitted != allowance.said:
-                rows.append(_told(source, allowance, at_ns))
+            if allowance.omitted != allowance.written_omitted:
+                rows.append(_count_omitted(source, allowance, at_ns))
         return rows
 
 
@@ -128,7 +127,7 @@ def _counted(written: _Written) -> list[Row]:
         return []
     written.changed = False
     times = f" ({written.times:,} times within a minute of each other)"
-    # Whoever reads it cuts it off at its limit, and the number stands last.
+    # A reader cuts the text off at its limit, and the count is at the end.
     text = clean_line(written.event.text, _LONGEST_LINE - len(times))
     payload = wire.encode(msgspec.structs.replace(written.event, text=text + times))
     row = recording.rewritten(written.payload, payload)
@@ -136,19 +135,19 @@ def _counted(written: _Written) -> list[Row]:
     return [row]
 
 
-def _told(source: Source, allowance: _Allowance, at_ns: int) -> Row:
+def _count_omitted(source: Source, allowance: _Allowance, at_ns: int) -> Row:
     rank = source if isinstance(source, int) else None
     whose = "that name no rank" if source is None else f"of {source if rank is None else f'rank {rank}'}"
     text = f"{allowance.omitted:,} events {whose} are left out of the record: too many of them came"
     event = wire.Event(at_ns, text, rank, "warning")
     payload = wire.encode(event)
-    row = recording.rewritten(allowance.told, payload) if allowance.told else recording.row(event, payload)
-    allowance.told, allowance.said = payload, allowance.omitted
+    row = recording.rewritten(allowance.written, payload) if allowance.written else recording.row(event, payload)
+    allowance.written, allowance.written_omitted = payload, allowance.omitted
     return row
 
 
 def sound(event: wire.Event, world: int, now_ns: int) -> wire.Event:
-    """Return an event that can be stored: with a time that can be, bounded texts, and a rank that there is."""
+    """Return an event that can be stored: its time fits into 64 bits, its texts are bounded, and its rank exists."""
     return wire.Event(
         event.at_ns if 0 <= event.at_ns <= _LARGEST else now_ns,
         shorten(event.text, _LONGEST_TEXT),

@@ -1,7 +1,7 @@
-"""Keeps the log files of a run within their share of its room, without touching what writes them.
+"""Bounds the log files of a run to their share of its bytes, without the help of the processes that write them.
 
-Where together they take more, the middle of the largest is cut out (see `sparse`): how a rank began and what it
-said last stay.
+Where together they take more, the middle of the largest is cut out (see `sparse`): the beginning and the end of a
+rank's output stay.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 from ddptop.agent.run.files import sparse
 
 _LEAST_BYTES: Final = 32 << 10
-"""What stays of a log in any case."""
+"""Bytes of a log that stay in any case."""
 _LOWER: Final = 0.75
-"""They are cut down to this part of their share, so that it is not done again at once."""
+"""The part of their share to which the logs are cut, so that they need not be cut again at once."""
 _MOST_FILES: Final = 100_000
 _IMPOSSIBLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
-"""What is wrong with the file system, and so with every log."""
+"""Errors of the file system, which concern every log."""
 
 
 class Logs:
@@ -30,9 +30,9 @@ class Logs:
     def __init__(self, folder: Path, report: Callable[[str, str], None]) -> None:
         self._folder = folder
         self._report = report
-        self._refused = self._told = False
+        self._refused = self._reported_one = False
         self.bytes = 0
-        """What they take on the disk, as last seen."""
+        """Bytes of the logs on disk at the last check."""
 
     def limit_to(self, share: int) -> None:
         """Cut the largest logs where all together take more than `share` bytes."""
@@ -49,9 +49,9 @@ class Logs:
                     continue
                 except OSError as problem:
                     if problem.errno in _IMPOSSIBLE:
-                        self._say(share, problem)
+                        self._report_all(share, problem)
                         return
-                    self._say_of_one(path, problem)
+                    self._report_one(path, problem)
 
     def _sizes(self) -> dict[Path, int]:
         found: dict[Path, int] = {}
@@ -62,19 +62,19 @@ class Logs:
                         if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False):
                             found[Path(entry.path)] = entry.stat(follow_symlinks=False).st_blocks * 512
         except OSError:
-            # The folder is on its way out, or cannot be read; there is nothing to be done about its logs.
+            # The folder is being removed, or cannot be read.
             return found
         return found
 
-    def _say_of_one(self, path: Path, problem: OSError) -> None:
-        if not self._told:
-            self._told = True
+    def _report_one(self, path: Path, problem: OSError) -> None:
+        if not self._reported_one:
+            self._reported_one = True
             self._report(
                 f"nothing can be cut out of {path} ({problem.strerror}): it grows on; the other logs become shorter",
                 "warning",
             )
 
-    def _say(self, share: int, problem: OSError) -> None:
+    def _report_all(self, share: int, problem: OSError) -> None:
         self._refused = True
         self._report(
             f"the logs take more than their {share / 2**20:,.1f} MiB, and nothing can be cut out of them "

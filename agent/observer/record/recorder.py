@@ -1,9 +1,9 @@
-"""The memory of a run: a subscriber to every rank that writes the run's SQLite file.
+"""The recorder of a run: a subscriber to every rank that writes the run's SQLite file.
 
-What ranks send is stored as it came but for events (`floods`), one transaction a second and one for what the supervisor
-adds, in a thread of its own: neither a slow nor a failing disk reaches supervision.  What a
-rank published before anybody listened is asked for.  The thread also keeps the run within its
-room on the disk: steps are thinned (`ring`), logs are cut (`logs`), ended runs go (`retention`).
+The messages of ranks are stored unchanged but for events (`floods`), in one transaction a second and one for each
+message of the supervisor.  A separate thread does it, so that a slow or failing disk does not affect supervision.  The
+recorder asks each rank for the records that it published earlier.  The thread also bounds the bytes of the run
+on disk: steps are thinned (`ring`), logs are cut (`logs`), and ended runs are removed (`retention`).
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from ddptop.agent.run.rundir import Member
 
 BATCH_S: Final = 1.0
 THIN_S: Final = 0.3
-"""Longest time for thinning between two looks at what has come; a piece that was begun is finished."""
+"""Seconds for thinning between two rounds of receiving at most; a piece that was begun is finished."""
 LOGS_S: Final = 5.0
-"""Between two looks at the sizes of the logs."""
+"""Seconds between two checks of the sizes of the logs."""
 ALL_S: Final = 60.0
-"""Between two looks at the sizes of all runs."""
+"""Seconds between two checks of the sizes of all runs."""
 
 FILL_S: Final = 5.0
-"""A rank that sends none of its older records for so long has no more of them."""
+"""Seconds without an older record from a rank after which it is assumed to have no more of them."""
 
 _MOST_A_BATCH: Final = 20_000
 _MOST_BATCH_BYTES: Final = 8 << 20
 _TOPICS: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_EVENT)
 _HIGH_WATER: Final = 1000
-"""Messages of a rank that wait to be taken in: what comes while the disk is slow."""
+"""Messages of a rank that may be queued while the disk is slow."""
 _LARGEST_LATEST: Final = 16 << 10
-"""Of a greeting and of a heartbeat, of which the file has one a rank."""
+"""Bytes of a `Hello` or a `Beat` at most; the file has one of each for every rank."""
 _LOGS_SHARE: Final = 2
-"""Of a run's room its logs may take one part in so many."""
+"""Logs may take one part in so many of the run's bytes."""
 _LEAST_LOGS_SHARE: Final = 8
-"""The same where the recording has taken the rest before there were logs."""
+"""`_LOGS_SHARE` where the recording took the rest before there were logs."""
 _EVENTS_SHARE: Final = 4
-"""The same for events that ranks tell, of what the recording has; the supervisor's may take twice as much."""
+"""Events of ranks may take one part in so many of the recording's bytes, those of the supervisor twice as much."""
 _MOST_OWED: Final = 10_000
-"""Rows that wait for a disk that takes nothing; steps do not wait."""
+"""Rows that wait for a failing disk at most; steps are dropped at once."""
 _LARGEST: Final = 2**63 - 1
-"""SQLite's largest integer; a hostile number beyond it is not a message of ours."""
+"""SQLite's largest integer; a message with a number beyond it is refused."""
 
 
 @dataclass(slots=True)
 class _Fill:
-    """The older records of one rank, on their way; what it publishes meanwhile waits behind them."""
+    """A request for the older records of one rank; records that the rank publishes meanwhile wait behind them."""
 
     socket: zmq.Socket[bytes]
     give_up: float
@@ -71,7 +71,7 @@ class _Fill:
 
 
 class Recorder:
-    """Writes what the ranks publish and what the supervisor adds."""
+    """Writes the messages of the ranks and those that the supervisor adds."""
 
     def __init__(
         self,
@@ -90,19 +90,19 @@ class Recorder:
             context: of the sockets.
             database: the file.
             world: number of ranks.
-            report: takes text and level of what goes wrong, in any thread.
+            report: receives text and level of each problem, in any thread.
             budget: bytes that recording and logs may take together.
             logs: the folder of the run's logs, None where they are not to be cut.
-            all_bytes: bytes that all runs of this user may take together, None where nobody looks after that.
+            all_bytes: bytes that all runs of this user may take together, None for no bound.
         """
         self.failures = 0
-        """Batches that the disk did not take."""
+        """Batches that could not be written."""
         self.refused = 0
         """Messages that could not be read or stored, or claimed to be from a rank that does not exist."""
         self.faults = 0
-        """Errors in here that cost a message or a batch, and not the thread."""
+        """Errors of the recorder itself, each of which costs a message or a batch."""
         self.skipped = 0
-        """Messages with steps left out because the file could not take them."""
+        """Messages with steps that were dropped because the file had no room for them."""
         self._context = context
         self._database = database
         self._world = world
@@ -115,25 +115,25 @@ class Recorder:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._heard: set[str] = set()
-        """Addresses subscribed to; the rank of a new generation takes over that of the old one."""
+        """Addresses subscribed to; the ranks of a new generation have the addresses of the old ones."""
         self._generation = 0
-        """The newest one followed; a rank cannot begin another by itself."""
+        """The newest generation followed; the supervisor announces it, not a rank."""
         self._reached: dict[int, tuple[int, float]] = {}
-        """By rank, the number of the last record taken in, and when that was: the next cannot be any far ahead."""
+        """By rank, number and time of the last record accepted, which bound the number of the next one."""
         self._fills: dict[int, _Fill] = {}
         self._newest: dict[int, tuple[int, int]] | None = None
         """Generation and number of the last record written, by rank."""
         self._ring = Ring(database, world)
         self._flood = Flood()
         self._owed: list[recording.Row] = []
-        """Rows that the disk did not take and that are wanted all the same."""
+        """Rows that could not be written and are written later."""
         self._held_up = False
-        self._said: set[str] = set()
-        """Kinds of trouble that were reported."""
+        self._reported: set[str] = set()
+        """Kinds of problems that were reported."""
         self._unremoved: set[str] = set()
-        """What was said of runs that could not be removed."""
+        """Reports on runs that could not be removed."""
         self._logs_due = self._all_due = 0.0
-        # A daemon: a disk that hangs forever must not keep the supervisor from ending.
+        # A daemon: a disk that hangs forever must not prevent the supervisor from ending.
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
 
     def start(self) -> None:
@@ -141,16 +141,16 @@ class Recorder:
         self._thread.start()
 
     def follow(self, member: Member) -> None:
-        """Record one more rank, from the first record on that is not there yet."""
+        """Record one more rank, from its first unrecorded step on."""
         self._newcomers.put(member)
 
     def add(self, message: wire.Event | wire.RunState) -> None:
-        """Record a message of the supervisor's own, at once: who has acted may look next what is known of it."""
+        """Record a message of the supervisor at once: the author of an action may read the record next."""
         self._own.put(message)
         self._wake.set()
 
     def close(self, timeout_s: float = 3.0) -> bool:
-        """Write what is left and close the file; False when the disk does not let go in time."""
+        """Write the rest and close the file; return False when that takes longer than `timeout_s`."""
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout_s)
@@ -161,58 +161,58 @@ class Recorder:
             with contextlib.closing(Listener(self._context, _TOPICS, _HIGH_WATER)) as listener:
                 ending = False
                 while not ending:
-                    # Ranks appear within moments of each other; who is asked for records answers as quickly.
+                    # Ranks appear within moments of each other, and answer requests for records as quickly.
                     hurry = self._fills or len(self._heard) < self._world
                     self._wake.wait(0.1 if hurry else BATCH_S)
                     self._wake.clear()
                     ending = self._stop.is_set()
                     try:
-                        self._turn(listener)
-                    except Exception as error:  # a wall: a fault in one turn costs that turn
+                        self._record(listener)
+                    except Exception as error:  # a wall: an error costs one round
                         self._fault(error)
-        except Exception as error:  # a wall: a fault in here must be seen, and must not reach supervision
+        except Exception as error:  # a wall: an error must be reported, and must not reach supervision
             self._report(f"recording has stopped: {error!r}", "error")
         for fill in self._fills.values():
             fill.socket.close(linger=0)
         self._ring.close()
 
-    def _turn(self, listener: Listener) -> None:
+    def _record(self, listener: Listener) -> None:
         rest = True
         while rest:
-            # In each round: where more comes than can be taken in, there is no end of rounds.
+            # All of this in each round: under overload the rounds do not end.
             self._welcome(listener)
             listener.mend()
-            self._look_after_room()
-            rows, rest = self._take(listener.socket)
-            rows += self._take_fills()
+            self._bound_sizes()
+            rows, rest = self._receive(listener.socket)
+            rows += self._receive_fills()
             rows += self._flood.settle(time.time_ns())
             if rows or self._owed:
                 self._write(rows)
 
     def _fault(self, error: Exception) -> None:
-        """Count an error of our own, and say so the first time that one of its kind comes."""
+        """Count an error of the recorder, and report the first one of each type."""
         self.faults += 1
-        self._say(type(error).__name__, f"a message was not recorded: {error!r:.200}")
+        self._report_once(type(error).__name__, f"a message was not recorded: {error!r:.200}")
 
-    def _say(self, kind: str, text: str, level: str = "warning") -> None:
-        if kind not in self._said:
-            self._said.add(kind)
+    def _report_once(self, kind: str, text: str, level: str = "warning") -> None:
+        if kind not in self._reported:
+            self._reported.add(kind)
             self._report(text, level)
 
-    def _look_after_room(self) -> None:
+    def _bound_sizes(self) -> None:
         now = time.monotonic()
         if self._logs is not None and now >= self._logs_due:
             self._logs_due = now + LOGS_S
-            # The file never becomes smaller: what it has taken while there were few logs is gone for them.
+            # The file does not become smaller: the logs cannot get back bytes that it took while they were small.
             left = self._budget - _on_disk(self._database)
             self._logs.limit_to(min(self._budget // _LOGS_SHARE, max(left, self._budget // _LEAST_LOGS_SHARE)))
         if self._all_bytes is not None and now >= self._all_due:
             self._all_due = now + ALL_S
-            retention.make_room(self._all_bytes, self._report, told=self._unremoved)
+            retention.make_room(self._all_bytes, self._report, reported=self._unremoved)
 
     @property
     def _room(self) -> int:
-        """Bytes that the recording may take: what the logs leave of the budget."""
+        """Bytes that the recording may take: the budget without the logs."""
         logs = 0 if self._logs is None else self._logs.bytes
         return max(self._budget - logs, self._budget // _LOGS_SHARE)
 
@@ -238,12 +238,12 @@ class Recorder:
         return self._newest
 
     def _ask(self, member: Member) -> None:
-        """Ask a rank for what it has published and is not recorded yet."""
+        """Ask a rank for its published records that are not in the file."""
         if not member.cmd:
             return
         generation, seq = self._recorded.get(member.rank, recording.NOTHING)
         if generation > member.generation:
-            # No record of the rank says so: it was never of that generation.
+            # The file has records of a generation that the rank has not reached: they are invalid.
             self._recorded[member.rank] = generation, seq = recording.NOTHING
         asking = self._context.socket(zmq.DEALER)
         asking.linger = 0
@@ -254,8 +254,8 @@ class Recorder:
             earlier.socket.close()
         self._fills[member.rank] = _Fill(asking, time.monotonic() + FILL_S)
 
-    def _take_fills(self) -> list[recording.Row]:
-        """Return the older records that have come, each rank's before what it has published since."""
+    def _receive_fills(self) -> list[recording.Row]:
+        """Return the older records that have arrived, those of each rank before its newer ones."""
         rows: list[recording.Row] = []
         for rank, fill in list(self._fills.items()):
             done = self._stop.is_set() or time.monotonic() > fill.give_up
@@ -278,15 +278,15 @@ class Recorder:
         return rows
 
     def _fresh(self, steps: wire.Steps, payload: bytes) -> list[recording.Row]:
-        """Return the row of a batch; none where all of it is recorded already, or where the file takes no more now."""
+        """Return the row of a batch; none where all of it is recorded already, or where the file has no room now."""
         newest = max(step.seq for step in steps.steps)
         if steps.generation > self._generation:
-            # Of a rank that has just begun anew: the records it holds are asked for as soon as its record is read.
+            # A rank that has just restarted: it is asked for its records as soon as the supervisor has found it.
             return []
         if (steps.generation, newest) <= self._recorded.get(steps.rank, recording.NOTHING):
             return []
         now = time.monotonic()
-        # Of a rank that was not heard yet only this is known: no process is older than the machine.
+        # Without an earlier record the bound is the age of the machine, which is that of no process.
         reached, at = self._reached.get(steps.rank, (0, 0.0))
         if not generations.can_reach(newest, now - at, reached):
             self.refused += 1
@@ -298,36 +298,36 @@ class Recorder:
             return []
         return [recording.row(steps, payload)]
 
-    def _take(self, socket: zmq.Socket[bytes]) -> tuple[list[recording.Row], bool]:
-        """Return what has come, and whether there may be more."""
+    def _receive(self, socket: zmq.Socket[bytes]) -> tuple[list[recording.Row], bool]:
+        """Return the rows of the messages that have arrived, and whether there may be more."""
         rows: list[recording.Row] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 rows += self._guarded(self._own_rows, self._own.get_nowait())
         most = min(_MOST_BATCH_BYTES, self._budget // BATCH_SHARE)
-        taken = 0
+        size = 0
         try:
             for _ in range(_MOST_A_BATCH):
                 frames = socket.recv_multipart(zmq.NOBLOCK)
                 rows += self._guarded(self._read, frames[-1])
-                taken += len(frames[-1])
-                if taken >= most:
+                size += len(frames[-1])
+                if size >= most:
                     break
         except zmq.Again:
             return rows, False
         return rows, not self._stop.is_set()
 
     def _guarded(self, read: Callable[[Any], list[recording.Row]], message: object) -> list[recording.Row]:
-        """Return the rows of one message; an error that it leads to costs that message."""
+        """Return the rows of one message; an error costs only that message."""
         try:
             return read(message)
-        except Exception as error:  # a wall: whatever somebody sends, the thread goes on
+        except Exception as error:  # a wall: no message may end the thread
             self.refused += 1
             self._fault(error)
             return []
 
     def _own_rows(self, message: wire.Event | wire.RunState) -> list[recording.Row]:
-        # Of somebody else's making too: what is noted with the run comes over the supervisor's socket.
+        # The event may come from another process: the supervisor's socket accepts `wire.Note`.
         if isinstance(message, wire.Event):
             return self._event_rows(message, SUPERVISOR)
         return [recording.row(message, wire.encode(message))]
@@ -335,7 +335,7 @@ class Recorder:
     def _event_rows(self, event: wire.Event, source: Source) -> list[recording.Row]:
         share = self._room // _EVENTS_SHARE * (2 if source == SUPERVISOR else 1)
         full = self._ring.event_bytes > share
-        return self._flood.take(sound(event, self._world, time.time_ns()), source, full=full)
+        return self._flood.rows_of(sound(event, self._world, time.time_ns()), source, full=full)
 
     def _read(self, payload: bytes) -> list[recording.Row]:
         try:
@@ -360,7 +360,7 @@ class Recorder:
     def _is_sound(self, message: wire.Telemetry) -> bool:
         match message:
             case wire.RunState() | wire.Summary():
-                return False  # the supervisor's alone; not recorded
+                return False  # a `RunState` is for the supervisor to send; a `Summary` is not recorded
             case wire.Event():
                 return 0 <= message.at_ns <= _LARGEST and (message.rank is None or 0 <= message.rank < self._world)
             case wire.Steps():
@@ -372,7 +372,7 @@ class Recorder:
                     and 0 <= min(numbers) <= max(numbers) <= _LARGEST
                 )
             case wire.Hello():
-                # It may be heard a moment before the supervisor has seen that torchrun has started it anew.
+                # It may arrive a moment before the supervisor notices the restart of the group.
                 return 0 <= message.rank < self._world and 0 <= message.generation <= self._generation + 1
             case _:
                 return 0 <= message.rank < self._world
@@ -384,19 +384,19 @@ class Recorder:
         except DAMAGE as error:
             self.failures += new
             self._owe([row for row in rows if not row[0].startswith("INSERT INTO steps")])
-            self._say("failure", f"recording fails, history will have gaps: {error}")
+            self._report_once("failure", f"recording fails, history will have gaps: {error}")
             return
         self._owed = []
         if odd:
             self.refused += odd
-            self._say("odd", "a message was not recorded: it holds what no file can store")
-        if "failure" in self._said:
-            self._said.discard("failure")
+            self._report_once("odd", "a message was not recorded: it holds what no file can store")
+        if "failure" in self._reported:
+            self._reported.discard("failure")
             self._report(f"recording goes on after {self.failures:,} failures", "info")
         self._limit_size()
 
     def _owe(self, rows: list[recording.Row]) -> None:
-        """Keep rows for the next attempt; where there are too many, the oldest go."""
+        """Store rows for the next attempt; where there are too many, the oldest are dropped."""
         self._owed = rows[-_MOST_OWED:]
         self.skipped += max(0, len(rows) - _MOST_OWED)
 
@@ -404,24 +404,25 @@ class Recorder:
         try:
             self._held_up = self._ring.is_held_up()
             if self._held_up:
-                self._say(
+                self._report_once(
                     "held up", "somebody has been reading the recording for so long that steps are left out meanwhile"
                 )
                 return
-            self._said.discard("held up")
+            self._reported.discard("held up")
             fits = self._ring.limit_to(self._room, THIN_S)
         except DAMAGE as error:
             self.failures += 1
-            # Nothing makes room any more, so that nothing may take it.
+            # Without thinning the file would grow beyond its bytes.
             self._held_up = True
-            self._say("thinning", f"recording: older steps cannot be thinned, and newer ones are left out: {error}")
+            text = f"recording: older steps cannot be thinned, and newer ones are left out: {error}"
+            self._report_once("thinning", text)
             return
         if not fits:
             self._wake.set()
 
 
 def _on_disk(database: Path) -> int:
-    """Return what the file and its journal take."""
+    """Return the bytes of the file and its journal on disk."""
     found = 0
     for suffix in ("", "-wal"):
         with contextlib.suppress(OSError):

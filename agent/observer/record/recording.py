@@ -1,9 +1,9 @@
-"""The SQLite file of a run: messages in as rows, the history out.
+"""The tables of a run's SQLite file: messages are stored as rows, and read as the history of the run.
 
-One generation of ranks after the other, so that what was trained before a restart is not mixed with what came
-after.  The newest steps stand in the table `steps` as they came; older ones, of which only some are left, in
-`steps_1`, `steps_2` and so on, the oldest in the highest (see `ring`).  A file without those is read as well.
-Knows no socket.
+Generations of ranks are separate, so that steps before and after a restart are not mixed.  The newest steps are in the
+table `steps`, unchanged; older ones, of which only some are left, are in
+`steps_1`, `steps_2` and so on, the oldest in the highest (see `ring`).  A file without those tables is read as well.
+This module knows no socket.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""
 _SUPERVISOR: Final = -1
 _PIECE: Final = 500
-"""Rows read at a time: a millisecond or two."""
+"""Rows that are read at a time, in a millisecond or two."""
 _TABLE: Final = re.compile(r"steps(?:_([1-9][0-9]?))?")
 
 _STEPS: Final = """CREATE TABLE IF NOT EXISTS
@@ -41,27 +41,27 @@ Row = tuple[str, tuple[Any, ...]]
 
 
 def table(level: int) -> str:
-    """Return the table of the steps that were thinned so many times."""
+    """Return the name of the table for steps that were thinned `level` times."""
     return f"steps_{level}" if level else "steps"
 
 
 def make_table(connection: sqlite3.Connection, level: int) -> None:
-    """Make the table of a level, where it is not there yet."""
+    """Make the table of a level, where it does not exist."""
     connection.execute(_STEPS.format(table=table(level)))
 
 
 def levels(connection: sqlite3.Connection) -> list[int]:
-    """Return the levels of steps in the file, the oldest steps' first."""
+    """Return the levels of steps in the file, that of the oldest steps first."""
     names = (str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
     return sorted((int(found[1] or 0) for name in names if (found := _TABLE.fullmatch(name))), reverse=True)
 
 
 def read_history(database: Path) -> Iterator[wire.Telemetry]:
-    """Give back a recording: who the ranks were and their steps, one generation after the other, then the events
-    in order and how each rank was at last.
+    """Yield a recording: `Hello` and steps of the ranks, one generation after the other, then the events
+    in order and the last `Beat` of each rank.
 
-    Damage or absence of the file ends the iteration; what could be read before it is given.  Of older steps some
-    may be left out on purpose: a gap in their numbers does not say that they were missed.
+    Damage or absence of the file ends the iteration, after the messages that could be read.  Some of the older steps
+    are omitted on purpose: a gap in their numbers does not mean that they were missed.
     """
     for generation in _generations(database):
         query = "SELECT payload FROM latest WHERE kind = 'hello' AND generation = ? ORDER BY rank"
@@ -81,26 +81,26 @@ def _generations(database: Path) -> list[int]:
 
 
 def read_ranks(database: Path) -> Iterator[wire.Telemetry]:
-    """Give back who the ranks were, one generation after the other."""
+    """Yield the `Hello` of each rank, one generation after the other."""
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'hello' ORDER BY generation, rank")
 
 
 def read_events(database: Path) -> Iterator[wire.Telemetry]:
-    """Give back the events, in order."""
+    """Yield the events, in order."""
     yield from _read(database, "SELECT payload FROM events ORDER BY at_ns, rowid")
 
 
 def read_end(database: Path) -> Iterator[wire.Telemetry]:
-    """Give back how each rank and the run were at last."""
+    """Yield the last `Beat` of each rank, and the last state of the run."""
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'run'")
 
 
 def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
-    """Give back the newest messages with steps, at most so many, oldest first."""
+    """Yield the newest messages with steps, at most `most`, oldest first."""
     rows: list[tuple[Any, ...]] = []
     with contextlib.suppress(*DAMAGE), _reader(database) as connection:
-        # One moment of the file, while its writer moves rows from level to level.
+        # A transaction, because the writer may move rows from level to level meanwhile.
         connection.execute("BEGIN")
         for level in reversed(levels(connection)):
             if len(rows) >= most:
@@ -112,16 +112,16 @@ def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
 
 
 def read_steps(database: Path) -> Iterator[wire.Telemetry]:
-    """Give back all steps that are left, in order; the file is free between pieces, however slowly they are taken."""
+    """Yield all remaining steps, in order; the file is not locked between pieces, even for a slow caller."""
     yield from _walk(database)
 
 
 def _walk(database: Path, generation: int | None = None) -> Iterator[wire.Telemetry]:
-    """Give back the steps level by level, each once, though the writer may thin them between two pieces."""
+    """Yield the steps level by level, each once, although the writer may thin them between two pieces."""
     done: dict[int, int] = {}
     """By level, the last row read."""
     seen: dict[tuple[int, int], int] = {}
-    """By rank and generation, the number of the last record given: a row may have moved to another level since."""
+    """By rank and generation, the number of the last record yielded: its row may have moved to another level since."""
     while rows := _piece(database, generation, done):
         for rank, of, first, last, payload in rows:
             known = seen.get((rank, of), -1)
@@ -132,7 +132,7 @@ def _walk(database: Path, generation: int | None = None) -> Iterator[wire.Teleme
 
 
 def _piece(database: Path, generation: int | None, done: dict[int, int]) -> list[tuple[Any, ...]]:
-    """Return the next rows, of the highest level where there are any: what has moved up meanwhile comes first."""
+    """Return the next rows of the highest level that has any, so that rows that moved up meanwhile come first."""
     rows: list[tuple[Any, ...]] = []
     with contextlib.suppress(*DAMAGE), _reader(database) as connection:
         for level in levels(connection):
@@ -161,7 +161,7 @@ def _messages(rows: list[tuple[Any, ...]]) -> Iterator[wire.Telemetry]:
 
 
 def _rows(database: Path, query: str, *values: int) -> list[tuple[Any, ...]]:
-    """Return the rows of a query; those before the damage of a damaged file, none of an absent one."""
+    """Return the rows of a query; of a damaged file those before the damage, of an absent one none."""
     rows: list[tuple[Any, ...]] = []
     with contextlib.suppress(*DAMAGE), _reader(database) as connection:
         rows.extend(connection.execute(query, values))
@@ -194,7 +194,7 @@ def row(message: wire.Telemetry, payload: bytes) -> Row:
 
 
 def rewritten(before: bytes, after: bytes) -> Row:
-    """Return the statement that puts another text into the newest event with this payload."""
+    """Return the statement that replaces the payload `before` of the newest event that has it."""
     found = "SELECT rowid FROM events WHERE payload = ? ORDER BY rowid DESC LIMIT 1"
     return f"UPDATE events SET payload = ? WHERE rowid = ({found})", (after, before)
 
@@ -202,7 +202,7 @@ def rewritten(before: bytes, after: bytes) -> Row:
 @contextlib.contextmanager
 def _reader(database: Path) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-        # What a damaged file holds as text need not be any.
+        # Texts of a damaged file may be invalid.
         connection.text_factory = lambda raw: raw.decode(errors="replace")
         yield connection
 
@@ -221,7 +221,7 @@ def last_recorded(database: Path) -> dict[int, tuple[int, int]]:
 
 
 def open_file(database: Path) -> sqlite3.Connection:
-    """Open the file for the one who writes it; raises `sqlite3.Error`."""
+    """Open the file for its writer; raises `sqlite3.Error`."""
     connection = sqlite3.connect(database)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -234,8 +234,8 @@ def open_file(database: Path) -> sqlite3.Connection:
 
 
 def finish(connection: sqlite3.Connection) -> None:
-    """Close the file for good."""
-    # Leaving WAL mode takes run.db-wal and run.db-shm away; a reader that is still there keeps them.
+    """Close the file after the last write."""
+    # Leaving WAL mode removes run.db-wal and run.db-shm, unless a reader still uses them.
     with contextlib.suppress(*DAMAGE):
         connection.execute("PRAGMA journal_mode = DELETE")
     connection.close()

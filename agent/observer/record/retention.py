@@ -1,26 +1,26 @@
-"""What runs take on the disk, and which ended ones go when all together take more than they may.
+"""The bytes of runs on disk, and the removal of ended runs where all together take more than their bound.
 
-The oldest go first.  A live run never goes, nor does the newest ended one: what happened in it is still wanted.
+The oldest are removed first.  A living run is not removed, nor the newest ended one, which its user may still need.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import ENDED_STATES, RunDir, RunDirError
+from ddptop.agent.run.rundir import RunDir, RunDirError
 
 _DEEPEST: Final = 4
 _MOST_ENTRIES: Final = 200_000
-"""Files of one run that are looked at: another user may have put any number there."""
+"""Files of one run that are counted: a folder of another user may have any number of them."""
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes that a run directory takes on the disk, logs included; what cannot be looked at counts 0."""
+    """Return the bytes of a run directory on disk, logs included; unreadable folders count 0."""
     total = 0
     left = _MOST_ENTRIES
     folders = [(path, 0)]
@@ -46,18 +46,18 @@ def make_room(
     report: Callable[[str, str], None] = lambda text, level: None,
     *,
     spared: RunDir | None = None,
-    told: set[str] | None = None,
+    reported: set[str] | None = None,
 ) -> dict[str, int]:
-    """Remove the oldest ended runs until all runs of this user together take at most so many bytes.
+    """Remove the oldest ended runs until all runs of this user together take at most `most` bytes.
 
     Args:
-        most: the bytes.
-        report: takes text and level of what was removed, and of what could not be.
+        most: the bound, in bytes.
+        report: receives text and level on each removal, and on each failure.
         spared: a run that is not removed.
-        told: what could not be removed and was reported already, from call to call; it is not reported again.
+        reported: failures of earlier calls, which are not reported again; this call updates the set.
 
     Returns:
-        The names of the removed runs, with the bytes that each took.
+        The names of the removed runs, each with its bytes.
     """
     removed: dict[str, int] = {}
     try:
@@ -66,10 +66,10 @@ def make_room(
         return removed
     sizes = {directory.path: size_of(directory.path) for directory in directories}
     total = sum(sizes.values())
-    told = set() if told is None else told
+    reported = set() if reported is None else reported
     problems = set()
     # The newest first: the first ended one stays.
-    for directory in reversed(_ended(directories)[1:]):
+    for directory in reversed([each for each in directories if rundir.is_over(each)][1:]):
         if total <= most:
             break
         if spared is not None and directory.path == spared.path:
@@ -80,23 +80,12 @@ def make_room(
         except (OSError, RunDirError) as problem:
             text = f"run {directory.name} was not removed to make room: {problem}"
             problems.add(text)
-            if text not in told:
+            if text not in reported:
                 report(text, "warning")
             continue
         total -= size
         removed[directory.name] = size
         report(f"run {directory.name} was removed: all runs together took more than {most / 2**20:,.0f} MiB", "info")
-    told.clear()
-    told.update(problems)
+    reported.clear()
+    reported.update(problems)
     return removed
-
-
-def _ended(directories: Iterable[RunDir]) -> list[RunDir]:
-    found = []
-    for directory in directories:
-        try:
-            if directory.read().state in ENDED_STATES:
-                found.append(directory)
-        except RunDirError:
-            continue
-    return found

@@ -1,9 +1,9 @@
-"""The writer of a recording that stays within a number of bytes, however long the run: a ring of steps.
+"""The writer of a recording of bounded size, however long the run is: a ring of steps.
 
-The newest steps stand whole in half of the room.  What is older is thinned (`thinning`), level by level, so that
-every level has about the same part of the other half and each goes back twice as far as the one before.  A level
-is written at its end and read and deleted at its beginning, so that pages come free whole and are used again:
-the file stops growing without ever being written anew.  All of this is done in pieces of some milliseconds.
+The newest steps take half of the room, unchanged.  Older steps are thinned (`thinning`), level by level, so that
+every level has about the same part of the other half, and each covers twice the time of the level below it.  A level
+is written at its end and read and deleted at its beginning, so that whole pages are freed and used again:
+the file stops growing, and is not rewritten.  All of this is done in pieces of some milliseconds.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ddptop.agent.observer.record.thinning import Stored, thinned
 from ddptop.agent.run.files.database import DAMAGE
 
 LEAST_BYTES: Final = 256 << 10
-"""Room that a recording has in any case: its tables, who the ranks were, and some hundred events."""
+"""Bytes that a recording has in any case: for its tables, the `Hello` of each rank, and some hundred events."""
 _JOURNAL_SHARE: Final = 8
-"""Of so many bytes one is for the journal (`run.db-wal`)."""
+"""One byte in so many is for the journal (`run.db-wal`)."""
 BATCH_SHARE: Final = 16
-"""Of so many bytes one is for what is written before there is room for it again."""
+"""One byte in so many is for a batch that is written before the next thinning."""
 _LARGEST_JOURNAL: Final = 16 << 20
 _PIECE_BYTES: Final = 4 << 20
 _A_RANK: Final = 8 << 10
-"""A piece has so many bytes of each rank, so that there are several steps of all ranks in it."""
+"""Bytes of each rank in a piece, so that it has several steps of all ranks."""
 _ROW_BYTES: Final = 24
-"""What a row takes beside its payload."""
+"""Bytes of a row beside its payload."""
 _ODD: Final = (
     OverflowError,
     ValueError,
@@ -40,11 +40,11 @@ _ODD: Final = (
     sqlite3.ProgrammingError,
     sqlite3.DataError,
 )
-"""Raised for a value that cannot be stored, whatever the state of the file."""
+"""Raised for a value that no SQLite file can store."""
 
 
 class Ring:
-    """The recording of a run while it is written; of one thread."""
+    """The recording of a run while it is written; for use from one thread."""
 
     def __init__(self, database: Path, world: int) -> None:
         self._database = database
@@ -57,10 +57,10 @@ class Ring:
         """Bytes of the events in the file."""
 
     def write(self, rows: Sequence[Row], budget: int) -> int:
-        """Write rows in one transaction and return how many of them could not be stored, whatever the file.
+        """Write rows in one transaction and return the number of those with a value that no file can store.
 
         Raises:
-            DAMAGE: nothing of it was written.
+            DAMAGE: no row was written.
         """
         connection = self._open(budget)
         steps = events = odd = 0
@@ -105,7 +105,7 @@ class Ring:
 
     @property
     def used(self) -> int:
-        """Bytes of the file that are in use."""
+        """Bytes of the file in use, without its free pages."""
         if self._connection is None:
             return 0
         pages, free, size = (
@@ -115,9 +115,9 @@ class Ring:
         return int((pages - free) * size)
 
     def limit_to(self, budget: int, seconds: float) -> bool:
-        """Thin older steps until file and journal fit into `budget` bytes; return False where there is more to be done.
+        """Thin older steps until file and journal fit into `budget` bytes; return False where more is to be thinned.
 
-        It takes little longer than so many seconds, except where much has come at once.
+        It takes little longer than `seconds`, except where the file is far too large.
 
         Raises:
             DAMAGE: the file cannot be changed.
@@ -134,15 +134,15 @@ class Ring:
         return True
 
     def _next(self, room: int) -> int:
-        """Return the level to be thinned."""
+        """Return the level to be thinned next."""
         if self._sizes.get(0, 0) > room / 2:
             return 0
-        # As much of each: the largest one, and of equal ones the older.
+        # The largest level, and of equal ones the oldest, so that all get the same size.
         older = max(self._sizes, key=lambda level: (self._sizes[level] if level else 0, level))
         return older if self._sizes[older] else 0
 
     def _thin(self, connection: sqlite3.Connection, level: int) -> None:
-        """Move what stays of the oldest stretch of a level to the next one."""
+        """Thin the oldest stretch of a level, and move its remaining steps to the next level."""
         size = self._sizes[level]
         most = min(size // 8, max(_PIECE_BYTES, self._world * _A_RANK))
         last, taken = 0, 0
@@ -153,7 +153,7 @@ class Ring:
         with contextlib.closing(connection.execute(query)) as found:
             for rowid, *values in found:
                 last = rowid
-                # A damaged file may hold anything there.
+                # A damaged file may have values of any type.
                 rows.append(Stored(*values))
                 taken += _ROW_BYTES + (len(values[-1]) if isinstance(values[-1], bytes) else 0)
                 if taken >= most:
@@ -164,12 +164,12 @@ class Ring:
             if stay:
                 recording.make_table(connection, level + 1)
                 connection.executemany(f"INSERT INTO {recording.table(level + 1)} VALUES(?, ?, ?, ?, ?)", stay)
-        # An empty table measures nothing, whatever was counted before.
+        # An empty table has size 0, even where the count was inaccurate.
         self._sizes[level] = size - taken if rows else 0
         self._sizes[level + 1] = self._sizes.get(level + 1, 0) + _bytes(stay)
 
     def is_held_up(self) -> bool:
-        """Say whether the journal is full and cannot be emptied, because somebody has been reading for so long."""
+        """Say whether the journal is full and cannot be emptied, because of a reader with a long transaction."""
         if self._connection is None:
             return False
         try:
@@ -182,7 +182,7 @@ class Ring:
         return bool(frames != moved)
 
     def close(self) -> None:
-        """Close the file for good."""
+        """Close the file after the last write."""
         if self._connection is not None:
             recording.finish(self._connection)
             self._connection = None

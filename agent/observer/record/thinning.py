@@ -1,9 +1,9 @@
-"""Which steps of a recording stay when there is no room for all of them, and how they are put together again.
+"""The choice of the steps of a recording that stay when there is no room for all, and their packing into rows.
 
 Of the oldest stretch every second step stays, the same step numbers on all ranks, so that records can still be
-joined by step; and with them what stands out from all that stays: a step that took much longer, a loss far above
-or below, the first loss that is no number.  A stretch that was thinned `level` times holds every 2**level-th step.
-Knows no file; the payloads are those of `wire.Steps`.
+joined by step. Outstanding steps stay as well: one that took much longer, a loss far above
+or below the others, the first loss that is not finite.  A stretch that was thinned `level` times holds every
+2**level-th step.  This module knows no file; the payloads are those of `wire.Steps`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import msgspec
 from ddptop.agent import wire
 
 DEEPEST: Final = 40
-"""A step that has survived so many rounds goes: no honest run has a trillion steps."""
+"""Level beyond which no step stays: only a false record claims a trillion steps."""
 _STEPS_A_ROW: Final = 64
-"""Records that are put together in one row at most."""
+"""Records of one row at most."""
 _EXTRA_SHARE: Final = 8
-"""Of so many steps one more may stay because it stands out."""
+"""One step in so many may stay because it is outstanding."""
 _FEW_STEPS: Final = 4
-"""With fewer step numbers in a stretch, how many of them stay says nothing about the way they are counted."""
+"""Step numbers of a stretch from which on their share that stays shows whether they are consecutive."""
 _TOO_MANY: Final = 0.8
-"""A stretch of which more than this stays was not thinned."""
+"""A stretch of which a larger part stays was not thinned effectively."""
 
 
 class Stored(NamedTuple):
-    """A row of steps as it stands in the file."""
+    """A row of steps in the file."""
 
     rank: int
     generation: int
@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 class _Light(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first fields of a `wire.Step`: reading collectives and metrics too takes four times as long."""
+    """The first fields of a `wire.Step`: decoding collectives and metrics too takes four times as long."""
 
     seq: int
     step: int
@@ -54,16 +54,8 @@ class _Light(msgspec.Struct, frozen=True, array_like=True, gc=False):
     loss: float | None = None
 
 
-class _Pieces(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
-    """A `wire.Steps` whose records stay encoded."""
-
-    rank: int
-    steps: tuple[msgspec.Raw, ...]
-    generation: int = 0
-
-
 class _LightSteps(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
-    """The same `wire.Steps`, read."""
+    """A `wire.Steps` of such records."""
 
     rank: int
     steps: tuple[_Light, ...]
@@ -71,15 +63,14 @@ class _LightSteps(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
 
 _Record = tuple[_Light, msgspec.Raw]
 
-_pieces: Final = msgspec.msgpack.Decoder(_Pieces)
+_encoded: Final = msgspec.msgpack.Decoder(wire.EncodedSteps)
 _light: Final = msgspec.msgpack.Decoder(_LightSteps)
-_encoder: Final = msgspec.msgpack.Encoder()
 
 
 def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
-    """Return what stays of a stretch in which every 2**`level`-th step was left, oldest first.
+    """Return the rows that stay of a stretch in which every 2**`level`-th step was left, oldest first.
 
-    Rows that cannot be read go: nobody could show them.
+    Unreadable rows are dropped.
     """
     stretch: dict[int, dict[int, list[_Record]]] = {}
     for row in rows:
@@ -91,7 +82,7 @@ def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
         wanted = _chosen(by_rank, level + 1)
         left = {rank: [each for each in records if each[0].step in wanted] for rank, records in by_rank.items()}
         if sum(map(len, left.values())) > _TOO_MANY * sum(map(len, by_rank.values())):
-            # Records that all bear the same few numbers, which no honest rank sends: thinned by their order.
+            # Many records with the same few step numbers, which only a faulty rank sends, are thinned by their order.
             left = {rank: records[::2] for rank, records in left.items()}
         for rank, records in left.items():
             remaining += _rows(rank, generation, records)
@@ -100,7 +91,7 @@ def thinned(rows: Iterable[Stored], level: int) -> list[Stored]:
 
 def _records(payload: bytes) -> list[_Record]:
     try:
-        return list(zip(_light.decode(payload).steps, _pieces.decode(payload).steps, strict=True))
+        return list(zip(_light.decode(payload).steps, _encoded.decode(payload).steps, strict=True))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError):
         return []
 
@@ -108,27 +99,27 @@ def _records(payload: bytes) -> list[_Record]:
 def _rows(rank: int, generation: int, records: Sequence[_Record]) -> Iterable[Stored]:
     for first in range(0, len(records), _STEPS_A_ROW):
         part = records[first : first + _STEPS_A_ROW]
-        numbers = [told.seq for told, _ in part]
-        payload = _encoder.encode(_Pieces(rank, tuple([raw for _, raw in part]), generation))
+        numbers = [light.seq for light, _ in part]
+        payload = wire.encode(wire.EncodedSteps(rank, tuple([raw for _, raw in part]), generation))
         yield Stored(rank, generation, min(numbers), max(numbers), payload)
 
 
 def _chosen(by_rank: dict[int, list[_Record]], level: int) -> set[int]:
-    """Return the step numbers that stay, of all ranks the same."""
-    numbers = sorted({told.step for records in by_rank.values() for told, _ in records})
-    # Counted from the first step, which always stays. Where only some steps have their collectives timed, it is
-    # these (see `rank.collectives.timing`).
+    """Return the step numbers that stay, the same for all ranks."""
+    numbers = sorted({light.step for records in by_rank.values() for light, _ in records})
+    # Counted from the first step. Where only some steps have their collectives timed, these are the steps that stay
+    # (see `rank.collectives.timing`).
     wanted = {number for number in numbers if (number - 1) % (1 << level) == 0}
     if len(numbers) >= _FEW_STEPS and not len(numbers) / 4 <= len(wanted) <= len(numbers) * 3 / 4:
-        # Not every step was recorded, so that the numbers are spaced in another way.
+        # Not every step was recorded, so that the numbers have other distances.
         wanted = set(numbers[::2])
-    # What stood out before is a number between the others: it stays for as long as it still does.
-    extras = _outstanding([told for records in by_rank.values() for told, _ in records], wanted)
+    # A step that stayed because it was outstanding stays again while it still is.
+    extras = _outstanding([light for records in by_rank.values() for light, _ in records], wanted)
     return wanted | set(extras[: len(numbers) // _EXTRA_SHARE])
 
 
 def _outstanding(records: Sequence[_Light], wanted: set[int]) -> list[int]:
-    """Return the numbers of further steps that a plot or a post-mortem would miss, the most important first."""
+    """Return the numbers of outstanding steps that are not `wanted`, the most important first."""
     found: list[int] = []
     losses = [record for record in records if record.loss is not None]
     strange = [record.step for record in losses if not math.isfinite(record.loss or 0.0)]
@@ -144,7 +135,7 @@ def _outstanding(records: Sequence[_Light], wanted: set[int]) -> list[int]:
 
 
 def _extreme(values: Sequence[tuple[float, int]], wanted: set[int]) -> int | None:
-    """Return the step of the greatest value, where it lies above those of the wanted steps by half their range."""
+    """Return the step of the greatest value, where it exceeds those of the wanted steps by half their range."""
     stay = [value for value, step in values if step in wanted]
     if not values or not stay:
         return None

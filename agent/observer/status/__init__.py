@@ -1,6 +1,6 @@
-"""What is true of a run now, whoever asks.
+"""The present state of a run, the same for every caller.
 
-survey      from records, ranks and the process table
-membership  every process of the run in words and figures
+survey      the state by records and the process table
+membership  the processes of the run, described for a list
 takeover    starts another supervisor where the last one is gone
 """

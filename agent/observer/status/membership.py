@@ -1,4 +1,4 @@
-"""Every process of a run in words and figures, for the list that a person chooses from."""
+"""The processes of a run with role, age, CPU and memory, for a list from which a person chooses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ddptop.agent.run.files.masking import masked_words
 from ddptop.agent.run.rundir import Member, Process, Run, is_alive
 
 _DATA_WORKER = "pt_data_worker"
-"""What torch names the main thread of a DataLoader's worker, from 2.6 on."""
+"""The name that torch gives the main thread of a DataLoader's worker, from 2.6 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One live process. What cannot be read is None."""
+    """One living process. Values that cannot be read are None."""
 
     process: Process
     role: str
@@ -27,21 +27,21 @@ class Entry:
     status: str
     age_s: float | None = None
     cpu_percent: float | None = None
-    """Mean since it began; 100 is one core."""
+    """Mean since its start; 100 is one core."""
     memory_bytes: int | None = None
     command: str = ""
-    """As the process shows it: text of unknown origin."""
+    """Its command line, with secrets masked: text of unknown origin."""
 
 
 def entries(run: Run, members: Mapping[int, Member]) -> list[Entry]:
-    """Return torchrun, then each rank with what works for it, then whoever has lost its rank."""
+    """Return torchrun, then each rank with its helpers, then the helpers that have lost their rank."""
     targets = find(run, members)
     commands = {target.rank: _command(target.process) for target in targets if target.role == "rank"}
     found = [_entry(target, commands.get(target.rank, "")) for target in targets]
-    return sorted(found, key=_place)
+    return sorted(found, key=_order)
 
 
-def _place(entry: Entry) -> tuple[bool, bool, int, bool, int]:
+def _order(entry: Entry) -> tuple[bool, bool, int, bool, int]:
     first = entry.role == "torchrun"
     return not first, entry.rank is None, entry.rank or 0, entry.role != "rank", entry.process.pid
 
@@ -57,9 +57,9 @@ def _entry(target: Target, rank_command: str) -> Entry:
     except psutil.Error:
         return Entry(target.process, role, target.rank, target.status)
     if not is_alive(target.process):
-        # Gone between the two looks: these are the figures of somebody else.
+        # It ended before the values were read: they are those of another process.
         return Entry(target.process, role, target.rank, "gone")
-    # A forked worker shows the command line of its rank; on an older torch nothing else tells it.
+    # A forked worker has the command line of its rank, by which alone it is recognized on an older torch.
     if role == "helper" and (name == _DATA_WORKER or (command and command == rank_command)):
         role = "data worker"
     cpu = 100 * (times.user + times.system) / age if age > 0 else None

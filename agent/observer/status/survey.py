@@ -1,7 +1,7 @@
-"""What is true of a run now, whoever looks after it: from its record, its ranks' records and the process table.
+"""The present state of a run, by its record, its ranks' records and the process table.
 
-A run's own record is the supervisor's word.  Where no supervisor lives (it was killed, or the
-job was started by hand), the processes decide, and the first to `settle` an end writes it down; an onlooker does not.
+The supervisor writes the record of a run.  Where no supervisor lives (it was killed, or the
+job was started by hand), the processes decide, and the first caller of `settle` records the end; `look` writes nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ddptop.agent.run.rundir import ENDED_STATES, Member, Process, Run, RunDir, 
 from ddptop.agent.text import clean_line
 
 _START_PATIENCE_S: Final = 30.0
-"""How long a run may have nobody at all before it counts as lost."""
+"""Seconds after its creation from which on a run without any process counts as lost."""
 _DIES_S: Final = 1.0
-"""How long a process may take to go after SIGKILL."""
+"""Seconds that a process may take to end after SIGKILL."""
 _LOOKS: Final = 3
-"""How often a record that changes is read again; one that changes without end must not hold up who looks."""
-_LETS_GO_S: Final = 1.0
-"""How long a supervisor that was killed may still hold its claim."""
+"""Attempts to read a record that changes; one that changes without end must not block the caller."""
+_RELEASE_S: Final = 1.0
+"""Seconds for which a supervisor that was killed may still hold its claim."""
 _CONCLUDES_S: Final = 5.0
-"""How long a supervisor may take to write down the end of a run that was ended without it."""
+"""Seconds that a supervisor may take to record the end of a run that another process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +43,37 @@ class Survey:
     """One run at one moment."""
 
     run: Run
-    """The record; `state`, `exit_code` and cause below may know better."""
+    """The record, which may be older than `state`, `exit_code` and cause below."""
     state: str
-    """`starting`, `running`, `finished`, `stopped`, `failed`, `killed` or `lost`."""
+    """One of `starting`, `running` and `states.ENDED`."""
     supervised: bool
-    """True also where its supervisor belongs to another container, and may well live."""
+    """Whether its supervisor lives, or may live in another container."""
     orphaned: bool
     """True when torchrun is gone and ranks live on."""
     members: dict[int, Member]
     alive: tuple[int, ...]
-    """Ranks whose process lives, or may well do so out of sight."""
+    """Ranks whose process lives, or may live in another container."""
     dead: tuple[int, ...]
-    """Ranks that have reported once and whose process is gone."""
+    """Ranks that have reported and whose process is gone."""
     seen: Mapping[int, Row] = field(default_factory=dict)
-    """By rank, how its live process is; those that the process table was not asked for are left out."""
+    """By rank, the row of its living process in the process table, without the ranks of the argument `heard`."""
     exit_code: int | None = None
     cause: str | None = None
     cause_rank: int | None = None
 
     @property
     def ended(self) -> bool:
-        """Say whether the run is over."""
+        """True once the run is over."""
         return self.state in ENDED_STATES
 
 
 def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
-    """Return what is true now. Writes nothing.
+    """Return the present state of a run. Writes nothing.
 
     Args:
-        directory: the run's.
-        members: what `directory.members()` would return, where it is known already.
-        heard: ranks that gave a sign of life just now, so that the process table need not be asked.
+        directory: the directory of the run.
+        members: a recent result of `directory.members()`, where the caller has one.
+        heard: ranks that have just given a sign of life, and are not looked up in the process table.
 
     Raises:
         RunDirError: the run has no readable record.
@@ -84,7 +84,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     for _ in range(_LOOKS):
         if supervised:
             break
-        # Between our two looks the supervisor may have written its last word, or its first one.
+        # Between record and process table, the supervisor may have written its last record, or its first one.
         before, run = run, directory.read()
         if run == before:
             break
@@ -96,7 +96,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     alive = tuple(rank for rank in known if rank in living)
     dead = tuple(rank for rank in known if rank not in living)
     if not supervised and run.supervisor is not None and run.torchrun is None and run.state not in ENDED_STATES:
-        # The supervisor may have been killed between the start of torchrun and the note of it.
+        # The supervisor may have been killed between the start of torchrun and the record of it.
         run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
     torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
@@ -119,18 +119,18 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
         return found("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
     if run.killed_by is not None:
         if processes.find(run, known):
-            # A helper has outlived its rank: it is not killed yet, and can be killed once more.
+            # A helper has outlived its rank: the kill is incomplete, and can be repeated.
             return found(states.of_reports(known, run.world))
-        # Whoever ended it was ended at that, too.
+        # The process that killed the run ended before it recorded the end.
         return found("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
-    # What a rank wrote at its end decides, and a list known before may lack it.
+    # The ranks' records of their ends decide, and the caller's list may be older than those.
     known = directory.members()
     judgement = cause.judge(run.world, known, None, tail.end(directory.torchrun_log), leader=run.leader)
     return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 
 def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
-    """Return what is true now, as `look`; where a run ended with nobody to write it down, write it and clear up."""
+    """Return the present state, as `look`; record an end that no supervisor has recorded, and remove the sockets."""
     found = look(directory, members, heard)
     if not found.ended or found.run.state in ENDED_STATES:
         return found
@@ -143,18 +143,18 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         cause_rank=found.cause_rank,
     )
     try:
-        claim = Claim.take(directory.path)
+        claim = Claim.acquire(directory.path)
         if claim is None:
-            # Somebody else has met it at the same moment, and writes it down.
+            # Another process records the end at this moment.
             return found
         with claim:
-            # The name may have been given to another run while this one was looked at.
+            # Another run may have the name by now.
             now = directory.read()
             if now.run_id == run.run_id and now.state not in ENDED_STATES:
                 directory.write(run)
                 directory.remove_sockets()
     except OSError:
-        # A full disk: it is over all the same.
+        # The disk is full; the run is over all the same.
         return found
     return look(directory)
 
@@ -165,14 +165,14 @@ def kill(
     progress: escalation.Progress = lambda line: None,
     countdown: escalation.Progress = lambda line: None,
 ) -> str:
-    """Carry out a kill or a signal where no supervisor can do it; return what was done in one line.
+    """Carry out a kill or a signal where no supervisor can do it; return the outcome in one line.
 
-    Where a supervisor lives and answers, send it the command instead.  One that is stopped or silent is not
-    to do the same at the same time: it learns from the record that this is no failure, and goes last.
+    Where a supervisor lives and answers, the caller sends it the command instead.  A supervisor that is stopped or
+    silent reads in the record that the run is being killed, does not do it as well, and is ended last.
 
     Raises:
-        NotOurs: there is no such rank or process, or it is over; or nothing of the run is visible here.
-        Survived: something would not die, or cannot be reached from here. The run is not called over then.
+        NotOurs: there is no such rank or process, or it has ended; or no process of the run is visible here.
+        Survived: some process did not end, or cannot be reached from here. The run is not recorded as over then.
     """
     run, members = directory.read(), directory.members()
     unseen = _Unseen(directory)
@@ -191,10 +191,10 @@ def kill(
     over = look(directory)
     who = clean_line(command.who, 100)
     if not over.ended:
-        # Whoever else looks after the run, now or when this process is ended at it, finds out from this.
+        # For a supervisor, present or later, in case this process is ended meanwhile.
         with contextlib.suppress(OSError, RunDirError):
             directory.update(killed_by=who or "somebody")
-    # Held, so that no new supervisor begins meanwhile; one that lives has it already.
+    # The claim keeps a new supervisor from starting meanwhile; a living one has it already.
     claim = None if over.supervised else _claim(directory)
     try:
         outcome = escalation.end(directory, run, command.grace_s, progress, countdown)
@@ -215,7 +215,7 @@ def kill(
 
 
 def _ended(run: Run, outcome: escalation.Outcome, text: str) -> str:
-    """Return what was done; raise `Survived` where something is left."""
+    """Return the outcome; raise `Survived` where processes survive."""
     if outcome.survivors:
         raise escalation.Survived(
             f"{text}; not all of it has ended: `ddptop kill {run.run}` tries again (another user's process only as "
@@ -237,9 +237,9 @@ def _why_left(process: Process) -> str:
 
 
 def _out_of_reach(
-    run: Run, members: Mapping[int, Member], unseen: _Unseen, told: Collection[int]
+    run: Run, members: Mapping[int, Member], unseen: _Unseen, reported: Collection[int]
 ) -> dict[str, Process]:
-    """Return by name what of the run may live and is none of those `told`: above this process, or in a container."""
+    """Return by name the processes that may live and are not `reported`: ancestors of this one, or in a container."""
     found = {} if run.torchrun is None else {run.leader: run.torchrun}
     found |= {
         f"rank {rank}": each.process
@@ -249,30 +249,32 @@ def _out_of_reach(
     return {
         name: process
         for name, process in found.items()
-        if unseen.may_live(process) and (is_elsewhere(process) or process.pid not in told)
+        if unseen.may_live(process) and (is_elsewhere(process) or process.pid not in reported)
     }
 
 
 def _dismiss(directory: RunDir, supervisor: Process | None, progress: escalation.Progress) -> None:
-    """See a supervisor off whose run was ended without it: it may write down the end, or goes by SIGKILL."""
+    """Wait for a supervisor whose run this process has ended: it may record the end; one that does not gets SIGKILL."""
     if supervisor is None:
         return
     if is_stopped(supervisor):
-        # Nothing is left that it could end, and what it has recorded but not written yet is still written.
+        # It has nothing left to end, and can still write the messages that it has received.
         processes.send(supervisor, signal.SIGCONT)
-    deadline = time.monotonic() + _CONCLUDES_S
-    while is_alive(supervisor) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    _await_end(supervisor, _CONCLUDES_S)
     if processes.send(supervisor, signal.SIGKILL):
         progress(f"SIGKILL to the supervisor (pid {supervisor.pid}), which did not answer for {_CONCLUDES_S:g} s")
-        deadline = time.monotonic() + _DIES_S
-        while is_alive(supervisor) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        _await_end(supervisor, _DIES_S)
+
+
+def _await_end(process: Process, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _write_end(directory: RunDir, why: str) -> None:
     with contextlib.suppress(RunDirError):
-        # A supervisor that was let go has written it, and from then on the name may be another run's.
+        # A supervisor that was continued has recorded the end, after which another run may have the name.
         if directory.read().state not in ENDED_STATES:
             with contextlib.suppress(OSError):
                 directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
@@ -280,54 +282,54 @@ def _write_end(directory: RunDir, why: str) -> None:
 
 
 class _Unseen:
-    """What is known of the processes of a run that cannot be seen from here: whether anybody holds its folder."""
+    """Processes of a run in other containers: whether they may live, by the locks on its folder."""
 
     def __init__(self, directory: RunDir) -> None:
         self._path = directory.path
         self._is_free: bool | None = None
 
     def _may_live(self, process: Process | None) -> bool:
-        """Say whether a process lives in another pid namespace, as far as is known here."""
+        """Say whether a process of another pid namespace may live."""
         if not is_elsewhere(process):
             return False
         if self._is_free is None:
-            # Each rank and the supervisor hold it as long as they live, and a container that is killed lets go. Nobody
-            # does while ranks start, at first or anew: that is not long after the last word of somebody.
+            # Each rank and the supervisor hold the folder as long as they live, also in a container. While ranks start
+            # or restart none does, but then a record was written not long ago.
             self._is_free = self._is_quiet() and Hold.is_free(self._path)
         return not self._is_free
 
     def _is_quiet(self) -> bool:
         try:
-            words = [(self._path / name).stat().st_mtime for name in (".", "run.json", "ranks")]
+            times = [(self._path / name).stat().st_mtime for name in (".", "run.json", "ranks")]
         except OSError:
             return False
-        return time.time() - max(words) > _START_PATIENCE_S
+        return time.time() - max(times) > _START_PATIENCE_S
 
     def may_live(self, process: Process | None) -> bool:
-        """Say whether a process lives, or may well do so out of sight."""
+        """Say whether a process lives here, or may live in another pid namespace."""
         return is_alive(process) or self._may_live(process)
 
     def may_train(self, member: Member) -> bool:
-        """Say whether a rank whose process cannot be seen from here may still train."""
-        # What has told of its end needs no look: its process would seem to live as long as others hold the folder.
+        """Say whether a rank in another pid namespace may still train."""
+        # A rank with a recorded end would otherwise seem to live as long as others hold the folder.
         return member.ended is None and self._may_live(member.process)
 
     def holds_all(self, run: Run, members: Mapping[int, Member]) -> bool:
-        """Say whether the whole run belongs to another pid namespace: a supervisor here sees its ranks."""
+        """Say whether all processes of the run may live in another pid namespace, and none is visible here."""
         found = [run.supervisor, run.torchrun, *(member.process for member in members.values())]
         known = [process for process in found if process is not None]
         return bool(known) and all(map(self._may_live, known))
 
 
 def _claim(directory: RunDir) -> Claim | None:
-    """Take the claim on a run; its threads may hold it a moment longer than a supervisor seems to live.
+    """Return the claim on a run, which the threads of a killed supervisor may hold for a moment longer.
 
-    None: somebody holds it, or there is no room for the file that it is held by.
+    None: another process holds it, or the disk has no room for the file of the lock.
     """
-    deadline = time.monotonic() + _LETS_GO_S
+    deadline = time.monotonic() + _RELEASE_S
     with contextlib.suppress(OSError):
         while time.monotonic() < deadline:
-            if (claim := Claim.take(directory.path)) is not None:
+            if (claim := Claim.acquire(directory.path)) is not None:
                 return claim
             time.sleep(0.01)
     return None
@@ -335,7 +337,7 @@ def _claim(directory: RunDir) -> Claim | None:
 
 def _end_of(members: dict[int, Member], directory: RunDir) -> int:
     times = [member.ended.at_ns for member in members.values() if member.ended]
-    # A rank that left no word was still heard of in its log.
+    # A rank without a record of its end has the date of its log.
     times += [_changed_at_ns(Path(member.log)) for member in members.values() if member.log and not member.ended]
     return max(times, default=0) or _changed_at_ns(directory.path / "run.json")
 

@@ -1,7 +1,7 @@
-"""Who looks after a run whose supervisor is gone: whoever meets it next starts another one.
+"""Takeover of a run whose supervisor is gone: the next process that looks at the run starts another one.
 
-Never two at once: the claim in the run directory decides, not what is seen here.  A run that
-is over and has left nobody behind needs none; its end is only written down.
+Two supervisors do not run at once: the claim in the run directory excludes the second.  A run that
+has ended and has no process left needs none; only its end is recorded.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 
 _AGAIN_S: Final = 3.0
-"""Between two attempts, by whomever: the last one may still be starting."""
+"""Seconds between two attempts of any processes: the last supervisor may still be starting."""
 _START_S: Final = 5.0
-"""How long the first supervisor of a run may take to say who it is."""
+"""Seconds that the first supervisor of a run may take to record itself."""
 
 
 def meet(
     directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()
 ) -> survey.Survey:
-    """Return what is true of a run now, as `survey.look` does, and see to it that somebody looks after it.
+    """Return the present state of a run, as `survey.look` does, and start a supervisor where it needs one.
 
     Raises:
         RunDirError: the run has no readable record.
@@ -39,7 +39,7 @@ def meet(
         return now
     if not run.launched or (now.ended and not processes.find(run, now.members)):
         return survey.settle(directory, members, heard)
-    # Both ways, here as below: a date in the future is that of a clock that was set back since.
+    # The absolute difference, here as below: a date in the future means that the clock was set back since.
     starting = run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_S * 1e9
     if not starting and _is_due(directory):
         with contextlib.suppress(OSError):
@@ -48,9 +48,9 @@ def meet(
 
 
 def tidy(spared: RunDir | None = None) -> dict[str, int]:
-    """Write down the end of every run that has ended unseen, and remove the oldest ended ones but `spared`.
+    """Record the end of every run that ended without a supervisor, and remove the oldest ended runs but `spared`.
 
-    Return the names of the removed runs, with the bytes that each took.
+    Return the names of the removed runs, each with its bytes.
     """
     for run in rundir.runs():
         with contextlib.suppress(RunDirError):
@@ -59,7 +59,7 @@ def tidy(spared: RunDir | None = None) -> dict[str, int]:
 
 
 def _is_due(directory: RunDir) -> bool:
-    """Say whether the last attempt is long enough ago, and note this one; the log's date serves as the note."""
+    """Say whether the last attempt is long enough ago, and set the date of the log, which records attempts."""
     log = directory.supervisor_log
     try:
         if abs(time.time() - log.stat().st_mtime) < _AGAIN_S:

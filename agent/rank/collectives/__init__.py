@@ -2,6 +2,6 @@
 
 timing      by the hooks of torch's process groups
 wrapper     where torch has no such hooks
-backends    how many collectives a backend does at a time, and whose clock tells
-waits       how long the main thread waits
+backends    the number of workers of a backend, and the clock of its collectives
+waits       the time for which the main thread waits
 """

@@ -1,4 +1,4 @@
-"""The backends of a process group, one for the tensors of each device: their workers, and the clock that tells."""
+"""The backends of a process group, one for the tensors of each device: their workers and clocks."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from ddptop.agent.rank.records.device_time import clock_of
 from ddptop.agent.rank.records.stamps import DeviceClock
 
 _GLOO_WORKERS: Final = 2
-"""Threads of a gloo process group; torch offers no way to ask or to set."""
+"""Threads of a gloo process group; torch has no function to read or to set it."""
 
 
 class Backend(NamedTuple):
     """The part of a process group that works on the tensors of one device."""
 
     workers: int
-    """How many collectives it works on at a time, 0 where that is not known."""
+    """Number of collectives that it works on at a time, 0 where that is not known."""
     clock: DeviceClock | None
-    """The device's, where collectives run there and the host does not wait for them."""
-    told: bool
-    """Whether the callback of a future tells of completion."""
+    """Clock of the device, where collectives run there and the host does not wait for them."""
+    has_future: bool
+    """Whether the callback of a future reports completion."""
 
 
 class Backends:
-    """The backends of one process group, by device; each is asked for once."""
+    """The backends of one process group, by device; each is looked up once."""
 
     def __init__(self, torch: Any, group: Any) -> None:
         self.group = str(group.group_name)[:12]
-        """Its name, the same on all its ranks; long ones are hashes."""
-        # Weakly: a group that is destroyed must be free to go.
+        """Name of the group, the same on all its ranks; long ones are hashes."""
+        # A weak reference, so that a destroyed group can be freed.
         self._reference = weakref.ref(group)
         self._torch = torch
         self._backends: dict[Any, Backend] = {}
@@ -46,7 +46,7 @@ class Backends:
         group = self._reference()
         if group is None:
             return Backend(0, None, False)
-        # A barrier stops the host whatever the backend; only gloo's future tells when it is over.
+        # A barrier blocks the host with any backend; only gloo's future reports its completion.
         found = group if device is None else group._get_backend(self._torch.device(device.type))
         name = found.name()
         if str(name).lower() == "gloo":

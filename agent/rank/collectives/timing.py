@@ -1,8 +1,8 @@
 """Timing of every collective of every process group, DDP's own C++ calls included.
 
-Uses the pre and post hooks of `torch.distributed.ProcessGroup`, which see calls from C++ as
+It uses the pre and post hooks of `torch.distributed.ProcessGroup`, which run for calls from C++ as
 well as from Python; where torch has none, `wrapper`; where that fails too, nothing is
-observed and the screen says so.  Arguments and works hold the tensors: nothing here keeps them.
+observed, which the screens show.  Arguments and works refer to the tensors, so no reference to them is stored here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
 from ddptop.agent.rank.records.stamps import Call, Stamps
 
-_OWN_HOOK: Final = 0xDD70
-"""Our id among the hooks of a process group."""
+HOOK_ID: Final = 0xDD70
+"""Id of our hooks of a process group."""
 
 _NAMES: Final = {
     "ALLREDUCE": "all_reduce",
@@ -35,22 +35,22 @@ _NAMES: Final = {
     "ALLTOALL": "all_to_all",
     "ALLTOALL_BASE": "all_to_all_single",
 }
-"""torch's names of operations that are not simply the function's name in capitals."""
+"""torch's names of operations that differ from the function's name in capitals."""
 
 MAX_TIMED_PER_S: Final = 100
-"""So many collectives a second are timed at most on the backend's threads; each takes the interpreter
-lock once, 10 to 20 us of one core, in the way of the training. Denser ones are timed in one step of
-2, 4, 8…, the same on all ranks."""
+"""Collectives a second that are timed at most on the backend's threads; each takes the interpreter
+lock once, for 10 to 20 us of one core, from the training. At a higher rate only those of every 2nd, 4th, 8th… step
+are timed, the same steps on all ranks."""
 _STRIDE_CALLS: Final = 256
-"""Calls after which their density is looked at again."""
+"""Calls after which their rate is measured again."""
 _POINT_TO_POINT: Final = frozenset({"send", "recv"})
 _DDP: Final = "torch.nn.parallel.distributed"
 _IN_PLACE: Final = frozenset({_DDP, "torch.distributed.utils", wrapper.__name__})
-"""Modules that call into C++ which issues collectives as asynchronous, and waits for them before it returns."""
+"""Modules whose calls of C++ issue collectives as asynchronous, and wait for them before they return."""
 
 
 class Collectives:
-    """Sees collectives begin and end; writes calls among the stamps."""
+    """Stamps the call and the completion of each collective."""
 
     def __init__(self, stamps: Stamps, faults: Faults) -> None:
         self._stamps = stamps
@@ -58,22 +58,22 @@ class Collectives:
         self._main = threading.main_thread().ident
         self._flying: dict[int, Call] = {}
         self._enqueued: deque[Call] = deque()
-        """Calls on a device, oldest first: the host learns late that they are done."""
+        """Calls on a device, oldest first; the host learns of their completion only later."""
         self._unwatched: list[Call] = []
-        """Calls of this step that are not timed: taken for under way until the step ends."""
+        """Calls of this step that are not timed: they count as in flight until the step ends."""
         self._step = 0
         self._calls = 0
         self._looked_at = stamps.clock()
         self.timed_every = 1
-        """One step of so many has its collectives timed."""
+        """The collectives of one step in so many are timed."""
         self._waits = Waits(stamps, faults, self._flying, self.begin)
         self._ddp = False
         self.mechanism: str | None = None
-        """What collectives are seen by, None where nothing is."""
+        """How collectives are observed, None where they are not."""
 
     @property
     def outstanding(self) -> int:
-        """Collectives entered and not known to be complete."""
+        """Collectives called and not known to be complete."""
         return sum(call.device is None or call.duration is None for call in tuple(self._flying.values()))
 
     def now(self) -> int:
@@ -81,27 +81,27 @@ class Collectives:
         return self._stamps.clock()
 
     def watch(self, group: Any) -> None:
-        """See the collectives of a process group of torch from now on."""
+        """Observe the collectives of a process group of torch from now on."""
         torch = sys.modules["torch"]
         if hasattr(group, "register_pre_hook") and hasattr(group, "register_post_hook"):
             self._hook(torch, group)
             self.mechanism = "process-group hooks"
         elif self.mechanism is None:
             self.mechanism = wrapper.install(torch, self, self._faults)
-        # Last, so that it is the outermost around the methods that it wraps.
+        # Last, so that its wrappers are the outermost ones.
         self._waits.watch(torch)
         self._stamps.observed = self.mechanism not in (None, wrapper.FUNCTIONS)
 
     def lower(self, mechanism: str) -> None:
-        """Note that less is seen than was thought; the time spent waiting is then not known."""
+        """Note that fewer collectives are observed than assumed; the time spent waiting is then not known."""
         self.mechanism = mechanism
         self._stamps.observed = False
 
     def _hook(self, torch: Any, group: Any) -> None:
         entered: dict[int, Call] = {}
-        """By thread: on one thread nothing else begins between the two hooks."""
+        """By thread, on which no other call begins between the two hooks."""
         names: dict[Any, str] = {}
-        """By torch's enumeration, which looks its own names up one by one."""
+        """By member of torch's enumeration, whose own look-up of names is linear."""
         backends = Backends(torch, group)
 
         def before(args: Any) -> None:
@@ -122,8 +122,8 @@ class Collectives:
         def after(args: Any) -> None:
             self.end(entered.pop(threading.get_ident()), args.work)
 
-        group.register_pre_hook(_OWN_HOOK, self._faults.guard(before))
-        group.register_post_hook(_OWN_HOOK, self._faults.guard(after))
+        group.register_pre_hook(HOOK_ID, self._faults.guard(before))
+        group.register_post_hook(HOOK_ID, self._faults.guard(after))
 
     def begin(self, op: str, tensors: list[Any], backends: Backends, now: int, *, blocking: bool, origin: str) -> Call:
         """Note that a collective was called at `now`, by code of the module `origin`."""
@@ -147,8 +147,8 @@ class Collectives:
             and (self._ddp or origin == "torch.autograd.graph")
         ):
             call.deferred = host
-            self._look_at(tensors)
-        call.expected = backend.told and (in_place or self._step % self.timed_every == 0)
+            self._sample(tensors)
+        call.expected = backend.has_future and (in_place or self._step % self.timed_every == 0)
         if not call.expected:
             call.estimated = True
             self._unwatched.append(call)
@@ -159,13 +159,13 @@ class Collectives:
         self._stamps.call(call)
         return call
 
-    def _look_at(self, buckets: list[Any]) -> None:
+    def _sample(self, buckets: list[Any]) -> None:
         for bucket in buckets[:1]:
-            if (number := gradients.glance(sys.modules["torch"], bucket)) is not None:
+            if (number := gradients.sampled(sys.modules["torch"], bucket)) is not None:
                 self._stamps.gradient(number)
 
     def end(self, call: Call, work: Any) -> None:
-        """Note that the call returned `work`; completion comes later."""
+        """Note that the call returned `work`, which completes later."""
         if work is None:
             self.abandon(call)
         if not call.expected:
@@ -174,14 +174,14 @@ class Collectives:
             future = work.get_future()
         except RuntimeError:
             self.abandon(call)
-            self._waits.untold = call
+            self._waits.without_future = call
             return
         if call.device is not None:
             self._enqueued.append(call)
         future.add_done_callback(functools.partial(self._finish, call))
 
     def _settle(self) -> None:
-        """Forget what is over by now, and choose which steps to time."""
+        """Forget completed calls, and choose the steps to time."""
         while self._enqueued and self._enqueued[0].duration is not None:
             self._flying.pop(id(self._enqueued.popleft()), None)
         self._calls += 1
@@ -198,14 +198,14 @@ class Collectives:
             self.timed_every = 1 << max(0, math.ceil(math.log2(rate / MAX_TIMED_PER_S)))
 
     def abandon(self, call: Call) -> None:
-        """Give up to know when a call is done."""
+        """Stop expecting the completion of a call."""
         call.expected = False
         self._flying.pop(id(call), None)
 
     def _finish(self, call: Call, _future: object) -> None:
-        # On gloo this runs on a thread of the backend, when it is done; a single attribute and
-        # a dict deletion need no lock. On NCCL it runs when the work is enqueued, on a stream
-        # that waits for it: a moment of that stream is when it will be done.
+        # With gloo this runs on a thread of the backend, at completion; a single attribute and
+        # a dict deletion need no lock. With NCCL it runs when the work is enqueued, under a stream
+        # that waits for the work: an event on that stream marks the completion.
         if call.device is not None:
             call.moments.append(call.device.record())
         else:

@@ -1,7 +1,7 @@
-"""How long the main thread waits for collectives, and what has no other end than being waited for.
+"""The time for which the main thread waits for collectives, and the end of those whose completion only a wait shows.
 
-Replaces `Work.wait`, the waits of functional collectives, and the methods of a process group
-whose works tell of no completion.  A wait only writes stamps; works are held weakly.
+This module wraps `Work.wait`, the waits of functional collectives, and the methods of a process group
+whose works have no future.  A wait only writes stamps; works are referred to weakly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.records.stamps import Call, Stamps
 
-_UNTOLD: Final = (
+_WITHOUT_FUTURE: Final = (
     "send",
     "recv",
     "recv_anysource",
@@ -29,36 +29,36 @@ _UNTOLD: Final = (
 )
 """Methods of a process group whose works have no future on gloo."""
 _UNHOOKED: Final = ("monitored_barrier",)
-"""Methods of a process group that call no hooks; they return when all is done."""
+"""Methods of a process group that call no hooks; they return at completion."""
 _FUNCTIONAL: Final = "torch.distributed._functional_collectives"
 _FUNCTIONAL_WAITS: Final = ("wait_tensor", "wait_tensors")
 
 
 class Waits:
-    """Sees the main thread wait, and ends calls that end when they are waited for."""
+    """Stamps the waits of the main thread, and completes calls whose end only a wait shows."""
 
     def __init__(self, stamps: Stamps, faults: Faults, flying: dict[int, Call], begin: Callable[..., Call]) -> None:
         self._stamps = stamps
         self._faults = faults
         self._flying = flying
-        """Calls under way, by id: shared with who begins them."""
+        """Calls in flight, by id: shared with `timing.Collectives`."""
         self._begin = begin
         self._main = threading.main_thread().ident
         self._watches = False
-        self.untold: Call | None = None
+        self.without_future: Call | None = None
         """The last call whose work has no future (send, recv, reduce_scatter of gloo)."""
         self._works: dict[int, tuple[weakref.ref[Any], Call]] = {}
-        """Such works, until they are waited for or gone; weakly, because they hold the tensors."""
+        """Such works, until they are waited for or freed; weak references, because works refer to the tensors."""
 
     def watch(self, torch: Any) -> None:
-        """Replace what waits by what tells of it, once."""
+        """Wrap the functions that wait, once."""
         if self._watches:
             return
         self._watches = True
         distributed = torch.distributed
         self._time_wait(torch, distributed.Work, "wait")
         after_import(_FUNCTIONAL, functools.partial(self._watch_functional, torch))
-        for name in _UNTOLD:
+        for name in _WITHOUT_FUTURE:
             if hasattr(distributed.ProcessGroup, name):
                 self._refer_weakly(distributed.ProcessGroup, name)
         for name in _UNHOOKED:
@@ -66,7 +66,7 @@ class Waits:
                 self._time_whole(torch, name)
 
     def _watch_functional(self, torch: Any, functional: Any) -> None:
-        """Time the waits of functional collectives, which reach the work without `Work.wait`."""
+        """Time the waits of functional collectives, which do not call `Work.wait`."""
         for name in _FUNCTIONAL_WAITS:
             if hasattr(functional, name):
                 self._time_wait(torch, functional, name)
@@ -88,7 +88,7 @@ class Waits:
         setattr(owner, name, wait)
 
     def _time_whole(self, torch: Any, name: str) -> None:
-        """Time a method of a process group that blocks, calls no hook and gives no work."""
+        """Time a method of a process group that blocks, calls no hook and returns no work."""
         owner = torch.distributed.ProcessGroup
         original = getattr(owner, name)
 
@@ -122,9 +122,9 @@ class Waits:
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            self.untold = None
+            self.without_future = None
             work = original(*args, **kwargs)
-            call, self.untold = self.untold, None
+            call, self.without_future = self.without_future, None
             if call is not None and work is not None:
                 self._await(work, call)
             return work

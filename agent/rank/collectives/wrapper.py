@@ -1,9 +1,9 @@
-"""Seeing collectives where torch's process groups have no hooks.
+"""Observation of collectives where torch's process groups have no hooks.
 
-Python reaches a group through the methods of `ProcessGroup`, which are wrapped here. DDP's
-C++ code does not: it is handed a stand-in, a Python subclass that passes every call on to
-the group itself. No collective goes by way of the stand-in's own base: torch calls that under the
-interpreter lock, which a thread of gloo may wait for while it holds the lock of its queue.
+Python calls a group through the methods of `ProcessGroup`, which are wrapped here. DDP's
+C++ code does not: it gets a stand-in, a Python subclass that passes every call on to
+the group itself. No collective uses the stand-in's own base class: torch calls that under the
+interpreter lock, for which a thread of gloo may wait while it holds the lock of its queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddptop.agent.rank.faults import Faults
 
 WRAPPER: Final = "process-group wrapper"
 FUNCTIONS: Final = "torch.distributed functions only"
-"""Where DDP's own calls are not seen."""
+"""The mechanism where DDP's own calls are not observed."""
 
 _METHODS: Final = {
     "allreduce": ("all_reduce", 0),
@@ -47,11 +47,11 @@ _METHODS: Final = {
     "recv_anysource": ("recv", 0),
     "barrier": ("barrier", None),
 }
-"""Method of a process group: our name of the operation, and which argument is its input."""
+"""By method of a process group: our name of the operation, and the index of its input among the arguments."""
 
 
 class Collectives(Protocol):
-    """Who is told of the calls that are seen."""
+    """Receiver of the observed calls."""
 
     def now(self) -> int:
         """Return the present stamp."""
@@ -64,11 +64,11 @@ class Collectives(Protocol):
         """Note that the call returned `work`."""
 
     def lower(self, mechanism: str) -> None:
-        """Note that less is seen than was thought."""
+        """Note that fewer collectives are observed than assumed."""
 
 
 def install(torch: Any, collectives: Collectives, faults: Faults) -> str | None:
-    """See what can be seen of all groups; return the mechanism's name, None where nothing can be."""
+    """Observe the collectives of all groups; return the mechanism's name, None where none can be observed."""
     distributed = torch.distributed
     present = [name for name in _METHODS if hasattr(distributed.ProcessGroup, name)]
     if not present:
@@ -84,7 +84,7 @@ def install(torch: Any, collectives: Collectives, faults: Faults) -> str | None:
 
 
 def _wrap(torch: Any, name: str, collectives: Collectives, faults: Faults) -> None:
-    """Tell of every call of a method of `ProcessGroup`."""
+    """Report every call of a method of `ProcessGroup`."""
     original = getattr(torch.distributed.ProcessGroup, name)
     op, position = _METHODS[name]
     known: weakref.WeakKeyDictionary[Any, Backends] = weakref.WeakKeyDictionary()
@@ -131,8 +131,8 @@ def _tensors(torch: Any, argument: Any) -> list[Any]:
 
 
 def _origin() -> str:
-    """Return the module whose call of C++ came to a stand-in; empty for a call from Python."""
-    # This function, `before`, its guard, `method`, and the stand-in's where there is one.
+    """Return the module whose call of C++ reached a stand-in; empty for a call from Python."""
+    # The frames are this function, `before`, its guard, `method`, and the stand-in's method where there is one.
     try:
         frame = sys._getframe(4)
         is_stand_in = frame.f_code is _StandIns.passing_on
@@ -142,10 +142,10 @@ def _origin() -> str:
 
 
 class _StandIns:
-    """Python process groups that pass every call on to the group that they stand for."""
+    """Python process groups that pass every call on to the group in whose place they are used."""
 
     passing_on: Any = None
-    """Code of the methods that do so."""
+    """Code of the methods that pass calls on."""
 
     def __init__(self, torch: Any, names: list[str]) -> None:
         self._torch = torch
@@ -153,7 +153,7 @@ class _StandIns:
         self._class = type("ProcessGroup", (self._plain,), {name: _passing_on(name) for name in names})
 
     def are_heard(self) -> bool:
-        """Say whether C++ calls the methods of a stand-in; tried without any communication."""
+        """Say whether C++ calls the methods of a stand-in, by a call without communication."""
         torch = self._torch
         heard = []
 
@@ -173,7 +173,7 @@ class _StandIns:
         return bool(heard)
 
     def around(self, function: Any, collectives: Collectives) -> Any:
-        """Return `function`, given stand-ins for process groups."""
+        """Return a function that calls `function` with stand-ins in place of process groups."""
 
         @functools.wraps(function, updated=())
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -192,14 +192,14 @@ class _StandIns:
             args = tuple(swap(argument) for argument in args)
             result = function(*args, **{name: swap(argument) for name, argument in kwargs.items()})
             if result is not None:
-                # C++ holds the group, but not its Python part, without which nothing is passed on.
+                # C++ refers to the group, but not to its Python part, without which no call is passed on.
                 weakref.finalize(result, standing.clear).atexit = False
             return result
 
         return called
 
     def _stand_in(self, group: Any) -> Any:
-        """Return a stand-in, None for a group of the script's own making or one that cannot be stood in for."""
+        """Return a stand-in, None for a group of the script's own class or where making one fails."""
         if type(group) is not self._plain:
             return None
         kinds = self._torch.distributed.Backend.backend_type_map

@@ -1,7 +1,7 @@
-"""What a rank does that it is asked for.
+"""The commands that a rank carries out.
 
-gate        the step boundary at which it is held
-follower    does what was decided for all ranks
-answers     replies and history, as fast as each peer reads
-preemption  a TERM from outside that is to end in a checkpoint
+gate        the step boundary at which the rank is held
+follower    carries out the decisions for all ranks
+answers     replies and history, sent as fast as each peer reads
+preemption  a TERM from outside that leads to a checkpoint and a stop
 """

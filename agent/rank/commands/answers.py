@@ -1,7 +1,7 @@
-"""What a rank still has to send to those who asked it: only as fast as each of them reads.
+"""The answers of a rank to its peers, sent only as fast as each peer reads.
 
-A socket queues for a peer that does not read, in the memory of the process that trains. So little
-may wait there, and the rest of an answer about its history is not even made before there is room.
+A socket queues messages for a peer that does not read, in the memory of the process that trains. So its queue is
+short, and further pieces of an answer about the history are made only when there is room for them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import zmq
 from ddptop.agent import wire
 
 QUEUED: Final = 4
-"""Messages that wait in the socket for one peer at most."""
+"""Messages in the socket's queue for one peer at most."""
 MOST: Final = 64
-"""Answers under way at a time; who asks beyond that is refused."""
+"""Answers in progress at a time; further requests are refused."""
 MOST_REPLIES: Final = 128
-"""Replies that wait for one peer; what is beyond that is dropped, because it does not read."""
+"""Replies that wait for one peer at most; further ones are dropped, because the peer does not read."""
 PATIENCE_S: Final = 60.0
-"""An answer of which nothing was taken for so long is given up."""
+"""Seconds without a sent message after which an answer is dropped."""
 SOONEST_S: Final = 0.002
 LATEST_S: Final = 0.1
-"""Between two looks whether there is room again: the longer, the longer there was none."""
+"""Shortest and longest pause between two attempts to send; it doubles while the queue has no room."""
 
 
 @dataclass(slots=True)
 class _UnderWay:
     pieces: Iterator[bytes]
     reply: bytes
-    """Ends the answer."""
+    """The last message of the answer."""
     piece: bytes | None
-    """Made, and not taken yet."""
+    """A message that was made and not sent."""
     give_up: float
 
 
@@ -48,7 +48,7 @@ class _Unsent:
 
 
 class Answers:
-    """What is under way on a ROUTER socket: replies, and of answers about the history one at a time for a peer."""
+    """The unsent messages of a ROUTER socket: replies, and one answer about the history at a time for each peer."""
 
     def __init__(self, socket: zmq.Socket[bytes], clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket
@@ -58,7 +58,7 @@ class Answers:
         self._pause_s = SOONEST_S
 
     def begin(self, peer: bytes, pieces: Iterator[bytes], reply: wire.Reply) -> bool:
-        """Take in an answer and send what there is room for; False where there are too many."""
+        """Begin to send an answer; return False where there are too many, or one to this peer already."""
         if peer in self._under_way or len(self._under_way) >= MOST:
             return False
         self._under_way[peer] = _UnderWay(pieces, wire.encode(reply), None, self._clock() + PATIENCE_S)
@@ -69,7 +69,8 @@ class Answers:
     def reply(self, peer: bytes, payload: bytes) -> None:
         """Send a reply, at once or when there is room, in the order of the commands.
 
-        It is dropped for a peer that has left or reads nothing for a minute, and beyond `MOST_REPLIES` or `MOST` peers.
+        The reply is dropped where the peer has left or has read nothing for a minute, and beyond `MOST_REPLIES` replies
+        or `MOST` peers.
         """
         unsent = self._unsent.get(peer)
         if unsent is None:
@@ -80,8 +81,8 @@ class Answers:
         if len(unsent.replies) < MOST_REPLIES:
             unsent.replies.append(payload)
 
-    def go_on(self) -> None:
-        """Send what there is room for by now."""
+    def send_more(self) -> None:
+        """Send the messages for which there is room now."""
         if self._busy:
             moved = [self._send_replies(peer) for peer in tuple(self._unsent)]
             moved += [self._advance(peer) for peer in tuple(self._under_way)]
@@ -89,7 +90,7 @@ class Answers:
 
     @property
     def pause_s(self) -> float | None:
-        """How long to wait before there may be room again; None where nothing is under way."""
+        """Seconds to wait before the next `send_more`; None where nothing is unsent."""
         return self._pause_s if self._busy else None
 
     @property
@@ -97,13 +98,13 @@ class Answers:
         return bool(self._under_way or self._unsent)
 
     def _send_replies(self, peer: bytes) -> bool:
-        """Send one peer the replies that there is room for; return whether there was any."""
+        """Send one peer the replies for which there is room; return whether any was sent."""
         unsent, moved = self._unsent[peer], False
         while unsent.replies:
-            taken = send(self._socket, peer, unsent.replies[0])
-            if taken is None and self._clock() <= unsent.give_up:
+            sent = send(self._socket, peer, unsent.replies[0])
+            if sent is None and self._clock() <= unsent.give_up:
                 return moved
-            if not taken:
+            if not sent:
                 break
             unsent.replies.popleft()
             unsent.give_up, moved = self._clock() + PATIENCE_S, True
@@ -111,25 +112,25 @@ class Answers:
         return moved
 
     def _advance(self, peer: bytes) -> bool:
-        """Send one peer what there is room for; return whether anything was."""
+        """Send one peer the pieces for which there is room; return whether any was sent."""
         answer = self._under_way[peer]
         moved = False
         while True:
             if answer.piece is None:
                 answer.piece = next(answer.pieces, answer.reply)
-            taken = send(self._socket, peer, answer.piece)
-            if taken is None:
+            sent = send(self._socket, peer, answer.piece)
+            if sent is None:
                 if self._clock() > answer.give_up:
                     del self._under_way[peer]
                 return moved
-            if not taken or answer.piece is answer.reply:
+            if not sent or answer.piece is answer.reply:
                 del self._under_way[peer]
                 return True
             answer.piece, answer.give_up, moved = None, self._clock() + PATIENCE_S, True
 
 
 def send(socket: zmq.Socket[bytes], peer: bytes, payload: bytes) -> bool | None:
-    """Send to a peer: True once it is on its way, None where there is no room now, False for a peer that has left."""
+    """Send to a peer; return True once queued, None where there is no room now, False where the peer has left."""
     try:
         socket.send_multipart([peer, payload], zmq.NOBLOCK)
     except zmq.Again:

@@ -1,8 +1,8 @@
-"""Follows the decisions of a run: what this rank does because all do.
+"""Carries out the decisions of a run in this rank.
 
-A rank looks for the next decision when it is told of one, ten times a second while it is not
-free to go, and when a lease runs out: whether the hold lapses is a decision, too, so that no
-rank goes on while another stays.
+A rank reads the next decision when a message announces one, ten times a second while its gate is
+closed, and when a lease expires: that a hold lapses is a decision, too, so that no
+rank goes on while another stays held.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddptop.agent.run.decisions import Decisions
 
 
 class Follower:
-    """Moves the gate as decided."""
+    """Opens, moves and closes the gate by decisions."""
 
     def __init__(self, gate: Gate, decisions: Decisions, faults: Faults) -> None:
         self._gate = gate
@@ -24,13 +24,13 @@ class Follower:
         gate.expired = self._lapse
 
     def start_afresh(self) -> None:
-        """Leave behind what was decided while this rank was free to go: it was about an earlier hold."""
+        """Skip decisions of the time in which the gate was open: they concern an earlier hold."""
         with self._gate.lock:
             if self._gate.limit is None:
                 self._seen = self._decisions.newest()
 
     def catch_up(self) -> None:
-        """Do what was decided and not yet done."""
+        """Carry out the decisions that this rank has not carried out."""
         with self._gate.lock:
             while (content := self._decisions.read(self._seen + 1)) is not None:
                 self._seen += 1
@@ -57,6 +57,6 @@ class Follower:
         try:
             self._decisions.decide(self._seen + 1, wire.encode(wire.Lapse(0, token)))
         except Exception as error:
-            # The training thread is among those who come here.
+            # The training thread calls this too.
             self._faults.note("letting a hold lapse", error)
         self._faults.guard(self.catch_up)()

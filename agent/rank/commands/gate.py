@@ -1,9 +1,9 @@
-"""The step boundary: where a rank can be held without leaving a collective half done.
+"""The gate at the step boundary, where a rank can be held without leaving a collective half done.
 
-Pausing has two phases, because ranks are up to a step apart.  Each rank first promises not
-to pass the step now in work and tells its number; the controller commits the largest.  Until
-the hold is kept it is a lease: it lapses unless its controller renews it, so that the
-training goes on when the controller dies.  A kept hold lasts until `resume`.
+A pause has two phases, because ranks are up to a step apart.  Each rank first promises not
+to pass its current step and returns the number of that step; the controller commits the largest number.  The hold is
+first under a lease: it lapses unless its controller renews it, so that the
+training goes on when the controller dies.  After `keep` it has no lease and lasts until `resume`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 
 class GateError(Exception):
-    """Why a command was refused, in one line."""
+    """A refused command; the text is the reason, one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What came of a call of the script's checkpoint function."""
+    """The outcome of a call of the script's checkpoint function."""
 
     done: bool
     text: str
-    """Where it saved, empty where it did not say; or what it raised."""
+    """The path that it returned, empty where it returned none; or the exception that it raised."""
     took_ns: int
 
 
@@ -34,7 +34,7 @@ class Gate:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.lock = threading.RLock()
-        """Held while the gate changes; the same thread may take it again."""
+        """Held while the gate changes; reentrant."""
         self._changed = threading.Condition(self.lock)
         self._limit: int | None = None
         self._expires: float | None = None
@@ -45,19 +45,19 @@ class Gate:
         self._saved: Saved | None = None
         self._save_token: str | None = None
         self.expired: Callable[[str], None] = lambda token: None
-        """Called, under the lock, when the lease of that token runs out: may still keep the hold."""
+        """Called, under the lock, when the lease of that token expires; it may `keep` the hold."""
         self.completed = 0
         """Steps completed."""
         self.held_at_ns: int | None = None
-        """Since when the training thread stands in `boundary`; wall clock."""
+        """Time since which the training thread waits in `boundary`; wall clock."""
         self.ended_by: str | None = None
-        """Who asked for the end of the script; it is to end at this boundary."""
+        """Author of the stop; the script ends at this boundary."""
 
     def boundary(self) -> bool:
-        """Count a step, and stay here while the gate is closed; return whether it was.
+        """Count a step, and wait while the gate is closed; return whether there was a wait.
 
-        Called by the training thread after every optimizer step. A signal handler of the
-        script runs as ever while it waits.
+        The training thread calls this after every optimizer step. Signal handlers of the
+        script run during the wait.
         """
         with self.lock:
             self.completed += 1
@@ -78,7 +78,7 @@ class Gate:
         return waited
 
     def _next_work(self) -> Callable[[], Saved] | None:
-        """Wait here while the gate is closed; return what is to be done meanwhile, None once it is open."""
+        """Wait while the gate is closed; return work for the held thread, None once the gate is open."""
         with self.lock:
             self._lapse()
             while self._limit is not None and self.completed >= self._limit and self.ended_by is None:
@@ -91,10 +91,10 @@ class Gate:
             return None
 
     def promise(self, token: str, lease_s: float) -> int:
-        """Promise not to pass the step now in work; return its number.
+        """Promise not to pass the current step; return its number.
 
         Raises:
-            GateError: the rank is paused already, or somebody else is pausing it.
+            GateError: the rank is paused already, or another controller is pausing it.
         """
         with self.lock:
             self._lapse()
@@ -113,10 +113,10 @@ class Gate:
             raise GateError("another pause is under way")
 
     def commit(self, token: str, step: int, lease_s: float = 0.0) -> None:
-        """Let the rank run up to `step` and stay there, under a lease or, without one, until `resume`.
+        """Let the rank run up to `step` and hold it there, under a lease or, without one, until `resume`.
 
         Raises:
-            GateError: the promise has lapsed, or `step` is behind it.
+            GateError: the promise has lapsed, or `step` is before the promised one.
         """
         with self.lock:
             self._lapse()
@@ -133,14 +133,14 @@ class Gate:
                 self.keep(token, step)
 
     def keep(self, token: str, step: int) -> None:
-        """Make a hold under this lease last until `resume`."""
+        """End the lease of this token: its hold lasts until `resume`."""
         with self.lock:
             if self._token == token:
                 self._limit, self._token, self._expires = step, None, None
                 self._changed.notify_all()
 
     def advance(self, step: int) -> None:
-        """Go on from a kept hold to the end of `step`, and stay there; one that is behind changes nothing."""
+        """Move a hold without a lease to the end of `step`; an earlier step changes nothing."""
         with self.lock:
             if self._limit is not None and self._token is None and step > self._limit:
                 self._limit = step
@@ -152,13 +152,13 @@ class Gate:
             self._open()
 
     def lapse(self, token: str) -> None:
-        """Open the gate if it is held under this lease."""
+        """Open the gate where it is closed under the lease of this token."""
         with self.lock:
             if self._token == token:
                 self._open()
 
     def end(self, who: str) -> None:
-        """Let the script end at this boundary, or at the next that it comes to."""
+        """End the script at this boundary, or at the next one that it reaches."""
         with self.lock:
             self.ended_by = who
             self._limit = self._limit or self.completed
@@ -166,10 +166,10 @@ class Gate:
             self._changed.notify_all()
 
     def save(self, token: str, work: Callable[[], Saved]) -> Saved | None:
-        """Have the held training thread do `work`, once for a token; return what came of it, None meanwhile.
+        """Have the held training thread do `work`, once for a token; return the outcome, None until it is known.
 
         Raises:
-            GateError: the rank is not held, or by somebody else.
+            GateError: the rank is not held, or held by another controller.
         """
         with self.lock:
             self._lapse()
@@ -195,12 +195,12 @@ class Gate:
 
     @property
     def held(self) -> bool:
-        """True while the training thread stands at the step where it is to stand."""
+        """True while the training thread waits at the step of the hold."""
         return self.held_at_ns is not None and self._limit is not None and self.completed >= self._limit
 
     @property
-    def kept(self) -> bool:
-        """True where the hold is under nobody's lease."""
+    def is_paused(self) -> bool:
+        """True where there is a hold without a lease; the rank may still be on its way to the step."""
         return self._limit is not None and self._token is None
 
     @property

@@ -1,8 +1,8 @@
-"""What a TERM from outside leads to where the run was launched with `--on-term checkpoint`.
+"""The reaction to a TERM from outside, where the run was launched with `--on-term checkpoint`.
 
-A scheduler that needs the machine tells torchrun, and torchrun its ranks, at moments of their
-own.  The first rank that can becomes the controller: it has all of them save at one step and
-end there, within the 30 s after which torchrun kills.
+A scheduler that needs the machine sends TERM to torchrun, which sends it to the ranks, one after the
+other.  The first rank that can becomes the controller: it has all ranks save at one step and
+end there, before torchrun kills them after 30 s.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ VARIABLE: Final = "DDPTOP_ON_TERM"
 WHO: Final = "SIGTERM"
 _PATIENCE_S: Final = 25.0
 _PAUSE_S: Final = 0.3
-"""Between two attempts; and, for each rank number, before the first: ranks need not quarrel over who controls."""
+"""Seconds between two attempts, and before the first one times the rank, so that ranks do not compete for control."""
 
 
 def install(session: Session, directory: RunDir) -> None:
-    """Take SIGTERM, if the run was launched so. A handler that the script sets later goes before ours."""
+    """Handle SIGTERM, if the run was launched so. A handler that the script sets later replaces this one."""
     if os.environ.get(VARIABLE) == "checkpoint":
         preemption = _Preemption(session, directory)
         try:
@@ -49,10 +49,10 @@ class _Preemption:
         self._begun = False
         self._failed = False
         self.before: Any = signal.SIG_DFL
-        """What a TERM led to before it was ours."""
+        """The earlier handler of TERM."""
 
     def begin(self, number: int, frame: FrameType | None) -> None:
-        """Set about it in a thread: the main thread has to come to the end of its step."""
+        """Start a thread that stops the run, since the main thread has to reach the end of its step."""
         if self._failed or os.getpid() != self._session.owner:
             self._as_before(number, frame)
         elif not self._begun:
@@ -60,12 +60,12 @@ class _Preemption:
             try:
                 threading.Thread(target=self._try_to_stop, name="ddptop-preemption", daemon=True).start()
             except Exception as error:
-                # Raised here it would come out of whatever line the script is at.
+                # Raised here, the error would appear at the present line of the script.
                 self._session.faults.note("a thread for the stop", error)
                 self._give_up()
 
     def _as_before(self, number: int, frame: FrameType | None) -> None:
-        """Do what a TERM led to before it was ours; a handler that the script has set since may have called this."""
+        """Call the earlier handler of TERM; a handler that the script has set since may have called this one."""
         if callable(self.before):
             self.before(number, frame)
         elif self.before != signal.SIG_IGN:
@@ -73,12 +73,12 @@ class _Preemption:
             os.kill(os.getpid(), number)
 
     def forget(self) -> None:
-        """Die of a TERM as ever; data workers are ended by one. What the script has set since stays."""
+        """In a forked child: restore the earlier handler, because data workers are ended by TERM."""
         if signal.getsignal(signal.SIGTERM) == self.begin:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self.before is None else self.before)
 
     def _give_up(self) -> None:
-        """Send what came to this process again: now it ends as it would have without us."""
+        """Send TERM to this process once more, with the effect that it would have without ddptop."""
         self._failed = True
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -93,7 +93,7 @@ class _Preemption:
     def _stop(self) -> None:
         deadline = time.monotonic() + _PATIENCE_S
         time.sleep(min(self._session.rank, 10) * _PAUSE_S)
-        told = ""
+        noted = ""
         while time.monotonic() < deadline and self._session.gate.ended_by is None:
             try:
                 with LiveGroup(self._directory) as group:
@@ -103,8 +103,8 @@ class _Preemption:
                 if not isinstance(problem, Refused | RunDirError):
                     # No descriptors, no room: the next attempt may find some.
                     self._session.faults.note(f"stop by {WHO}", problem)
-                if "under way" not in str(problem) and str(problem) != told:
-                    told = str(problem)
+                if "under way" not in str(problem) and str(problem) != noted:
+                    noted = str(problem)
                     self._note(f"refused: {problem}", "error")
                 time.sleep(_PAUSE_S)
         if self._session.gate.ended_by is None:

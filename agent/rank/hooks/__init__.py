@@ -1,11 +1,11 @@
-"""What of torch is watched, and patched for it.
+"""The patches of torch that observe a training step.
 
-patches     data, forward, backward and its loss, optimizer: when each begins and ends
-boundary    where a step ends
-batches     which batches were trained on
-losses      brings a loss to the host without stalling its device
-gradients   whether they are finite
-compilers   keeps torch's compiler off our code
+patches     stamps for data, forward, backward and its loss, optimizer
+boundary    the end of a step
+batches     tells batches of the training from those of evaluations
+losses      copies a loss to the host without stalling its device
+gradients   a sample of the gradients, which shows whether they are finite
+compilers   hides our code from torch's compiler
 imports     runs a function after the script's own import of a module
-injection   faults that `--inject` asks for
+injection   the faults of `--inject`
 """

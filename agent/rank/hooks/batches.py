@@ -1,9 +1,9 @@
-"""Which batches of a step were trained on, and which belong to an evaluation inside the loop.
+"""Tells the batches of a step on which the model is trained from those of an evaluation inside the loop.
 
-An evaluation does not announce itself.  It is known by drawing, or first using, its batches
-without gradients; and, where the model is not under DDP, by drawing many batches from a
-dataset that no backward pass ever followed.  What it takes counts as `other`: its batches are
-neither this step's data nor its forward pass.  Knows takes, and the shape of a batch.
+An evaluation does not announce itself.  It is recognized because it draws, or first uses, its batches
+without gradients; and, where the model is not under DDP, because it draws many batches from a
+dataset that no backward pass has followed.  Its time counts as `other`: its batches are
+neither this step's data nor its forward pass.  This module knows draws, and the shape of a batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Batches:
         self._training: set[int] = set()
 
     def sort(self, stamped: StepStamps) -> None:
-        """Move what evaluations took in this step to `other`, and leave their samples out."""
+        """Move the time of evaluations in this step to `other`, and leave their samples out."""
         draws = stamped.draws
         if len(draws) == 1 and draws[0].trained:
-            # One batch, trained on: the usual step, at the price of a usual step.
+            # The usual step has one batch, trained on, and needs no further work.
             self._training.add(draws[0].dataset)
             return
         self._training |= {draw.dataset for draw in draws if draw.trained}
@@ -48,10 +48,10 @@ class Batches:
         found: list[bool] = []
         last: dict[int, bool] = {}
         for draw in draws:
-            # Several loaders may feed one step; one drawn from more often than those trained on does not.
+            # Several loaders may feed one step; one that is drawn from more often than those trained on does not.
             evaluation = draw.evaluation or (draw.dataset not in self._training and counts[draw.dataset] > usual)
             if draw.samples is None and not draw.trained:
-                # The end of a loader is what its batches were.
+                # The draw at the end of a loader is counted like its batches.
                 evaluation = evaluation or last.get(draw.dataset, False)
             last[draw.dataset] = evaluation
             found.append(evaluation)

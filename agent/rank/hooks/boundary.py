@@ -1,8 +1,8 @@
-"""Where a step ends: the outermost of the optimizer steps that are inside of each other.
+"""The end of a step: the outermost of nested optimizer steps.
 
 Every optimizer step is a step: a loop with two optimizers (a GAN) makes two records an
-iteration, each with the phases that led to it.  Wrappers (ZeroRedundancyOptimizer, GradScaler)
-and what they wrap are one.
+iteration, each with the phases that led to it.  A wrapper (ZeroRedundancyOptimizer, GradScaler)
+and the optimizer in it make one step.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ddptop.agent.rank.records.stamps import OPTIMIZER
 
 
 class Boundary:
-    """Ends the record of a step, and holds the rank there while the group is paused."""
+    """Ends the record of a step, and holds the rank at that point while the group is paused."""
 
     def __init__(self, session: Session, nested: Callable[[], bool]) -> None:
-        """Begin outside of any step; `nested` says whether the optimizer that steps now does so inside of another."""
+        """Begin outside of any step; `nested` says whether the present optimizer step is inside of another one."""
         self._session = session
         self._nested = nested
         self._outermost: int | None = None
         self._is_optimizer = False
-        """Whether the outermost one is: what wraps optimizers (a GradScaler) tells when a step has raised."""
+        """Whether the outermost object is an optimizer; for a GradScaler, `abandon` is called when its step raises."""
         self._inner = False
         self._reached = False
 
     def begin(self, stepping: Any) -> None:
-        """Note that an optimizer, or what wraps one, begins to step."""
-        # The same one again, or another that does not step inside of it: its last step raised, and no hook was told.
+        """Note that an optimizer, or a wrapper of one, begins to step."""
+        # The same one again, or another that is not nested: the last step raised, and torch called no hook.
         if self._outermost is not None and self._outermost != id(stepping) and self._is_optimizer:
             if self._nested():
                 self._inner = True
@@ -46,7 +46,7 @@ class Boundary:
             self._inner = True
 
     def end(self, stepping: Any) -> None:
-        """Note that it has stepped; the record ends with the outermost."""
+        """Note the end of its step; that of the outermost one ends the record."""
         if self._outermost != id(stepping):
             return
         self._outermost = None
@@ -57,22 +57,22 @@ class Boundary:
             groups = getattr(stepping, "param_groups", None)
             if not self._inner and groups is None:
                 stamps.skip()
-            # A rate in a tensor may live on the device; reading it would wait for the device.
+            # A learning rate in a tensor may be on the device; reading it would wait for the device.
             if groups and isinstance(rate := groups[0].get("lr"), float | int):
                 stamps.rate(float(rate))
         except Exception as error:
-            # What an optimizer says of itself must not cost the step its number.
+            # Attributes of the script's optimizer may raise; the step counts all the same.
             self._session.faults.note("learning rate", error)
         self._session.cut()
 
     def abandon(self, stepping: Any) -> None:
-        """Note that it has raised: no step."""
+        """Note that its step has raised, and so does not count."""
         if self._outermost == id(stepping):
             self._outermost = None
             self._session.stamps.leave()
 
     def hold(self) -> None:
-        """Count the step that has just ended, and stay here while the group is paused."""
+        """Count the step that has just ended, and wait here while the group is paused."""
         if self._reached:
             self._reached = False
             self._session.hold()

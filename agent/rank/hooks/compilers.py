@@ -1,8 +1,8 @@
-"""Keeps torch's compiler away from the agent's code, which it would meet wherever a hook runs.
+"""Hides the agent's code from torch's compiler, which would compile it wherever a hook runs.
 
-It compiles each Python frame that runs below a compiled function.  Marked code it leaves to
+The compiler compiles each Python frame that runs below a compiled function.  It leaves marked code to
 Python, so that stamps are written when a step runs and not when it is compiled; where it
-traces through a patch instead, `torch.compiler.is_compiling` lets it see the original alone.
+traces through a patch, the patch calls only the original, by `torch.compiler.is_compiling`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 _RANK: Final = "ddptop.agent.rank."
-"""How the names of the modules begin whose code runs beside the script's."""
+"""The beginning of the names of modules whose code runs inside the training."""
 
 
 def hide(torch: Any) -> None:
-    """Mark the agent's code in this process, as far as it is imported; nothing where this torch has no such mark."""
+    """Mark the agent's imported code in this process; does nothing where this torch has no such mark."""
     skip = _mark(torch)
     if skip is None:
         return
@@ -26,7 +26,7 @@ def hide(torch: Any) -> None:
     for module in modules:
         for code in _codes(vars(module).values(), module.__name__):
             skip(code)
-    # What calls the hooks of an optimizer; the arithmetic in it is compiled as before.
+    # The function that calls the hooks of an optimizer; the optimizer's arithmetic is still compiled.
     for code in _nested(torch.optim.Optimizer.profile_hook_step.__code__):
         skip(code)
 
@@ -37,7 +37,7 @@ def _mark(torch: Any) -> Callable[[CodeType], None] | None:
     if older is not None or not hasattr(frames, "set_code_exec_strategy"):
         return older
     action = frames._FrameAction
-    # This frame alone: what it calls is compiled as it would be without us.
+    # Only this frame: functions that it calls are compiled as they would be without the agent.
     strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
     return functools.partial(_set, frames.set_code_exec_strategy, strategy)
 
@@ -61,7 +61,7 @@ def _codes(values: Iterable[object], module: str) -> Iterator[CodeType]:
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
-    """Return a function's code and that of the functions inside of it."""
+    """Yield the code of a function and of the functions nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,6 +1,7 @@
-"""Runs a function right after the script's own import of a module; knows no module itself.
+"""Runs a function right after the script's own import of a module.
 
-Not before: what a script sets in its environment ahead of that import must still count.
+An earlier import by the agent would ignore variables that the script sets in its environment before it imports the
+module.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import ModuleType
 
 
 def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Call `act` with the module once it is imported, now if it is already."""
+    """Call `act` with the module after its import, at once where it is already imported."""
     if name in sys.modules:
         act(sys.modules[name])
     else:
@@ -41,5 +42,5 @@ class _After(importlib.abc.MetaPathFinder):
             execute(module)
             self._act(module)
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
         return spec

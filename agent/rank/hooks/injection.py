@@ -1,7 +1,7 @@
-"""Puts the faults that `--inject` asks for into this rank: torch is patched before the agent's hooks are.
+"""Puts the faults of `--inject` into this rank: torch is patched before the agent adds its hooks.
 
-So a delay lies inside the phase that the hooks stamp, as a real one would.  A rank that is
-asked for nothing is not patched at all.
+So a delay lies inside the phase that the hooks stamp, as a real one would.  A rank without
+injections is not patched.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
 
 MESSAGE: Final = "injected by ddptop --inject"
-"""What an injected crash says, so that nobody looks for it in the script."""
+"""Message of an injected crash, so that nobody searches for its reason in the script."""
 
-_OWN_HOOK: Final = 0xDD6F
-"""Hooks of a process group run in the order of their ids: before the one that notes the entry."""
+HOOK_ID: Final = 0xDD6F
+"""Hooks of a process group run in the order of their ids: this one runs before that of `collectives.timing`."""
 
 
 class Injector:
-    """The faults of this rank, each in its place and at its steps."""
+    """The injections of this rank, and the steps that they have hit."""
 
     def __init__(self, step: Callable[[], int], sleep: Callable[[float], None] = time.sleep) -> None:
         self._step = step
         self._sleep = sleep
         self._orders: tuple[Injection, ...] = ()
         self._done: dict[Injection, int] = {}
-        """The last step that each injection has hit: it comes once a step, however often its place does."""
+        """By injection, the last step that it has hit: it happens once a step, however often its phase begins."""
 
     def order(self, injections: Iterable[Injection]) -> None:
-        """Replace what is injected from now on."""
+        """Replace the injections."""
         self._orders = tuple(injections)
 
     def due(self, kind: str) -> list[Injection]:
-        """Return the injections of a kind that this step has not had yet, and count them as had."""
+        """Return the injections of a kind that this step has not had yet, and count them as done."""
         step = self._step()
         kin = (each for each in self._orders if each.kind == kind)
         found = [each for each in kin if each.hits(step) and self._done.get(each) != step]
@@ -47,17 +47,17 @@ class Injector:
         return found
 
     def delay(self, phase: str) -> None:
-        """Sleep here where a delay in this phase is due."""
+        """Sleep where a delay in this phase is due."""
         for each in self.due(phase):
             self._sleep(each.ms / 1e3)
 
     def has_left(self) -> bool:
-        """Say whether this rank stays out of the group's reductions in this step."""
+        """Say whether this rank skips the group's reductions in this step."""
         step = self._step()
         return any(each.kind == "skip-collective" and step >= each.start for each in self._orders)
 
     def strike(self) -> None:
-        """Crash or hang here where that is due."""
+        """Crash or hang where that is due."""
         if self.due("crash"):
             raise RuntimeError(MESSAGE)
         if self.due("hang"):
@@ -66,11 +66,11 @@ class Injector:
 
 
 injector: Injector | None = None
-"""The one of this process, None where nothing is injected; a benchmark changes its orders as it goes."""
+"""The injector of this process, None where nothing is injected; a benchmark changes its injections."""
 
 
 def inject(session: Session, torch: Any) -> None:
-    """Patch torch where the environment asks for faults; call this before anything else patches it."""
+    """Patch torch where the environment has injections for this rank; to be called before other patches."""
     global injector
     wanted = [each for each in parse_all(listed(os.environ), session.hello.world) if each.rank == session.rank]
     if not wanted:
@@ -87,7 +87,7 @@ def inject(session: Session, torch: Any) -> None:
 
 
 def _before(owner: Any, name: str, action: Callable[[], None]) -> None:
-    """Replace `owner.name` by one that does `action` first."""
+    """Replace the function `owner.name` by one that calls `action` first."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -116,15 +116,15 @@ def _forward(injector: Injector, torch: Any) -> None:
         injector.delay("forward")
         if not injector.has_left():
             return original(self, *args, **kwargs)
-        # DDP decides in forward whether the backward pass that follows enters its all-reduces.
+        # DDP decides in forward whether the next backward pass issues its all-reduces.
         with self.no_sync():
             return original(self, *args, **kwargs)
 
-    setattr(DistributedDataParallel, "forward", forward)  # noqa: B010 (mypy forbids to assign a method)
+    setattr(DistributedDataParallel, "forward", forward)  # noqa: B010 - mypy forbids to assign a method
 
 
 def _forward_without_ddp(injector: Injector, torch: Any) -> None:
-    """Where no DDP does it, the first module that is called with gradients on begins the forward pass."""
+    """Delay the forward pass of a model without DDP, which begins with the first module called with gradients."""
     from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.nn.parallel import DistributedDataParallel
 
@@ -145,7 +145,7 @@ def _backward(injector: Injector, torch: Any) -> None:
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         injector.strike()
-        # Before the first gradient: every one of them is late, and so is the all-reduce that waits for it.
+        # Before the first gradient, so that all gradients are late, and so are the all-reduces that wait for them.
         injector.delay("backward")
         if injector.due("nan"):
             single = isinstance(tensors, torch.Tensor)
@@ -157,7 +157,7 @@ def _backward(injector: Injector, torch: Any) -> None:
 
 
 def _ruined(torch: Any, tensor: Any) -> Any:
-    # Both the number that the script prints and the gradients that come of it.
+    # The first line ruins the loss that the script prints, the second one the gradients.
     tensor.data.mul_(torch.nan)
     return tensor * torch.nan
 
@@ -165,8 +165,8 @@ def _ruined(torch: Any, tensor: Any) -> Any:
 def _optimizer(injector: Injector, torch: Any) -> None:
     from torch.optim import optimizer
 
-    # After the update, because hooks run in the order of their registration: ours comes before
-    # the one that ends the phase, but would come before the one that begins it, too.
+    # A post hook, because hooks run in the order of their registration: it runs before the hook
+    # that ends the phase, while a pre hook would run before the one that begins the phase.
     optimizer.register_optimizer_step_post_hook(lambda *_: injector.delay("optimizer"))
 
 
@@ -182,7 +182,7 @@ def _groups(injector: Injector, torch: Any) -> None:
         result = make_group(*args, **kwargs)
         group: Any = result[0] if isinstance(result, tuple) and result else None
         if hasattr(group, "register_pre_hook"):
-            group.register_pre_hook(_OWN_HOOK, lambda _: injector.delay("comm"))
+            group.register_pre_hook(HOOK_ID, lambda _: injector.delay("comm"))
         return result
 
     c10d._new_process_group_helper = made
@@ -197,7 +197,7 @@ def _all_reduce(injector: Injector, torch: Any) -> None:
 
     @functools.wraps(original)
     def all_reduce(tensor: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        # Who asks for a handle waits for it: there is none for what was never begun.
+        # A caller that asks for a handle waits for it, and a skipped call has none.
         if injector.has_left() and not async_op:
             return None
         return original(tensor, op, group, async_op)

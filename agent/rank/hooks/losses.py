@@ -1,4 +1,4 @@
-"""Reading a loss, or another number that the script computes, without stalling the device it is on."""
+"""Reads a loss, or another number that the script computes, without stalling its device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddptop.agent.rank.records.device_time import CAPTURES
 
 
 class Known:
-    """A number that was on the host already."""
+    """A number that is on the host."""
 
     __slots__ = ("_value",)
 
@@ -22,7 +22,7 @@ class Known:
 
 
 class Arriving:
-    """A number on its way from a device into pinned memory; the copy waits for nobody."""
+    """A number that is being copied from a device into pinned memory, asynchronously."""
 
     __slots__ = ("_arrived", "_host", "_value")
 
@@ -32,15 +32,15 @@ class Arriving:
         self._value: float | None = None
 
     def read(self) -> float | None:
-        """Return the value, or None while the device has not come that far."""
+        """Return the value, or None until the device has copied it."""
         if self._value is None and CAPTURES.ask(self._arrived.query):
             self._value = float(self._host)
         return self._value
 
 
 def pending(torch: Any, tensor: Any) -> Known | Arriving | None:
-    """Return a way to the value of a one-element tensor, None where there is none without a wait."""
-    # A subclass (DTensor, a fake tensor of a tracer) may do anything when asked for its value.
+    """Return the value of a one-element tensor, possibly pending; None where it cannot be read without a wait."""
+    # A subclass (DTensor, a fake tensor of a tracer) may do anything when its value is read.
     if type(tensor) is not torch.Tensor or tensor.numel() != 1 or not tensor.is_floating_point():
         return None
     if tensor.is_cpu:
@@ -58,8 +58,8 @@ def pending(torch: Any, tensor: Any) -> Known | Arriving | None:
 class Scaled:
     """The losses that a GradScaler multiplied, so that the script's own values are shown.
 
-    Keeps the values, which are detached, and no graph. What the script computes from a scaled
-    loss before it calls `backward` has no value here: none is better than one 65536 times too large.
+    It holds detached values, and no graph. A loss that the script computes from a scaled
+    loss before it calls `backward` has no value here: no value is better than one that is 65536 times too large.
     """
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class Scaled:
         return bool(self._pairs)
 
     def note(self, before: Any, after: Any) -> None:
-        """Remember what `GradScaler.scale` was given and what it returned."""
-        # A scaler that is switched off returns what it is given.
+        """Store argument and result of a call of `GradScaler.scale`."""
+        # A disabled scaler returns its argument.
         pairs = zip(_several(before), _several(after), strict=False)
         self._pairs += [
             (weakref.ref(scaled), plain.detach())
@@ -86,7 +86,7 @@ class Scaled:
         return next((plain for scaled, plain in self._pairs if scaled() is tensor), None)
 
     def spend(self, tensors: Any) -> None:
-        """Forget what `backward` has been called on, and what is gone."""
+        """Forget the tensors on which `backward` was called, and those that were freed."""
         if self._pairs:
             used = {id(tensor) for tensor in _several(tensors)}
             alive = [(scaled, plain) for scaled, plain in self._pairs if scaled() is not None]
@@ -94,7 +94,7 @@ class Scaled:
 
 
 def total(torch: Any, tensors: Any, scaled: Scaled) -> Known | Arriving | None:
-    """Return a way to the loss that `backward` was called on; the sum where it was called on several."""
+    """Return the loss on which `backward` was called, possibly pending; the sum where it was called on several."""
     if not scaled and not isinstance(tensors, (list, tuple)):
         return pending(torch, tensors)
     plain = [scaled.plain(tensor) for tensor in _several(tensors)]

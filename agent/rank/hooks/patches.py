@@ -1,9 +1,9 @@
-"""What of torch is patched to see a step: data, forward, backward and loss, optimizer, start-up.
+"""The patches of torch that observe a step: data, forward, backward and loss, optimizer, start-up.
 
-Every patch calls the original exactly as it was called and lets its exceptions through;
-what ours fails at is counted and dropped.  Phases are those of the main thread, and a
-compiler that traces a patch sees the original alone.  Process groups are hooked by `collectives`,
-functions that compilers trace by `compilers`, and faults are put in by `injection`.
+Every patch calls the original with the same arguments and passes its exceptions on;
+errors of the patch itself are counted and dropped.  Phases are those of the main thread, and a
+compiler that traces a patch meets only the original.  `collectives` hooks process groups,
+`compilers` hides the hooks from compilers, and `injection` adds faults.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from ddptop.agent.rank.session import Session
 
 _FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_state", "torch.distributed._composable.fsdp._fsdp_state")
-"""Where torch has it, newest first."""
+"""The module with FSDP2's state, in newer and in older versions of torch."""
 
 
-_GROUP_HOOKS = (timing._OWN_HOOK, injection._OWN_HOOK)
+_GROUP_HOOKS = (timing.HOOK_ID, injection.HOOK_ID)
 
 
 def install_with_torch(session: Session) -> None:
@@ -62,7 +62,7 @@ def _install_guarded(session: Session, torch: Any) -> None:
 
 
 class _Hooks:
-    """Puts hooks around the calls of torch: they write stamps, from the main thread only, and never raise."""
+    """Puts hooks around functions of torch, which run in the main thread only and raise no `Exception`."""
 
     def __init__(self, session: Session, torch: Any) -> None:
         self._session = session
@@ -70,7 +70,7 @@ class _Hooks:
         self._compiling = torch.compiler.is_compiling
 
     def around(self, owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
-        """Replace `owner.name` by one with `before(*args, **kwargs)` and `after(result)` around it."""
+        """Replace `owner.name` by a function with `before(*args, **kwargs)` and `after(result)` around it."""
         original = getattr(owner, name)
         note, main, ident = self._session.faults.note, self._main, threading.get_ident
         compiling = self._compiling
@@ -102,14 +102,14 @@ def _data(session: Session, torch: Any) -> None:
     stamps = session.stamps
 
     def enter(iterator: Any) -> None:
-        # The dataset tells loaders apart, also where each epoch makes a new loader.
+        # The dataset identifies the loader, also where each epoch makes a new one.
         stamps.draw(id(getattr(iterator, "_dataset", iterator)), evaluation=not torch.is_grad_enabled())
 
     def leave(batch: Any) -> None:
         try:
             size = batches.size_of(torch, batch)
         except Exception as error:
-            # A batch of the script's own making; that it was drawn is noted all the same.
+            # The batch may be any object of the script; the draw is noted all the same.
             session.faults.note("size of a batch", error)
             size = None
         stamps.drew(size)
@@ -135,7 +135,7 @@ def _forward(session: Session, torch: Any) -> None:
 
 
 def _begin_forward(session: Session, torch: Any) -> None:
-    # The loss that follows is still part of the forward pass: it ends where backward begins.
+    # Computing the loss is part of the forward pass, which ends where backward begins.
     if torch.is_grad_enabled():
         session.sees_forward = True
         session.stamps.turn(FORWARD)
@@ -145,7 +145,7 @@ def _begin_forward(session: Session, torch: Any) -> None:
 
 
 def _sharded_forward(session: Session, torch: Any) -> None:
-    """See the root module of FSDP2 begin; its parts begin inside of it."""
+    """Stamp the forward pass of FSDP2's root module, inside of which those of its parts are."""
 
     def act(module: ModuleType) -> None:
         state = vars(module).get("FSDPState")
@@ -161,7 +161,7 @@ def _sharded_forward(session: Session, torch: Any) -> None:
 
 
 def _staged_forward(session: Session, torch: Any) -> None:
-    """See each microbatch go through a stage of torch's pipelines, between backward passes of others."""
+    """Stamp the forward pass of each microbatch through a stage of torch's pipelines."""
 
     def act(module: ModuleType) -> None:
         stage = vars(module).get("_PipelineStageBase")
@@ -212,7 +212,7 @@ def _backward(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
 
 def _steps_inside(file: str) -> bool:
-    """Say whether two steps of torch's optimizers are under way in this thread; `file` holds their wrapper."""
+    """Say whether the stack of this thread has two nested steps of torch's optimizers; `file` defines their wrapper."""
     found = 0
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -227,7 +227,7 @@ def _has_ended(thread: int) -> bool:
 
 
 def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
-    """See optimizers step, and what belongs to it: clipping, and the steps of a GradScaler."""
+    """Stamp the steps of optimizers, with gradient clipping, and those of a GradScaler."""
     from torch.optim import optimizer
 
     stamps = session.stamps
@@ -237,8 +237,8 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
     trainer: int | None = None
 
     def counts() -> bool:
-        # What another thread steps beside the training is none of its steps. A script that trains in threads
-        # alone, and not in the main one, has its steps counted in the first of them that lives.
+        # An optimizer step of another thread is no step of the training. Where a script trains only in other threads
+        # than the main one, the steps of the first of them that lives count.
         nonlocal trainer
         if compiling():
             return False
@@ -256,7 +256,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
             boundary.end(stepping)
 
     def hold(*_: Any) -> None:
-        # Not guarded: what a signal handler of the script raises while held here is the script's.
+        # Not guarded: a signal handler of the script may raise here during a hold, and the script must get that.
         if counts():
             boundary.hold()
 
@@ -287,7 +287,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
 
 
 def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: Callable[[], bool]) -> None:
-    """Make `GradScaler.step` a step also where it leaves the optimizer out, so that ranks count alike."""
+    """Make `GradScaler.step` a step even where it skips the optimizer, so that all ranks have the same count."""
     original = scaler.step
     main, ident, guard = threading.main_thread().ident, threading.get_ident, session.faults.guard
     begin, end, abandon = guard(boundary.begin), guard(boundary.end), guard(boundary.abandon)
@@ -299,7 +299,7 @@ def _scaled_step(scaler: Any, boundary: Boundary, session: Session, compiling: C
         begin(self)
         try:
             result = original(self, *args, **kwargs)
-        except BaseException:
+        except BaseException:  # raised again: the scaler has no hook for it
             abandon(self)
             raise
         end(self)
@@ -318,7 +318,7 @@ def _captures(_session: Session, torch: Any) -> None:
 
 
 def _groups(session: Session, torch: Any) -> None:
-    """Follow the start of torch.distributed, and hook each process group as it is made."""
+    """Note the start of torch.distributed, and hook each new process group."""
     if not torch.distributed.is_available():
         return
     from torch.distributed import distributed_c10d as c10d
@@ -353,10 +353,10 @@ def _groups(session: Session, torch: Any) -> None:
 
 
 def _unhook(session: Session, c10d: Any) -> None:
-    # A forked child has nobody who would call its groups, and their locks may be held for good there.
+    # In a forked child no thread calls the groups, and their locks may be held forever.
     if os.getpid() != session.owner:
         return
-    # A group that is still there when the interpreter ends would call into what is gone by then.
+    # A group that outlives the interpreter would call hooks that are gone by then.
     for group in tuple(c10d._world.pg_map):
         for hook in _GROUP_HOOKS:
             if hasattr(group, "unregister_pre_hook"):

@@ -1,9 +1,9 @@
-"""The process of a rank: which run it belongs to, where it prints, how it ends.
+"""The process of a rank: its run, its output, its record and its end.
 
 enrolment   finds or makes the run
-ancestry    whether this process is the rank, or was started by it
+ancestry    tells a rank from the processes that it starts
 spawned     ranks that the program has spawned itself
-output      the log, as long as there is room
-account     what the rank writes of itself into the run directory
+output      the log, as long as the disk has room
+account     the record of the rank in the run directory
 ending      exit status and exception as text
 """

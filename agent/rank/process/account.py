@@ -1,8 +1,8 @@
-"""What a rank writes of itself into its run's directory: that it is there, and how it ended.
+"""The record that a rank writes into its run's directory: its process and sockets, and its end.
 
-Written by the process of the rank alone: a child that it forks has a copy of everything here,
-and must not speak for it.  Every field is bounded, so that the record stays readable whatever
-the script says.
+Only the process of the rank writes it: a forked child has a copy of everything here,
+and must not write.  Every field is bounded, so that the record stays readable whatever
+texts the script raises.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Account:
         self._lock = threading.Lock()
         self._over = False
         self.written = False
-        """True once the record is there."""
+        """True once the record was written."""
 
     def begin(self) -> None:
-        """Write that the rank is there, if that is not written yet; a failure is a fault, and it may be tried again.
+        """Write the record, unless that is done; a failure is counted as a fault, and the call may be repeated.
 
-        When it returns, no other thread is still at it: what the script does next may leave no room for a record.
+        When it returns, no other thread is still writing: the script may use up the descriptors afterwards.
         """
         if os.getpid() != self._owner:
             return
@@ -62,7 +62,7 @@ class Account:
     def end(
         self, exit_code: int | None, error: str | None, traceback: str | None, stopped_by: str | None, step: int | None
     ) -> None:
-        """Write how the script ended: with less of it where there is no room for all."""
+        """Add the end of the script to the record; on a full disk without the traceback."""
         if os.getpid() != self._owner:
             return
         ended = Ended(
@@ -92,7 +92,7 @@ class Account:
         self._directory.write_member(member)
 
     def _overwrite(self, member: Member) -> None:
-        """Write over the record that is there: a disk without room for another file has room for this one."""
+        """Write into the existing file: on a full disk its blocks are still there."""
         content = msgspec.json.encode(member)
         descriptor = os.open(
             self._directory.path / "ranks" / f"{member.rank}.json", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -102,7 +102,7 @@ class Account:
             if size > LARGEST_RECORD:
                 raise OSError(None, "larger than any record")
             before = os.pread(descriptor, size, 0)
-            # Blanks behind a record are no part of it.
+            # JSON ignores blanks after the record.
             padded = content.ljust(size)
             if os.pwrite(descriptor, padded, 0) < len(padded):
                 os.pwrite(descriptor, before, 0)

@@ -1,7 +1,7 @@
-"""Whether a process is a rank itself, or was started by one and has that rank's environment.
+"""Tells a rank from the processes that it starts, which inherit its environment.
 
-A script may start processes of its own, for an evaluation say, and these find in their environment all that
-makes a process a rank of the run: the rank that they come from must not lose its sockets, record and log to them.
+A script may start other processes, for example for an evaluation. Their environment has all
+variables of a rank, and they must not take over the sockets, record and log of the rank that started them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ddptop.agent.run.identity import Process, identify, may_live
 from ddptop.agent.run.rundir import RANK_VARIABLE
 
 
-def leave_word() -> None:
-    """Tell all that this process starts that it is a rank."""
+def mark_environment() -> None:
+    """Write the identity of this rank into the environment, for the processes that it starts."""
     process = identify(os.getpid())
     if process is not None:
         os.environ[RANK_VARIABLE] = f"{process.pid} {process.started!r} {process.namespace}"
 
 
 def rank_above(environment: Mapping[str, str]) -> Process | None:
-    """Return the rank whose environment this is, None where it has ended, is this process, or never was one."""
+    """Return the process of the rank that an environment names, None where it has ended or is this process."""
     process = _read(environment.get(RANK_VARIABLE, ""))
     own = identify(os.getpid())
     if process is None or (own is not None and (own.pid, own.namespace) == (process.pid, process.namespace)):
-        # A script may replace itself by another program: the same process, with its own word in the environment.
+        # A script may replace itself by another program: the process is the same, and is the rank.
         return None
     return process if may_live(process) else None
 

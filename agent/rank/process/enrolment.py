@@ -1,14 +1,13 @@
-"""Which run this rank belongs to.
+"""Enrolment of a rank in its run.
 
-A launched rank is told by its environment.  A job started by hand under the agent finds its
-run by what its ranks share, the launcher above them, and the first rank makes the directory.
+The environment of a launched rank names the run.  The ranks of a job started by hand under the agent find their
+run by what they have in common, such as their launcher, and the first of them makes the directory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -21,15 +20,15 @@ from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 
 
 class Standing(NamedTuple):
-    """Which of the ranks of a run a process is."""
+    """Rank, local rank and world size of a process."""
 
     rank: int
     local_rank: int
     world: int
 
     @classmethod
-    def told(cls, environment: Mapping[str, str]) -> Standing:
-        """Return what a launcher says in the environment; raises `ValueError` where these are no numbers."""
+    def from_environment(cls, environment: Mapping[str, str]) -> Standing:
+        """Return the numbers that a launcher has set in the environment; raises `ValueError` for other texts."""
         names = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
         return cls(*(int(environment.get(name, otherwise)) for name, otherwise in names))
 
@@ -41,7 +40,7 @@ def enrolled() -> RunDir | None:
 
 
 def redirect(directory: RunDir, rank: int) -> Output:
-    """Send stdout and stderr of a launched rank to its log, in the order written; leave them where that cannot be."""
+    """Send stdout and stderr of a launched rank to its log, in the order written; leave them where that fails."""
     output = Output()
     output.redirect(directory.rank_log(rank))
     if output.problem is not None:
@@ -50,14 +49,13 @@ def redirect(directory: RunDir, rank: int) -> Output:
 
 
 def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:
-    """Find or make the run of a job started by hand, then run this process again with its marker.
+    """Find or make the run of a job started by hand, then restart this process with the run's marker.
 
-    The marker has to be in the environment that the process starts with: there, and only
-    there, `ddptop kill` finds it again in every process that the script forks. Same process
-    number, so torchrun notices nothing.
+    The marker has to be in the environment with which the process starts, where `ddptop kill`
+    finds it in every process that the script forks. The pid stays the same, so that torchrun notices nothing.
 
     Raises:
-        RunDirError: there can be no run directory.
+        RunDirError: no run directory can be made.
     """
     directory, run_id = _find_or_make(program, arguments)
     environment = {**os.environ, rundir.MARKER: run_id, rundir.DIRECTORY_VARIABLE: str(directory.path)}
@@ -68,7 +66,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
     under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     launcher = rundir.identify(os.getppid()) if under_torchrun else None
     run_id = hashlib.sha256(_shared(launcher).encode()).hexdigest()[:32]
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(program).stem).strip("-._")[:24] or "run"
+    stem = rundir.stem_of(program, 24)
     for digits in (4, 8, 12):
         run = Run(
             run=f"{stem}-{run_id[:digits]}",
@@ -96,7 +94,7 @@ def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str
 
 
 def _shared(launcher: rundir.Process | None) -> str:
-    """Return what all ranks of this job, and of no other, have in common."""
+    """Return a text that all ranks of this job, and of no other, have in common."""
     if launcher is not None:
         return f"torchrun {launcher.pid} {launcher.started}"
     port = os.environ.get("MASTER_PORT")

@@ -1,8 +1,8 @@
-"""Where the output of a launched rank goes: its log, as long as there is room for it.
+"""The output of a launched rank: it goes to the rank's log, as long as the disk has room.
 
-Without us the script would print to where its launcher says. That its output goes to a file of
-ours must never be why it fails: where the file cannot be opened the output stays where it went
-before, and what a full disk does not take is counted, not raised. The streams stay what scripts
+Without ddptop the script would print to the output of its launcher. The log must not be a reason for the script to
+fail: where the file cannot be opened, the output stays as it was, and bytes that do not fit on a full disk are
+counted instead of raising an error. The streams stay what scripts
 expect of them: text wrappers with a buffer, a descriptor and a line mode.
 """
 
@@ -17,33 +17,35 @@ import sys
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from ddptop.agent.rank.faults import describe
+
 _OURS: Final = frozenset(
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "ESTALE", "ENODEV", "ENXIO", "ENOMEM", "ENOENT")
     if hasattr(errno, name)
 )
-"""Errors of a write that come of the file behind the descriptor, and so of us."""
+"""Errors of a write that concern the file behind the descriptor, which is ours, and not the script."""
 
 
 class Output:
-    """The output of this process, and what has become of it."""
+    """The output of this process, and the bytes of it that are lost."""
 
     def __init__(self) -> None:
         self.log: str | None = None
-        """The file that it goes to; None where it goes to where it went before."""
+        """The log file; None where the output was not redirected."""
         self.problem: str | None = None
-        """Why it does not go to a file, one line; None where it does, or was never meant to."""
+        """Why redirecting failed, one line; None where it succeeded, or was not tried."""
         self.lost = 0
-        """Bytes that the file did not take."""
+        """Bytes that could not be written."""
         self.reason = ""
-        """Why it did not."""
+        """The error of the last such write."""
         self._earlier: list[TextIO] = []
-        """The streams before ours: what holds on to one of them can still write."""
+        """The former streams, which stay open for objects of the script that still write to them."""
 
     def redirect(self, path: Path) -> None:
-        """Send stdout and stderr to the end of this file, in the order written; else leave them as they are."""
+        """Send stdout and stderr to the end of this file, in the order written; leave them where that fails."""
         try:
-            # Where the script was started without stdout the first free number would be that of stdout.
+            # Where the script was started without stdout, `os.open` returns the number of stdout.
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
                 descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -54,13 +56,13 @@ class Output:
                 self._replace(descriptor)
             finally:
                 os.close(descriptor)
-        except Exception as problem:
+        except Exception as problem:  # the training goes on, whatever the error is
             why = problem.strerror if isinstance(problem, OSError) and problem.strerror else repr(problem)
             self.problem = f"output goes to the launcher's log: cannot write {path} ({why})"
         else:
             self.log = str(path)
             for name in ("stdout", "stderr"):
-                # A stream that the script has put there itself is the script's.
+                # Whatever fails here, the stream works as it is.
                 with contextlib.suppress(Exception):
                     self._soften(name)
 
@@ -82,6 +84,7 @@ class Output:
     def _soften(self, name: str) -> None:
         """Replace a standard stream by one like it whose writes do not raise where the file is full."""
         stream: Any = getattr(sys, name)
+        # A stream that the script has replaced is left alone.
         if type(stream) is not io.TextIOWrapper or stream is not getattr(sys, f"__{name}__"):
             return
         raw = _Lossy(stream.fileno(), self)
@@ -95,14 +98,14 @@ class Output:
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
-        fresh.mode = "w"  # type: ignore[misc]
+        fresh.mode = "w"  # type: ignore[misc]  # typeshed has it read-only, as the interpreter's own streams have not
         self._earlier.append(stream)
         setattr(sys, name, fresh)
         setattr(sys, f"__{name}__", fresh)
 
 
 class _Lossy(io.FileIO):
-    """A descriptor whose writes count what the file behind it does not take, and then go on."""
+    """A descriptor whose writes count the bytes that the file has no room for, and succeed."""
 
     def __init__(self, descriptor: int, output: Output) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -116,14 +119,14 @@ class _Lossy(io.FileIO):
         try:
             if self._unmarked:
                 self._mark()
-            # A disk that is nearly full takes a part, and a text stream without a buffer does not look at how much.
+            # On a disk that is nearly full a write is partial, which a text stream without a buffer ignores.
             while written < len(view):
-                taken = super().write(view[written:])
-                if taken is None:
+                size = super().write(view[written:])
+                if size is None:
                     return written
-                written += taken
+                written += size
         except OSError as error:
-            # The script may have put something of its own under this number; its errors are the script's.
+            # The script may use this number for a file of its own, whose errors it must get.
             if error.errno not in _OURS or _file_of(self.fileno()) != self._file:
                 raise
             size = len(view) - written
@@ -133,23 +136,29 @@ class _Lossy(io.FileIO):
         return len(view)
 
     def _mark(self) -> None:
-        """Say in the file that something is missing here, before what comes next."""
+        """Write a line on the lost bytes into the file, before the next output."""
         super().write(f"\n[ddptop: {self._unmarked:,} bytes lost here: {self._output.reason}]\n".encode())
         self._unmarked = 0
 
 
 def say(line: str) -> None:
-    """Print one line to stderr; never fails, and leaves nothing in a buffer for the end of the script to trip over."""
-    with contextlib.suppress(Exception):
+    """Print one line to stderr, past the buffer; an `Exception` is ignored."""
+    with contextlib.suppress(Exception):  # stderr may be closed, or any object of the script
         if sys.stderr is not None:
             sys.stderr.flush()
             os.write(sys.stderr.fileno(), f"{line}\n".encode(errors="replace"))
 
 
+def say_unobserved(why: object) -> None:
+    """Say that this rank trains without the agent, and why."""
+    reason = describe(why) if isinstance(why, BaseException) else why
+    say(f"ddptop: no agent in this rank ({reason}); the training goes on without")
+
+
 def flush() -> None:
-    """Write out what the script has printed; what cannot be written fails where the interpreter ends, as ever."""
+    """Flush the standard streams; a failure is ignored here, and recurs at the end of the interpreter."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # may be any object of the script
             stream.flush()
 
 

@@ -1,7 +1,7 @@
 """The agent in a rank that the program has spawned itself, as torch.multiprocessing does.
 
-Such a process is one that no runner has wrapped, a fresh interpreter or a fork of one, and which rank it is
-shows when it joins the run's process group: until then its imports, and how it ends, are all that is watched.
+Such a process does not start under the runner; it is a fresh interpreter or a fork of one. Its rank is
+known when it joins the run's process group: until then only its imports and its end are watched.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddptop.agent.rank.faults import describe
 from ddptop.agent.rank.hooks.imports import after_import
 from ddptop.agent.rank.process import ending
-from ddptop.agent.rank.process.output import flush, say
+from ddptop.agent.rank.process.output import flush, say_unobserved
 
 if TYPE_CHECKING:
     from ddptop.agent.rank.process.enrolment import Standing
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class _Rank:
-    """The rank that this process turns out to be, if it is one."""
+    """The rank that this process may become."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
 
     def joins(self, given: Mapping[str, Any]) -> bool:
-        """Start the agent where the process is about to join the run's group; return whether that is settled now."""
+        """Start the agent where this call joins the run's group; return False where a later call may do that."""
         from ddptop.agent.rank.process import ancestry, enrolment
 
         directory = enrolment.enrolled()
@@ -41,12 +40,12 @@ class _Rank:
             return True
         rank, world = (_number(given, *names) for names in (("rank", "RANK"), ("world_size", "WORLD_SIZE")))
         if rank is None or world is None:
-            _complain("its rank is not told to init_process_group")
+            say_unobserved("its rank is not told to init_process_group")
             return True
         run = directory.read()
         if world != run.world and run.guessed is False:
-            # A group for something else may come before the one of the training.
-            _complain(f"its group has world size {world}, the run {run.world}; `--world` says which")
+            # The script may make other groups before that of the training.
+            say_unobserved(f"its group has world size {world}, the run {run.world}; `--world` says which")
             return False
         self._begin(directory, run, enrolment.Standing(rank, _local(rank), world))
         return True
@@ -66,27 +65,27 @@ class _Rank:
             atexit.register(self.ends_with_interpreter)
 
     def ends(self, failure: BaseException | None) -> None:
-        """Tell how a process of `multiprocessing` ended, by the exception that it ends with."""
+        """Report the end of a process of `multiprocessing`, by the exception with which it ends."""
         code = 0 if failure is None else 1
         if isinstance(failure, SystemExit):
             code = ending.status(failure.code)
-            # torch.multiprocessing writes the exception to a file and leaves by way of this one.
+            # torch.multiprocessing writes the exception to a file and exits with a `SystemExit` in its context.
             failure = failure.__context__ if code else None
-        self._tell(code, failure)
+        self._report_end(code, failure)
 
     def ends_with_interpreter(self) -> None:
-        """Tell that the script has ended, and no exit code but that of an exception that was not caught.
+        """Report the end of the script, with an exit code only where an exception was not caught.
 
-        What a script gives to `sys.exit` is known to nobody in the process by then, only to who waits for it.
+        At that point the process does not know the argument of `sys.exit`; only its parent gets the status.
         """
         failure = getattr(sys, "last_value", None)
         code = None if failure is None else 130 if isinstance(failure, KeyboardInterrupt) else 1
-        self._tell(code, failure)
+        self._report_end(code, failure)
 
-    def _tell(self, code: int | None, failure: BaseException | None) -> None:
-        """Write down the end, the first time; never raises an `Exception` over the script's own."""
+    def _report_end(self, code: int | None, failure: BaseException | None) -> None:
+        """Record the end, at the first call; no `Exception` of it hides the script's own."""
         session, self._session = self._session, None
-        # Data workers are forked by ranks, and end where these have not.
+        # A forked data worker has a copy of the session, and ends before its rank.
         if session is None or session.owner != os.getpid():
             return
         try:
@@ -94,7 +93,7 @@ class _Rank:
             if failure is None:
                 session.close(code, f"SystemExit: {code}" if code else None, None)
             else:
-                session.close(code, *ending.told(failure, failure.__traceback__))
+                session.close(code, *ending.texts(failure, failure.__traceback__))
         except Exception as error:
             session.faults.note("telling how the process ended", error)
 
@@ -107,11 +106,11 @@ def watch() -> None:
 
 
 def _guarded(act: Callable[[_Rank, Any], None], rank: _Rank, module: ModuleType) -> None:
-    """Do something with a module that was just imported; that import is the script's, and must not fail."""
+    """Act on a module that was just imported; the import is the script's, and must not fail."""
     try:
         act(rank, module)
     except Exception as error:
-        _complain(error)
+        say_unobserved(error)
 
 
 def _watch_joining(rank: _Rank, torch: Any) -> None:
@@ -129,14 +128,14 @@ def _watch_joining(rank: _Rank, torch: Any) -> None:
             c10d.init_process_group = torch.distributed.init_process_group = original
             try:
                 settled = rank.joins(signature.bind_partial(*args, **kwargs).arguments)
-            except Exception as error:  # the training goes on, whatever it is
-                _complain(error)
+            except Exception as error:  # the training goes on, whatever the error is
+                say_unobserved(error)
                 settled = True
             if not settled:
                 pending.append(rank)
                 c10d.init_process_group = torch.distributed.init_process_group = init_process_group
                 return original(*args, **kwargs)
-        # The agent's own hooks are around it by now.
+        # `rank.joins` may have put the agent's hooks around it.
         return c10d.init_process_group(*args, **kwargs)
 
     c10d.init_process_group = torch.distributed.init_process_group = init_process_group
@@ -168,8 +167,3 @@ def _number(given: Mapping[str, Any], argument: str, variable: str) -> int | Non
 def _local(rank: int) -> int:
     text = os.environ.get("LOCAL_RANK", "")
     return int(text) if text.isdecimal() else rank
-
-
-def _complain(why: object) -> None:
-    told = describe(why) if isinstance(why, BaseException) else why
-    say(f"ddptop: no agent in this rank ({told}); the training goes on without")

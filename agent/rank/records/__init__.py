@@ -1,11 +1,11 @@
-"""What is written down of a step, and what is made of it.
+"""The stamps of a step, and the records made of them.
 
-stamps      what the training thread writes
-meter       stamps in, `Step` records out
-device_time moments on the device's own time line
+stamps      the stamps that the training thread writes
+meter       makes `Step` records of stamps
+device_time events on the device's own time line
 device      memory and load
 starvation  time without a core
-health      numbers that are none any more
-history     the last records, for those who join late
-digest      records added up to summaries
+health      losses and gradients that are not finite
+history     the last records, for late subscribers
+digest      makes summaries of records
 """

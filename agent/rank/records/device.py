@@ -1,6 +1,6 @@
-"""Memory and load of the device and the process; a number, or None where it cannot be had.
+"""Memory and load of the device and the process; None where a number is not available.
 
-Asks the allocator and the driver for counters only: nothing here waits for the device.
+It reads counters of the allocator and the driver only, and does not wait for the device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import psutil
 
 
 class Reading(NamedTuple):
-    """One look at the machine; bytes and percent."""
+    """One reading, in bytes and percent."""
 
     memory: int | None
     memory_total: int | None
@@ -48,7 +48,7 @@ class Gauges:
         return Reading(self._self.memory_info().rss, self._total, cpu, None)
 
     def _cpu(self) -> float | None:
-        # One small file instead of a walk over /proc: data workers are children of the main thread.
+        # One small file instead of all of /proc: data workers are children of the main thread.
         try:
             thread = threading.main_thread().native_id
             listed = Path(f"/proc/self/task/{thread}/children").read_text().split()

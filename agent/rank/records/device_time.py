@@ -1,8 +1,8 @@
-"""Moments on a CUDA device's own time line, for the time that each phase takes there.
+"""Events on a CUDA device's own time line, for the time that each phase takes there.
 
-An event is recorded behind the work given to the device so far, and read by the agent's
-thread once the device has passed it: nothing here waits.  What lies between two events
-includes the time in which the device had nothing to do.
+An event is recorded after the work enqueued so far, and the agent's
+thread reads it once the device has passed it, without a wait.  The time between two events
+includes that in which the device was idle.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 
 
 class Event(Protocol):
-    """What is needed of `torch.cuda.Event`."""
+    """The methods of `torch.cuda.Event` that are used here."""
 
     def record(self, stream: Any) -> None:
-        """Put the event behind the stream's work."""
+        """Enqueue the event on the stream."""
 
     def query(self) -> bool:
         """Say whether the device has passed it."""
@@ -32,11 +32,11 @@ class Event(Protocol):
 
 
 class Captures:
-    """Knows when a CUDA graph is being captured, anywhere in the process.
+    """The CUDA graph captures in progress, anywhere in the process.
 
-    While one is, the driver forbids other threads to ask for an event, and ruins the capture
-    of who asks: so the agent's thread asks under this lock, for which a capture waits at its
-    beginning, a few microseconds, and not at all while one is under way.
+    During a capture the driver forbids queries of events, and a query invalidates the capture.
+    So the agent's thread queries under this lock, and not during a capture; a capture waits for the lock at its
+    beginning, for a few microseconds.
     """
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Captures:
             self._open = max(0, self._open - 1)
 
     def ask(self, question: Callable[[], _T]) -> _T | None:
-        """Return the answer to a question to the driver, None while it must not be asked."""
+        """Return the result of a query of the driver, None during a capture."""
         with self._lock:
             return None if self._open else question()
 
     def renew(self) -> None:
-        """In a forked child: let nobody wait for a thread that is not there."""
+        """In a forked child: replace the lock, which a thread that does not exist there may hold."""
         self._lock = threading.Lock()
 
     def watch(self, graph: Any) -> None:
@@ -91,11 +91,11 @@ class Captures:
 
 
 CAPTURES: Final = Captures()
-"""Those of this process: the driver's rule knows no smaller scope."""
+"""The captures of this process, to which the driver's rule applies."""
 
 
 class EventClock:
-    """A device clock made of events on the stream that is current when a phase changes."""
+    """A device clock that records events on the stream that is current when a phase changes."""
 
     def __init__(self, event: Callable[[], Event], stream: Callable[[], Any], captures: Captures = CAPTURES) -> None:
         self._captures = captures
@@ -103,7 +103,7 @@ class EventClock:
         self._stream = stream
 
     def record(self) -> Moment | None:
-        """Return an event on the current stream; None while a graph is captured, of which it would be a part."""
+        """Return an event on the current stream; None during a capture, whose graph would contain it."""
         if self._captures.under_way:
             return None
         event = self._event()
@@ -111,7 +111,7 @@ class EventClock:
         return event
 
     def spans(self, moments: list[Any]) -> list[int] | None:
-        """Return the ns from each moment to the next, None while or where they are not known."""
+        """Return the ns from each moment to the next, None where they are not known, or not yet."""
         if any(moment is None for moment in moments):
             return None
         return self._captures.ask(functools.partial(_spans, moments))
@@ -120,7 +120,7 @@ class EventClock:
 def _spans(moments: list[Any]) -> list[int] | None:
     if not all(moment.query() for moment in reversed(moments)):
         return None
-    # A stream changed in between can turn the order of two events around.
+    # A change of the stream between two events can reverse their order.
     return [max(0, round(before.elapsed_time(after) * 1e6)) for before, after in pairwise(moments)]
 
 
@@ -131,7 +131,7 @@ def clock_of(torch: Any, device: Any) -> EventClock:
 
 
 def is_ready(stamped: StepStamps) -> bool:
-    """Say whether the device has come to the end of the step, as far as anybody will know."""
+    """Say whether the device has reached the end of the step, or will not report it."""
     clock, moments = stamped.clock, stamped.moments
     unknowable = clock is None or len(moments) != len(stamped.marks) + 1 or any(moment is None for moment in moments)
     return unknowable or (clock is not None and clock.spans(moments[-1:]) is not None)

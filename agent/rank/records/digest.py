@@ -1,4 +1,4 @@
-"""Adds a rank's records up to summaries, for those who look at many ranks. Pure, without a clock."""
+"""Makes summaries of a rank's records, for views of many ranks. Pure, without a clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ddptop.agent.wire import Step, Summary
 from ddptop.agent.wire.latencies import latencies_of, percentiles
 
 LATENCIES: Final = 512
-"""All-reduces that the latencies of a summary are taken of."""
+"""Recent all-reduces over which the latencies of a summary are computed."""
 
 METRICS: Final = 64
-"""Names a script may log before further ones are left out of its summaries."""
+"""Names of metrics in a summary at most; further ones are left out."""
 
 
 class Digest:
@@ -29,7 +29,7 @@ class Digest:
         self._metrics: dict[str, float] = {}
 
     def add(self, step: Step) -> None:
-        """Take in a record."""
+        """Add a record."""
         self._steps.append(step)
         self._latencies.extend(latencies_of(step))
         for name, value in step.metrics.items():
@@ -39,7 +39,7 @@ class Digest:
             self._loss = step.loss
 
     def close(self) -> Summary | None:
-        """Return the summary of the records since the last one, None where there are none, and begin anew."""
+        """Return the summary of the records since the last one, None where there are none, and begin the next."""
         steps, self._steps = self._steps, []
         if not steps:
             return None

@@ -1,7 +1,7 @@
-"""Says when what a rank computes is no longer a number: its loss, or its gradients.
+"""Notices losses and gradients of a rank that are not finite.
 
-Looks, in the agent's thread, at the loss of each backward pass, the norm that gradient clipping
-computes, the sample of each bucket that is shared, and the steps that a GradScaler leaves out.
+It checks, in the agent's thread, the loss of each backward pass, the norm that gradient clipping
+computes, the sample of each bucket that is shared, and the steps that a GradScaler skips.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ddptop.agent.rank.records.stamps import StepStamps
 from ddptop.agent.wire import Step
 
 RECOVERY = 10
-"""Good steps in a row after which all is well again; so one bad batch in a few is one message, not many."""
+"""Good steps in a row after which the trouble is over; one bad batch in a few so makes one message, not many."""
 SKIPS = 8
-"""Steps left out in a row from which on it is no longer a GradScaler that looks for its scale."""
+"""Skipped steps in a row from which on they are a trouble; fewer are a GradScaler's search for its scale."""
 
 
 class Change(NamedTuple):
-    """Something to tell once."""
+    """The beginning or the end of a trouble."""
 
     text: str
     level: str
@@ -31,12 +31,12 @@ class Health:
 
     def __init__(self) -> None:
         self.trouble: str | None = None
-        """What is wrong, one line, or None."""
+        """The present problem, one line, or None."""
         self._good = 0
         self._skipped = 0
 
-    def look(self, stamped: StepStamps, step: Step) -> Change | None:
-        """Take in a step; return what is to be told now, if anything."""
+    def check(self, stamped: StepStamps, step: Step) -> Change | None:
+        """Check a step; return a change to publish, None where there is none."""
         wrong = self._wrong(stamped, step)
         if wrong is not None:
             self._good = 0
@@ -54,7 +54,7 @@ class Health:
         self._skipped = self._skipped + 1 if stamped.skipped else 0
         if step.loss is not None and not math.isfinite(step.loss):
             return f"loss is {_spelled(step.loss)} since step {step.step}"
-        # Under a GradScaler a step whose gradients overflow is left out and does no harm.
+        # A GradScaler skips a step whose gradients overflow, which does no harm.
         numbers = [] if stamped.skipped else [pending.read() for pending in stamped.gradients]
         bad = next((number for number in numbers if number is not None and not math.isfinite(number)), None)
         if bad is not None:

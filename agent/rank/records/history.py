@@ -1,7 +1,7 @@
-"""The step records that a rank holds for those who join late; bounded by bytes.
+"""The last step records of a rank, for late subscribers; bounded in bytes.
 
-An answer is made piece by piece, each when the one before it has been taken: what nobody reads
-is not made, and the process that trains does not hold it.
+An answer is made piece by piece, each after the one before it was sent: pieces that nobody reads
+do not take memory of the process that trains.
 """
 
 from __future__ import annotations
@@ -13,20 +13,12 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.wire import MAX_RECORD_BYTES, Step, encode
+from ddptop.agent.wire import MAX_RECORD_BYTES, EncodedSteps, Step, encode
 
 PIECE: Final = 64 << 10
 """Bytes of records in one message of an answer; one record at least."""
 _SLACK: Final = 4096
-"""Records that are gone and still have an entry in the list, at least; a deque would be slow in its middle."""
-
-
-class _Joined(msgspec.Struct, frozen=True, array_like=True, tag="steps"):
-    """`wire.Steps` made of records that are encoded already."""
-
-    rank: int
-    steps: tuple[msgspec.Raw, ...]
-    generation: int
+"""Empty entries of removed records before the list is shortened; a deque would be slow in its middle."""
 
 
 class History:
@@ -38,11 +30,11 @@ class History:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._records: list[tuple[int, bytes]] = []
-        """(seq, encoded step); those before `_first` are gone."""
+        """(seq, encoded step); those before `_first` are removed."""
         self._first = 0
 
     def add(self, step: Step) -> bytes:
-        """Keep a record, and return it encoded; the oldest ones go when the bound is reached.
+        """Add a record, and return it encoded; beyond the bound the oldest ones are removed.
 
         Raises:
             ValueError: it is larger than a record may be.
@@ -65,7 +57,7 @@ class History:
     def since(self, first_seq: int, limit: int, earlier: int = 0) -> Answer:
         """Return `wire.Steps` payloads of the records from `first_seq` on, oldest first, one at a time.
 
-        All of the newest `limit`, and of those before them `earlier`, evenly spread; of what is kept now.
+        The answer has all of the newest `limit` records, and `earlier` ones before them, evenly spread.
         """
         begin = self._index(first_seq)
         whole = max(begin, len(self._records) - max(0, limit))
@@ -75,9 +67,9 @@ class History:
         return Answer(self, self._seq(begin), self._seq(whole), stride, self._seq(len(self._records)))
 
     def piece(self, first_seq: int, whole_seq: int, stride: int, end_seq: int) -> tuple[bytes, int] | None:
-        """Return one message of an answer and the number that the next begins with, None where there is nothing left.
+        """Return one message of an answer and the number of the next record, None at the end.
 
-        Up to `whole_seq` only every `stride`-th record; from `end_seq` on none.
+        The message has every `stride`-th record before `whole_seq`, and all from there up to `end_seq`.
         """
         index, whole, end = self._index(first_seq), self._index(whole_seq), self._index(end_seq)
         chosen: list[msgspec.Raw] = []
@@ -92,7 +84,7 @@ class History:
         return _joined(self._rank, chosen, self._generation), self._seq(index)
 
     def _index(self, seq: int) -> int:
-        # Halving: to walk through an hour of them kept the training waiting for 4 ms.
+        # A linear search through the records of an hour delayed the training by 4 ms.
         return bisect.bisect_left(self._records, (seq, b""), self._first)
 
     def _seq(self, index: int) -> int:
@@ -102,7 +94,7 @@ class History:
 
 
 class Answer(Iterator[bytes]):
-    """The rest of an answer to `wire.Fill`; each message is made when it is asked for."""
+    """The rest of an answer to `wire.Fill`; each message is made at its turn."""
 
     def __init__(self, history: History, first_seq: int, whole_seq: int, stride: int, end_seq: int) -> None:
         self._history = history
@@ -118,7 +110,7 @@ class Answer(Iterator[bytes]):
 
 
 def batches(rank: int, records: Iterable[bytes], generation: int) -> Iterator[bytes]:
-    """Return publications of encoded records, each as large as a piece of an answer at most."""
+    """Yield `wire.Steps` payloads of encoded records, each of at most `PIECE` bytes or one record."""
     chosen: list[msgspec.Raw] = []
     size = 0
     for record in records:
@@ -132,4 +124,4 @@ def batches(rank: int, records: Iterable[bytes], generation: int) -> Iterator[by
 
 
 def _joined(rank: int, records: list[msgspec.Raw], generation: int) -> bytes:
-    return msgspec.msgpack.encode(_Joined(rank, tuple(records), generation))
+    return encode(EncodedSteps(rank, tuple(records), generation))

@@ -1,8 +1,8 @@
-"""Stamps in, `Step` records out. Pure: no clock, no torch, no I/O.
+"""Makes `Step` records of stamps. Pure: no clock, no torch, no I/O.
 
 The six phases are exclusive and add up to the step's wall time by construction: the marks
-cut the step into segments, and the time in which the training thread was blocked in a
-collective is moved from the segment it fell in to `wait`, each nanosecond once.
+divide the step into segments, and the time in which the training thread was blocked in a
+collective is moved from its segment to `wait`, each nanosecond once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddptop.agent.wire import Collective, Step
 Interval = tuple[int, int]
 
 MAX_COLLECTIVES = 256
-"""Collectives held in one record; a step with more has the first ones."""
+"""Collectives of one record at most; a step with more has the first ones."""
 
 
 def record(stamped: StepStamps) -> Step:
@@ -55,7 +55,7 @@ def record(stamped: StepStamps) -> Step:
 
 
 def is_ready(stamped: StepStamps) -> bool:
-    """Say whether everything asynchronous in the step has come in that is expected to."""
+    """Say whether all expected completions, losses and gradients of the step are there."""
     return all(call.duration is not None or not call.expected for call in stamped.calls) and all(
         pending.read() is not None for pending in (*stamped.losses, *stamped.gradients)
     )
@@ -69,10 +69,10 @@ def _segments(stamped: StepStamps) -> list[tuple[int, int, int]]:
 
 
 def _clip(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> None:
-    """Correct stamps that came late: on a busy machine the thread that makes them may be preempted first.
+    """Correct late stamps of completion: on a busy machine their thread may be preempted before it writes them.
 
-    Who waits for a call goes on when it is done, so it was done by then: the end of the
-    `Work.wait` of a blocking call, the end of the backward pass for DDP's buckets.
+    A thread that waits for a call goes on after its completion, so the call was complete by then: by the end of the
+    `Work.wait` of a blocking call, by the end of the backward pass for DDP's buckets.
     """
     waits = sorted(stamped.waits)
     ends = [end for _, end, phase in segments if phase == BACKWARD]
@@ -84,18 +84,18 @@ def _clip(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> None:
             call.done = min(call.done, ends[index]) if index < len(ends) else call.done
         elif call.blocking:
             index = bisect.bisect_left(waits, (call.entered, 0))
-            # Not where it was waited for in C++: the next wait is another's.
+            # Where C++ waited for it, the next wait belongs to another call.
             if index < len(waits) and waits[index][0] < call.done:
                 call.done = min(call.done, waits[index][1])
 
 
 def _blocked(stamped: StepStamps, segments: list[tuple[int, int, int]]) -> Iterable[Interval]:
-    """Yield when the training thread stood in a collective.
+    """Yield the intervals in which the training thread was blocked in a collective.
 
-    A call that blocks does so from entry, and `Work.wait` says itself how long it took. DDP
-    waits at the end of backward for all-reduces that it issued as gradients became ready:
-    there the thread computes until it has entered the last of them. Where they are not timed
-    it is taken to wait until the end.
+    A blocking call blocks from its entry, and the waits are stamped. DDP
+    waits at the end of backward for the all-reduces that it issued as gradients became ready:
+    the thread computes until it has issued the last of them. Where they are not timed,
+    it is assumed to wait until the end of the phase.
     """
     yield from stamped.waits
     for call in stamped.calls:
@@ -120,9 +120,9 @@ def _merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _collectives(stamped: StepStamps, start: int) -> Iterable[Collective]:
-    """Yield the wire's form of the calls, with the time that each queued for a worker.
+    """Yield the calls as `wire.Collective`, with the time for which each waited for a worker.
 
-    A backend with two workers takes up a call once at most one of the earlier ones of its
+    A backend with two workers begins a call when at most one earlier call of its
     group is unfinished.
     """
     earlier: dict[str, list[int]] = {}

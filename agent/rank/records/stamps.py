@@ -1,8 +1,8 @@
-"""What the training thread writes down: stamps, and nothing else.
+"""The stamps that the training thread writes.
 
 All arithmetic is left to the agent's own thread (`meter`), because every microsecond here
-is one of the training's.  There are no locks: the training's threads append under the interpreter
-lock, and the agent's thread reads what is finished.
+delays the training.  There are no locks: the training's threads append under the interpreter
+lock, and the agent's thread reads finished steps.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ACTIVITIES: Final = ("data", "forward", "backward", "optimizer", "other")
 
 
 class Pending(Protocol):
-    """A loss that may still be under way from the device."""
+    """A number that may still be on its way from the device."""
 
     def read(self) -> float | None:
-        """Return the value, or None while it is not there yet."""
+        """Return the value, or None until it has arrived."""
 
 
 class Call:
@@ -45,23 +45,23 @@ class Call:
         self.bytes = size
         self.in_flight = in_flight
         self.blocking = blocking
-        """True where the main thread does not go on before completion."""
+        """True where the main thread is blocked until completion."""
         self.group = group
         self.workers = workers
-        """How many of the group's collectives the backend works on at a time, 0 where that is not known."""
+        """Number of the group's collectives that the backend works on at a time, 0 where that is not known."""
         self.deferred = False
         """True where the end of the backward pass waits for it: DDP's buckets."""
         self.estimated = False
-        """True where `done` is when it was waited for, or `in_flight` counts what may have been done."""
+        """True where `done` is the end of a wait for it, or `in_flight` may count complete calls."""
         self.expected = True
-        """False where nobody will tell of its completion."""
+        """False where its completion is not reported."""
         self.device: DeviceClock | None = None
-        """On a device, whose time line tells the duration; `done` stays None there."""
+        """Clock of the device on which it runs, which measures its duration; `done` stays None then."""
         self.moments: list[Moment | None] = []
 
     @property
     def duration(self) -> int | None:
-        """From the call to completion in ns, None as long as it is not known."""
+        """Time from the call to completion in ns, None until it is known."""
         if self.device is not None:
             spans = self.device.spans(self.moments) if len(self.moments) == 2 else None
             return spans[0] if spans else None
@@ -69,38 +69,38 @@ class Call:
 
 
 class Draw:
-    """One batch taken from a data loader, and what became of it."""
+    """One batch drawn from a data loader, and its use."""
 
     __slots__ = ("begin", "dataset", "evaluation", "samples", "trained")
 
     def __init__(self, begin: int, dataset: int, evaluation: bool) -> None:
         self.begin = begin
-        """Index of the mark at which it began."""
+        """Index of the mark at its beginning."""
         self.dataset = dataset
-        """Tells the loaders apart."""
+        """Identifies the loader."""
         self.samples: int | None = None
         self.evaluation = evaluation
-        """Drawn, or first used, without gradients."""
+        """True where the batch was drawn, or first used, without gradients."""
         self.trained = False
-        """The last batch drawn before a backward pass."""
+        """True for the last batch drawn before a backward pass."""
 
 
 class Moment(Protocol):
-    """A point on the device's own time line, reached later."""
+    """A point on the device's own time line, which the device reaches later."""
 
 
 class DeviceClock(Protocol):
-    """Puts moments on the device's time line and reads them off later; never waits for the device."""
+    """Records moments on the device's time line and reads them later, without waiting for the device."""
 
     def record(self) -> Moment | None:
-        """Return a moment behind the work given to the device so far."""
+        """Return a moment after the work enqueued on the device so far."""
 
     def spans(self, moments: list[Moment | None]) -> list[int] | None:
-        """Return the ns from each moment to the next, None while or where they are not known."""
+        """Return the ns from each moment to the next, None where they are not known, or not yet."""
 
 
 class StepStamps:
-    """The stamps of one step: all between two step boundaries."""
+    """The stamps of one step, between two step boundaries."""
 
     __slots__ = (
         "calls", "clock", "draws", "end", "end_at", "full", "gradients", "losses", "marks", "metrics", "moments",
@@ -111,25 +111,25 @@ class StepStamps:
         self.marks: list[tuple[int, int]] = []
         """(clock in ns, phase that begins there)"""
         self.moments: list[Moment | None] = []
-        """The marks on the device's time line, and the end; empty without a device clock."""
+        """The device's moments of the marks and of the end; empty without a device clock."""
         self.clock: DeviceClock | None = None
         self.full = False
-        """True once there are so many marks that no more are taken."""
+        """True once the number of marks has reached its bound, so that no more are added."""
         self.calls: list[Call] = []
         self.waits: list[tuple[int, int]] = []
-        """When the main thread stood in `Work.wait`."""
+        """Begin and end of the main thread's waits for collectives."""
         self.draws: list[Draw] = []
         self.losses: list[Pending] = []
         self.gradients: list[Pending] = []
         """Numbers that are finite where the gradients are."""
         self.skipped = False
-        """True where a GradScaler found gradients that are not finite, and left the optimizer out."""
+        """True where a GradScaler skipped the optimizer, because gradients were not finite."""
         self.samples: int | None = None
         self.rate: float | None = None
         """Learning rate."""
         self.metrics: dict[str, float] = {}
         self.observed = False
-        """True where collectives are seen at all."""
+        """True where collectives are observed."""
         self.seq = 0
         self.step = 0
         self.end = 0
@@ -137,7 +137,7 @@ class StepStamps:
 
 
 class Stamps:
-    """The stamps of one rank. Phases, steps and losses are the training thread's to tell."""
+    """The stamps of one rank. Phases, steps and losses are stamped by the training thread."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Stamps:
         self._seq = 0
         self._current = StepStamps()
         self.device: DeviceClock | None = None
-        """Set once the training is seen to be on a device with a time line of its own."""
+        """Set once the training is known to run on a device with its own time line."""
         self.observed = False
         """Set once collectives are hooked."""
         self.finished: deque[StepStamps] = deque()
@@ -167,7 +167,7 @@ class Stamps:
 
     @property
     def activity(self) -> str:
-        """The phase that the training thread is in; may be read from any thread."""
+        """The present phase of the training thread; may be read from any thread."""
         return ACTIVITIES[self._phases[-1]]
 
     @property
@@ -177,7 +177,7 @@ class Stamps:
 
     @property
     def begun(self) -> bool:
-        """True once anything of a training step was seen."""
+        """True once there is a stamp of a training step."""
         return bool(self._current.marks) or self._seq > 0
 
     def enter(self, phase: int) -> None:
@@ -194,15 +194,15 @@ class Stamps:
         self._mark(self._phases[-1])
 
     def turn(self, phase: int) -> None:
-        """Change the present phase itself, until `settle` or the end of what it is inside of."""
+        """Replace the innermost phase, until `settle` or the end of the phase around it."""
         self._phases[-1] = phase
         self._mark(phase)
 
     def settle(self) -> None:
-        """End the innermost phase, and what was turned to around it.
+        """End the innermost phase, and restore the entered phase around it where `turn` has replaced that.
 
-        After a backward pass that is the forward pass; what remains is the phase that was
-        entered: inside an optimizer's closure, the optimizer's.
+        After a backward pass this ends the forward pass; inside of an optimizer's closure, the optimizer phase
+        goes on.
         """
         self._phases.pop()
         self._homes.pop()
@@ -213,17 +213,17 @@ class Stamps:
         if len(current.marks) < self._room:
             current.marks.append((self.clock(), phase))
         elif not current.full:
-            # A step that never ends (no optimizer of torch's) must not fill the memory.
+            # A step without end (no optimizer of torch) must not fill the memory.
             current.full = True
             current.marks.append((self.clock(), OTHER))
         else:
             return
-        # A clock that came in the middle of a step begins with the next one.
+        # A clock that is set in the middle of a step begins with the next step.
         if current.clock is not None:
             current.moments.append(current.clock.record())
 
     def call(self, call: Call) -> None:
-        """Note a collective; from whichever thread issues it."""
+        """Note a collective; may be called from any thread."""
         if len(self._current.calls) < self._room:
             self._current.calls.append(call)
 
@@ -233,22 +233,22 @@ class Stamps:
             self._current.waits.append((begin, end))
 
     def loss(self, value: Pending) -> None:
-        """Note a loss that `backward` was called on."""
+        """Note a loss on which `backward` was called."""
         if len(self._current.losses) < self._room:
             self._current.losses.append(value)
 
     def gradient(self, value: Pending) -> None:
-        """Note a number that is finite where the gradients are; from whichever thread has it."""
+        """Note a number that is finite where the gradients are; may be called from any thread."""
         if len(self._current.gradients) < self._room:
             self._current.gradients.append(value)
 
     def open_loader(self) -> None:
-        """Begin to draw; what the start of data workers takes belongs to the first batch."""
+        """Note the start of a loader; the time of its data workers' start belongs to the first batch."""
         self._opening = len(self._current.marks)
         self.enter(DATA)
 
     def draw(self, dataset: int, *, evaluation: bool) -> None:
-        """Begin to wait for a batch; `drew` ends it."""
+        """Begin to wait for a batch; `drew` ends the wait."""
         current = self._current
         if len(current.draws) < self._room:
             begin = len(current.marks) if self._opening is None else min(self._opening, len(current.marks))
@@ -257,7 +257,7 @@ class Stamps:
         self.enter(DATA)
 
     def drew(self, samples: int | None) -> None:
-        """Note that a batch is there, and its size where that can be told."""
+        """Note that the batch has arrived, and its size where that is known."""
         self.leave()
         current = self._current
         if current.draws:
@@ -266,7 +266,7 @@ class Stamps:
             current.samples = (current.samples or 0) + samples
 
     def used(self, *, evaluation: bool) -> None:
-        """Note what the last batch is used for."""
+        """Note the use of the last batch, for evaluation or for training."""
         draws = self._current.draws
         if draws and evaluation:
             draws[-1].evaluation = draws[-1].evaluation or not draws[-1].trained
@@ -274,7 +274,7 @@ class Stamps:
             draws[-1].trained, draws[-1].evaluation = True, False
 
     def skip(self) -> None:
-        """Note that the optimizer was left out of this step."""
+        """Note that a GradScaler skipped the optimizer in this step."""
         self._current.skipped = True
 
     def rate(self, value: float) -> None:
@@ -282,7 +282,7 @@ class Stamps:
         self._current.rate = value
 
     def metric(self, name: str, value: float) -> None:
-        """Note a value of the script's own."""
+        """Note a value that the script logs."""
         self._current.metrics[name] = value
 
     def cut(self, step: int) -> None:
@@ -306,12 +306,12 @@ class Stamps:
         self._current = following
 
     def abandon(self) -> None:
-        """Keep no more than the newest record: in a forked child nobody takes them."""
+        """Store only the newest record: in a forked child no thread reads them."""
         self._capacity = 1
         self.finished.clear()
 
     def resume(self) -> None:
-        """Begin the record anew, so that time spent held at the gate belongs to no step."""
+        """Restart the record, so that the time of a hold belongs to no step."""
         current = self._current
         current.marks[:] = [(self.clock(), self._phases[-1])]
         current.moments[:] = [] if current.clock is None else [current.clock.record()]

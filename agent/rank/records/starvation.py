@@ -1,6 +1,6 @@
-"""Time in which the training thread could have run but had no core: from the kernel, for free.
+"""Time in which the training thread was runnable but had no core, by a counter of the kernel.
 
-Without it a rank on a crowded core cannot be told from one that has more to do.  Linux
+Without it a rank on a crowded core looks like one that has more work.  Linux
 counts it for each thread; elsewhere it is not known.
 """
 
@@ -15,7 +15,7 @@ from ddptop.agent.wire import Step
 
 
 class Starvation:
-    """Spreads what the kernel has counted since the last batch of records over the next one."""
+    """Divides the kernel's count since the last batch of records among the records of the next one."""
 
     def __init__(self, counters: Path | None = None) -> None:
         own = Path(f"/proc/self/task/{threading.main_thread().native_id}/schedstat")
@@ -24,10 +24,10 @@ class Starvation:
         self._begun = False
 
     def stamp(self, steps: list[Step]) -> list[Step]:
-        """Return the records with their share, by the time they took."""
+        """Return the records with their shares of the count, in proportion to their wall time."""
         now = self._read()
         if not steps:
-            # What was before the first step belongs to none.
+            # Time before the first step belongs to none.
             if not self._begun:
                 self._last = now
             return steps
@@ -43,7 +43,7 @@ class Starvation:
 
     def _read(self) -> int | None:
         try:
-            # Three numbers: on a core, waiting for one, how often; the middle one, in ns.
+            # The numbers are the ns on a core, the ns waiting for one, and the number of time slices.
             return int(self._counters.read_bytes().split()[1])
         except (OSError, IndexError, ValueError):
             return None

@@ -1,11 +1,11 @@
-"""Files and folders of ours among those of others.
+"""Safe access to the files of runs, in folders where others may write too.
 
-private     owner and mode are checked, no link is followed
-marks       the mark that says what is ours
-presence    that somebody lives in a run directory
-removal     takes a run directory away
-masking     secrets, and where they are kept
+private     opens, replaces and locks files with checks of owner, mode and links
+marks       the mark in each folder that ddptop has made
+presence    the lock of a process on the run directory that it uses
+removal     removes a run directory
+masking     secrets, and the file that stores them
 sparse      log files whose middle is cut out
 tail        the end of a log, and a log as it grows
-database    what a damaged SQLite file raises
+database    the exceptions of a damaged SQLite file
 """

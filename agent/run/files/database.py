@@ -1,4 +1,4 @@
-"""The SQLite files of runs: which errors say that one cannot be used."""
+"""The exceptions that an unusable SQLite file of a run raises."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import sqlite3
 from typing import Final
 
 DAMAGE: Final = (sqlite3.Error, UnicodeDecodeError)
-"""Raised for a file that cannot be used; the second where SQLite quotes what it cannot make sense of."""
+"""Raised for a file that cannot be used; the second where SQLite quotes damaged text in its message."""

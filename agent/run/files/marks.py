@@ -1,7 +1,7 @@
-"""The mark of ours: a small file in the base and in each run directory that says who made it, and of which run.
+"""The mark: a small file in the base and in each run directory which says that ddptop made it, and for which run.
 
-What does not bear it was made by somebody else, whatever it is called, and is not touched; in a user's default
-base it may be of an older version, which marked nothing (`rundir` looks, and marks it).  Knows no records.
+A folder without the mark was made by another program, whatever its name is, and is not touched. In a user's default
+base it may be from an older version, which set no marks: `rundir` marks such runs.  This module knows no records.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ NAME: Final = ".ddptop"
 BASE: Final = "ddptop base"
 RUN: Final = "ddptop run"
 FORMAT: Final = 1
-"""Of the folders that are made now; what a newer ddptop has made is not removed."""
+"""Format of the folders that this version makes; folders of a newer format are not removed."""
 _LARGEST: Final = 4096
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What a folder of ours is."""
+    """The content of a mark."""
 
     kind: str
     """`BASE` or `RUN`."""
     format: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = FORMAT
     run_id: str = ""
-    """Of the run whose folder it is."""
+    """Id of the run in the folder."""
     inode: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Of the folder that was marked, which a copy of it is not; 0 where that was not noted."""
+    """Inode of the marked folder, which a copy of it does not have; 0 in marks of older versions."""
 
 
 def read(folder: Path, kind: str) -> Mark | None:
@@ -44,29 +44,29 @@ def read(folder: Path, kind: str) -> Mark | None:
 
 
 def is_original(folder: Path, mark: Mark) -> bool:
-    """Say whether a folder is the one that was marked so, and no copy of it."""
+    """Say whether a folder is the one that was marked, and not a copy of it."""
     return mark.inode == folder.lstat().st_ino
 
 
 def renew(folder: Path, mark: Mark) -> None:
-    """Mark a folder of ours as that one, where it is a copy or was marked before copies were told apart."""
+    """Write the folder's inode into its mark, where it is a copy or its mark has no inode."""
     if not is_original(folder, mark):
         mark = msgspec.structs.replace(mark, inode=folder.lstat().st_ino)
         private.replace(folder / NAME, msgspec.json.encode(mark))
 
 
 def write(folder: Path, mark: Mark) -> None:
-    """Mark a folder, that one and no copy of it; what bears that name already stays.
+    """Mark a folder, with its inode; an existing file of the mark's name stays as it is.
 
     Raises:
-        OSError: nothing was written, or something else has the name.
+        OSError: nothing was written, or the mark's name is in use.
     """
     mark = msgspec.structs.replace(mark, inode=folder.stat().st_ino)
     descriptor = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, msgspec.json.encode(mark))
     except OSError:
-        # An empty mark would be none, and would keep another from being written.
+        # An empty mark is invalid, and would prevent another from being written.
         os.unlink(folder / NAME)
         raise
     finally:

@@ -1,7 +1,7 @@
-"""Secrets of a run: which values they are, and where they are stored.
+"""Secrets of a run: how they are recognized, and where they are stored.
 
-What is shown, or stored to be read, has a mask in their place.  What a repetition of the run needs
-is in a file of its own in the run directory, for the owner alone.
+Every screen and every record has a mask in place of a secret.  The values that a repetition of the run needs
+are in a separate file of the run directory, which only the owner can read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddptop.agent.run.files import private
 from ddptop.agent.run.records import Run
 
 MASK: Final = "***"
-"""Stands for a value that is not shown."""
+"""Replaces a secret value."""
 _FILE: Final = "secrets.json"
 _SECRET: Final = re.compile(
     # Words that only look alike are left out: tokenizer, keyboard, author.
@@ -30,7 +30,7 @@ _ASSIGNED: Final = re.compile(r"(?P<name>[^=\s]+)=(?P<value>.*)", re.DOTALL)
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """Fields of a run as they were given."""
+    """Fields of a run with their secrets."""
 
     environment: dict[str, str]
     arguments: tuple[str, ...]
@@ -38,21 +38,21 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Say whether the name of a variable or an option says that its value is nobody's business."""
+    """Say whether a variable or an option holds a secret, by its name."""
     if not _SECRET.search(name):
         return False
-    # `--max-tokens 512`: a number of them is no secret.
+    # `--max-tokens 512`: a number of tokens is no secret.
     rest = _COUNTED.sub("", name)
     return rest == name or bool(_SECRET.search(rest)) or not _COUNT.fullmatch(value)
 
 
 def masked_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment to be shown."""
+    """Return an environment with a mask for each secret."""
     return {name: MASK if is_secret(name, value) else value for name, value in environment.items()}
 
 
 def masked_words(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the words of a command line to be shown: `--token ***`, `--api-key=***`, `API_KEY=***`."""
+    """Return the words of a command line with a mask for each secret: `--token ***`, `--api-key=***`, `API_KEY=***`."""
     shown: list[str] = []
     option = ""
     for word in words:
@@ -68,7 +68,7 @@ def masked_words(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def masked(run: Run) -> Run:
-    """Return the record of a run as it may be read."""
+    """Return the record of a run with a mask for each secret."""
     return msgspec.structs.replace(
         run,
         environment=masked_variables(run.environment),
@@ -78,7 +78,7 @@ def masked(run: Run) -> Run:
 
 
 def store(folder: Path, run: Run) -> None:
-    """Write what `masked` takes out of a run's record, if anything, into a file of its own.
+    """Write the fields of a run that `masked` changes, if any, into a separate file.
 
     Raises:
         OSError: it cannot be written.
@@ -88,13 +88,13 @@ def store(folder: Path, run: Run) -> None:
 
 
 def whole(folder: Path, run: Run) -> Run:
-    """Return a run as it was given, from the record that was read in its folder.
+    """Return a run with its secrets, from its masked record and the file of secrets in its folder.
 
     Raises:
         private.RunDirError: its secrets cannot be read.
     """
     if not _is_masked(run):
-        # No secret was given, or the record is older than this file.
+        # The run has no secrets, or its record is of an older version that did not mask them.
         return run
     try:
         stored = msgspec.json.decode(private.read(folder / _FILE), type=_Stored)

@@ -1,9 +1,9 @@
-"""That somebody lives in a run directory: a lock on it, and files that never look old.
+"""Protection of a run directory that a process uses: a lock on the folder, and files with a recent time.
 
-The supervisor and the agent of each rank are present from their beginning to their end.  No ddptop removes
-the directory meanwhile, also where its record is gone; cleaners of the temporary directory either
-respect the lock (systemd-tmpfiles) or go by the age of the files (tmpwatch), which are touched now and
-then.  Nothing in here raises: a training goes on without.
+The supervisor and the agent of each rank hold the lock from their start to their end.  No ddptop removes
+the directory meanwhile, even where its record is gone; cleaners of the temporary directory either
+respect the lock (systemd-tmpfiles) or go by the age of the files (tmpwatch), which are touched every hour.
+No `OSError` leaves this module: the training goes on without the protection.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ddptop.agent.run.files.private import Hold
 from ddptop.agent.run.rundir import MOST_ENTRIES, RunDir
 
 EVERY_S: Final = 3600.0
-"""Between two touches; no cleaner is known to take what is younger than a day."""
+"""Seconds between two touches; cleaners are not known to remove files younger than a day."""
 _AGAIN_S: Final = 5.0
-"""Between two attempts at a lock that a cleaner held at that moment."""
+"""Seconds between two attempts at a lock, which a cleaner may hold for a moment."""
 
 
 class Presence:
-    """One process in a run directory; `rank` for the agent of a rank, which cares for what is its own."""
+    """The presence of one process in a run directory; the agent of a `rank` touches only files of that rank."""
 
     def __init__(self, directory: RunDir, rank: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
@@ -39,32 +39,32 @@ class Presence:
     def begin(self) -> None:
         """Hold the directory from now on."""
         self._touch_due = self._clock() + EVERY_S
-        self._take()
+        self._acquire()
 
-    def turn(self) -> None:
-        """Do what is due; to be called every few seconds, at least."""
+    def tick(self) -> None:
+        """Touch the files and repeat a failed lock where that is due; to be called every few seconds."""
         now = self._clock()
         if self._hold is None and now >= self._hold_due:
-            self._take()
+            self._acquire()
         if now >= self._touch_due:
             self._touch_due = now + EVERY_S
             self._touch()
 
     def end(self) -> None:
-        """Let go of the directory, for good."""
+        """Release the directory; the presence cannot begin again."""
         self._hold_due = self._touch_due = float("inf")
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         self._hold_due = self._clock() + _AGAIN_S
         with contextlib.suppress(OSError):
-            self._hold = Hold.take(self._directory.path)
+            self._hold = Hold.acquire(self._directory.path)
 
     def _touch(self) -> None:
         path = self._directory.path
-        # In a folder of the user's something else may be called so.
+        # In a folder that the user has chosen, another program's file may have this name.
         if marks.read(path.parent, marks.BASE) is not None:
             _renew(path.parent / marks.NAME)
         _renew_all(path)
@@ -73,7 +73,7 @@ class Presence:
             _renew_all(path / "ranks")
             _renew_all(path / "logs")
             return
-        # Each rank for itself: all of them for all would be a million touches.
+        # A thousand ranks that touch the files of all would be a million touches.
         _renew(path / "ranks" / f"{self._rank}.json")
         _renew(self._directory.rank_log(self._rank))
 

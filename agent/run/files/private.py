@@ -1,7 +1,7 @@
-"""Files that nobody else may touch: owner and mode of their folder are checked, and no link to one is followed.
+"""Access to files that no other user may change: owner and mode of their folder are checked, links are not followed.
 
-The runtime directory stands in /tmp, where anybody may have put something first; and root
-reads the runs of others.  Knows no run, only paths.
+The runtime directory is in /tmp, where any user may have created its name first; and root
+reads the runs of other users.  This module knows paths, and no runs.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import BinaryIO, ClassVar, Final
 from ddptop.agent.text import Complaint
 
 _PROBE_S: Final = 0.02
-"""How long a folder may be locked by somebody who only looks whether it is held."""
+"""Time for which `Hold.is_free` of another process may lock a folder."""
 LARGEST_RECORD: Final = 1 << 20
-"""Bytes of a record at most; what is larger was not written by us."""
+"""Bytes of a record at most; ddptop writes none that is larger."""
 
 
 class RunDirError(Complaint):
-    """What is wrong with a run directory and what to do about it, in one line for the user."""
+    """An error in a run directory as one line for the user: what is wrong and what to do."""
 
 
 def check_folder(path: Path, owner: int, cure: str) -> None:
-    """Refuse what is no directory of `owner`'s alone; `cure` says what to do.
+    """Check that a directory belongs to `owner` and is closed to others; `cure` advises the user in the error.
 
     Raises:
-        RunDirError: it is somebody else's, a link, or open to others.
-        OSError: it is not there.
+        RunDirError: it belongs to another user, is a link or a file, or is open to others.
+        OSError: it does not exist.
     """
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
@@ -45,10 +45,10 @@ def check_folder(path: Path, owner: int, cure: str) -> None:
 
 
 def check_socket(address: str, owner: int) -> None:
-    """Refuse the socket of an `ipc://` address that is not `owner`'s alone; one that is not there yet is no danger.
+    """Check that the socket of an `ipc://` address belongs to `owner` and is closed to others, where it exists.
 
     Raises:
-        RunDirError: it is somebody else's, no socket, or open to others.
+        RunDirError: it belongs to another user, is no socket, or is open to others.
     """
     path = Path(address.removeprefix("ipc://"))
     try:
@@ -70,12 +70,12 @@ def _check_owner(path: Path, status: os.stat_result, owner: int, cure: str) -> N
 
 
 def seal(address: str) -> None:
-    """Take the socket of an `ipc://` address, just bound, from everybody else."""
+    """Close the socket of an `ipc://` address, just bound, to other users."""
     os.chmod(address.removeprefix("ipc://"), 0o600)
 
 
 def is_plain(path: Path) -> bool:
-    """Say whether there is a plain file and no link, nor one beside it: SQLite opens what it needs by name."""
+    """Say whether a plain file is there, and plain files or none beside it: SQLite opens its companions by name."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return False
@@ -86,10 +86,10 @@ def is_plain(path: Path) -> bool:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a plain file for reading: no link is followed, and neither a pipe nor a device is waited for.
+    """Open a plain file for reading, without following a link or waiting for a pipe or a device.
 
     Raises:
-        OSError: it is not there, or is something else.
+        OSError: it does not exist, or is no plain file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -105,10 +105,10 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read(path: Path, limit: int = LARGEST_RECORD) -> bytes:
-    """Return a record: a plain file of at most `limit` bytes.
+    """Return the content of a record, which is a plain file of at most `limit` bytes.
 
     Raises:
-        OSError: it is not there, is something else, or is larger.
+        OSError: it does not exist, is no plain file, or is larger.
     """
     with open_plain(path) as file:
         content = file.read(limit + 1)
@@ -118,10 +118,10 @@ def read(path: Path, limit: int = LARGEST_RECORD) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a new file that is ours alone, in the place of what one of its name has left there; follow no link.
+    """Write a new file that only its owner can read, in place of any file of its name; links are not followed.
 
     Raises:
-        OSError: it is not whole, and the caller removes what there is of it.
+        OSError: the file is incomplete or missing, and the caller removes it.
     """
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -132,12 +132,12 @@ def write(path: Path, content: bytes) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; a reader never sees half of it.
+    """Replace a file atomically: a reader gets the old content or the new.
 
     Raises:
         OSError: nothing was written.
     """
-    # The number of the thread keeps two writers from sharing one temporary file.
+    # With the thread's id, two writers do not share one temporary file.
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
         write(temporary, content)
@@ -148,10 +148,10 @@ def replace(path: Path, content: bytes) -> None:
 
 
 class Hold:
-    """A shared lock on a folder by a process that lives in it: many hold one at a time, and each dies with its process.
+    """A shared lock on a folder by a process that uses it; several processes can hold it, and it ends with its process.
 
-    Neither we remove a folder that is held nor do cleaners that go by age (tmpfiles.d(5): a directory with a BSD
-    lock is skipped, with all that is below it).  A forked child does not go on to hold what its parent holds.
+    ddptop does not remove a folder that is held, nor does systemd-tmpfiles (tmpfiles.d(5): it skips a directory with a
+    BSD lock, and all below it).  A forked child gives up the holds of its parent.
     """
 
     _all: ClassVar[set[Hold]] = set()
@@ -163,11 +163,11 @@ class Hold:
         self._all.add(self)
 
     @classmethod
-    def take(cls, path: Path) -> Hold:
+    def acquire(cls, path: Path) -> Hold:
         """Return a hold on a folder.
 
         Raises:
-            OSError: it is gone, or somebody is about to remove it.
+            OSError: it is gone, or another process is about to remove it.
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -186,13 +186,13 @@ class Hold:
 
     @staticmethod
     def is_free(path: Path) -> bool:
-        """Say whether nobody holds a folder, in whatever container; False where that cannot be known."""
+        """Say whether no process holds a folder, in any container; False where that cannot be known."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            # Let go at once: who takes hold meanwhile waits for longer than this takes.
+            # Released at once: `acquire` in another process waits for longer than this takes.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
@@ -202,27 +202,27 @@ class Hold:
             os.close(descriptor)
 
     def release(self) -> None:
-        """Let go; a second time does nothing."""
+        """Release the folder; a second call does nothing."""
         self._all.discard(self)
         descriptor, self._descriptor = self._descriptor, -1
         with contextlib.suppress(OSError):
-            # A script that closes all descriptors to become a daemon has let go for us, and the number is its own now.
+            # A script that closes all descriptors to become a daemon may use the number for a file of its own.
             status = os.fstat(descriptor)
             if (status.st_dev, status.st_ino) == self._folder:
                 os.close(descriptor)
 
     @classmethod
-    def _forget(cls) -> None:
-        # To close a copy leaves the parent's lock as it is; it goes when the last copy does.
+    def _release_all(cls) -> None:
+        # Closing this copy of a descriptor leaves the parent's lock in place.
         for hold in list(cls._all):
             hold.release()
 
 
-os.register_at_fork(after_in_child=Hold._forget)
+os.register_at_fork(after_in_child=Hold._release_all)
 
 
 class Claim:
-    """The right to look after a run: a lock in its folder that one process at a time holds, and that dies with it."""
+    """The exclusive right to supervise or remove a run: a lock in its folder, which ends with the process."""
 
     _NAME: Final = "lock"
 
@@ -231,11 +231,11 @@ class Claim:
         self._lock = lock
 
     @classmethod
-    def take(cls, path: Path, *, to_remove: bool = False) -> Claim | None:
+    def acquire(cls, path: Path, *, to_remove: bool = False) -> Claim | None:
         """Return the claim on the run in this folder, None while another process holds it.
 
-        Who wants it `to_remove` the folder gets it on a full disk too, where nobody can make the file: to be used
-        with `excludes_all`.
+        With `to_remove` the claim is granted on a full disk too, where the file of the lock cannot be made: the caller
+        must then check `excludes_all`.
 
         Raises:
             OSError: the folder is gone, or cannot be written.
@@ -247,7 +247,7 @@ class Claim:
                 flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
                 lock = os.open(cls._NAME, flags, 0o600, dir_fd=folder)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Who let go has removed the file, maybe between our two calls: such a lock keeps nobody out.
+                # `release` removes the file, maybe between our two calls: a lock on a removed file excludes nobody.
                 with contextlib.suppress(FileNotFoundError):
                     if os.stat(cls._NAME, dir_fd=folder).st_ino == os.fstat(lock).st_ino:
                         return cls(folder, lock)
@@ -264,7 +264,7 @@ class Claim:
             raise
 
     def excludes_all(self, path: Path) -> bool:
-        """Say whether the folder at `path` is still the claimed one and nobody holds it; from then on nobody can."""
+        """Say whether the folder at `path` is still the claimed one and no process holds it; then none can any more."""
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._folder), path.lstat())
@@ -272,7 +272,7 @@ class Claim:
             return False
 
     def release(self) -> None:
-        """Let go. By the folder itself, not by its name, which another run may have taken by now."""
+        """Release the run, by the descriptor of its folder: another run may have its name by now."""
         if self._lock >= 0:
             with contextlib.suppress(OSError):
                 os.unlink(self._NAME, dir_fd=self._folder)

@@ -1,7 +1,7 @@
-"""How a run directory is taken away: only with our mark, under the claim on it, and while nobody lives in it.
+"""The removal of a run directory: only with our mark, under the claim on it, and while no process uses it.
 
-It loses its name first, so that nobody meets half a run, and its mark last, so that what is left of a
-removal that was broken off is known for ours and removed by the next.
+The folder is renamed first, so that no reader meets half a run, and loses its mark last, so that the remains of an
+interrupted removal are recognized as ours and removed by the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddptop.agent.run.records import Member, Run
 
 
 class Directory(Protocol):
-    """What has to be known of a run directory to remove it."""
+    """The part of a run directory that its removal needs."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Directory(Protocol):
         ...
 
     def read_own(self) -> Run:
-        """Return the record; raises `RunDirError` where it is not this folder's."""
+        """Return the record; raises `RunDirError` where it does not belong to this folder."""
         ...
 
     def mark(self) -> Mark | None:
@@ -50,35 +50,35 @@ class Directory(Protocol):
 
 
 class Remained(RunDirError):
-    """The run is gone, and its name is free; something of its files is still there."""
+    """The run is removed, and its name is free; but some of its files remain."""
 
 
-def take_away(directory: Directory, run_id: str, patience_s: float = 0.0) -> None:
-    """Remove the directory of that run, whatever its state; wait so long for who is just about to let go of it.
+def remove(directory: Directory, run_id: str, patience_s: float = 0.0) -> None:
+    """Remove the directory of that run, whatever its state; wait up to `patience_s` for processes that are leaving it.
 
     Raises:
-        RunDirError: it is not ours, somebody looks after it or lives in it, or it cannot be removed.
+        RunDirError: it is not ours, a process supervises or uses it, or it cannot be removed.
         Remained: its name is free, but not all of its files could be removed.
     """
     name, path = directory.name, directory.path
     deadline = time.monotonic() + patience_s
     gone = path.with_name(f".{name}.{secrets.token_hex(4)}")
     try:
-        while (claim := Claim.take(path, to_remove=True)) is None and time.monotonic() < deadline:
+        while (claim := Claim.acquire(path, to_remove=True)) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         if claim is None:
             raise RunDirError(f"run {name}: somebody still looks after it; `ddptop kill {name}` ends it")
         with claim:
             while not (alone := claim.excludes_all(path)) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            # Agents of older versions hold nothing: their processes are looked for.
+            # Agents of older versions hold no lock: their processes are looked up.
             if not alone or any(is_alive(member.process) for member in directory.members().values()):
                 raise RunDirError(f"run {name}: a process of it still lives; `ddptop kill {name}` ends it")
-            # Nobody else removes it now, so that this is what goes.
+            # Under the claim nobody else replaces the folder, so that this check holds for the removal below.
             if directory.read_own().run_id != run_id:
                 raise RunDirError(f"run {name}: another run has taken the name meanwhile")
             if (mark := directory.mark()) is not None:
-                # On a full disk what is left of a copy stays, and is told.
+                # On a full disk the mark of a copy stays as it is; the remains are reported below.
                 with contextlib.suppress(OSError):
                     marks.renew(path, mark)
             path.rename(gone)
@@ -92,9 +92,9 @@ def take_away(directory: Directory, run_id: str, patience_s: float = 0.0) -> Non
 
 
 def empty(folder: Path) -> OSError | None:
-    """Remove a folder of ours, its mark last: what stays of it after a failure is still known for ours.
+    """Remove a folder of ours, its mark last: after a failure the remains are still recognized as ours.
 
-    Return the first failure, None where nothing is left.
+    Return the first failure, None where the folder is gone.
     """
     failures: list[OSError] = []
 
@@ -105,7 +105,7 @@ def empty(folder: Path) -> OSError | None:
             try:
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
-                    # All that can go has gone; what is left says why.
+                    # Everything removable is removed; a second attempt raises the reason for the rest.
                     shutil.rmtree(entry.path)
                 elif entry.name != marks.NAME:
                     os.unlink(entry.path)
@@ -124,16 +124,16 @@ def empty(folder: Path) -> OSError | None:
 
 
 def clear_away(folder: Path) -> None:
-    """Remove a half made or half removed run directory that bears our mark, is no copy, and whose maker is dead."""
+    """Remove a half made or half removed run directory with our mark that is no copy and that no process holds."""
     with contextlib.suppress(OSError, RunDirError):
         private.check_folder(folder, os.getuid(), "")
         if (mark := marks.read(folder, marks.RUN)) is None or mark.format > marks.FORMAT:
             return
         if not marks.is_original(folder, mark):
-            # A copy that the user has made, mark and all.
+            # The user has copied a folder with its mark.
             return
-        # Its maker holds it up to the moment that it bears its own name, and so does who removes it.
-        if (claim := Claim.take(folder, to_remove=True)) is not None:
+        # Its maker holds it until it has the run's name; a process that removes it has the claim.
+        if (claim := Claim.acquire(folder, to_remove=True)) is not None:
             with claim:
                 if claim.excludes_all(folder):
                     empty(folder)

@@ -1,7 +1,7 @@
-"""Log files whose middle is cut out: the blocks go, while the size and every offset stay.
+"""Log files whose middle is cut out: its blocks are freed, while the size and every offset stay.
 
-Whoever writes at the end notices nothing.  Linux alone can do it, on the file systems that people use (ext4, XFS,
-Btrfs, tmpfs); where it cannot, the file stays as it is.  Knows paths and bytes, no run.
+A writer at the end of the file notices nothing.  Linux can do it on the common file systems (ext4, XFS,
+Btrfs, tmpfs); elsewhere the file stays as it is.  This module knows paths and bytes, and no runs.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 BLOCK: Final = 4096
-"""What is cut out begins and ends at a multiple of this, so that no block stays for the sake of a part of it."""
+"""A hole begins and ends at a multiple of this, so that it frees whole blocks."""
 _KEEP_SIZE: Final = 0x01
 _PUNCH_HOLE: Final = 0x02
 _HEAD_SHARE: Final = 4
-"""Of what stays, one part in so many is the beginning of the file."""
+"""One part in so many of the remaining bytes is the beginning of the file."""
 
 
 class Piece(NamedTuple):
-    """What was read of a file."""
+    """A piece that was read of a file."""
 
     position: int
-    """Where it begins."""
+    """Offset of its beginning."""
     skipped: int
-    """Bytes that were cut out just before it."""
+    """Bytes that are cut out just before it."""
     data: bytes
 
 
 def cut(path: Path, room: int) -> int:
-    """Cut the middle out of a plain file of ours, so that about `keep` bytes stay; return the bytes that came free.
+    """Cut the middle out of a plain file of ours, so that about `room` bytes stay; return the number of bytes freed.
 
     Raises:
         OSError: it is no such file, or the file system cannot do it (`errno.EOPNOTSUPP`).
@@ -40,7 +40,7 @@ def cut(path: Path, room: int) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         before = os.fstat(descriptor)
-        # A second name may stand outside of the run, and a file of somebody else's is not ours to change.
+        # A second hard link may be outside of the run, and files of other users are not ours to change.
         if not stat.S_ISREG(before.st_mode) or before.st_nlink != 1 or before.st_uid != os.geteuid():
             raise OSError(errno.EINVAL, "not a plain file of the run's own", str(path))
         head = -(-max(BLOCK, room // _HEAD_SHARE) // BLOCK) * BLOCK
@@ -65,14 +65,14 @@ def _punch(descriptor: int, offset: int, length: int) -> None:
 
 
 def read(descriptor: int, position: int, most: int) -> Piece:
-    """Read on from a position, past what was cut out there; no data at the end of the file.
+    """Read from a position on, past a hole at it; the data is empty at the end of the file.
 
     Raises:
         OSError: it cannot be read.
     """
     begin = _seek(descriptor, position, os.SEEK_DATA)
     if begin is None:
-        # Nothing but a hole, or nothing at all, up to the end.
+        # There is a hole, or nothing, up to the end.
         size = os.fstat(descriptor).st_size
         return Piece(max(position, size), max(0, size - position), b"")
     end = _seek(descriptor, begin, os.SEEK_HOLE)
@@ -81,7 +81,7 @@ def read(descriptor: int, position: int, most: int) -> Piece:
 
 
 def before_hole(descriptor: int, position: int) -> int:
-    """Return where the hole begins that a position lies in, and the position itself where it lies in none."""
+    """Return the beginning of the hole around a position, or the position itself where it is in no hole."""
     found = 0
     while (hole := _seek(descriptor, found, os.SEEK_HOLE)) is not None and hole <= position:
         data = _seek(descriptor, hole, os.SEEK_DATA)
@@ -98,11 +98,11 @@ def _seek(descriptor: int, position: int, what: int) -> int | None:
         if problem.errno == errno.ENXIO:
             return None
         if problem.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-            # A file system that does not tell: all of it is data.
+            # The file system does not report holes: all of the file counts as data.
             return position if what == os.SEEK_DATA else None
         raise
 
 
 def told(skipped: int) -> str:
-    """Return the line that stands where the middle of a log was cut out."""
+    """Return the line that a reader shows in place of the part that was cut out of a log."""
     return f"… {skipped / 2**20:,.1f} MiB cut out here, so that the log keeps within its share of the disk …"

@@ -1,4 +1,4 @@
-"""A folder for PYTHONPATH: what Python runs in it at the start of every process of a run.
+"""A folder for PYTHONPATH: Python runs its `sitecustomize` at the start of every process of a run.
 
-For runs whose program spawns its own ranks, which no runner can wrap.
+It serves runs whose program spawns its ranks itself, which cannot be started under the runner.
 """

@@ -77,7 +77,7 @@ class Rank:
                     return wire.Reply(id, saved.done, saved.text, took_ns=saved.took_ns)
                 case wire.Query(id):
                     told = self.checkpoint is not None
-                    return wire.Reply(id, gate.held, "", gate.completed, kept=gate.kept, checkpoints=told)
+                    return wire.Reply(id, gate.held, "", gate.completed, kept=gate.is_paused, checkpoints=told)
             self.follower.catch_up()
             return wire.Reply(command.id, True, "", gate.completed)
         except GateError as refusal:
@@ -142,7 +142,7 @@ def test_laggards_run_up_to_the_foremost(group_of):
     """Ranks a step apart are all held at the largest promise."""
     group = group_of(4, 5, 4)
     assert group.controller().pause().startswith("held at step 7 ")
-    assert [(gate.completed, gate.held, gate.kept) for gate in group.gates] == [(7, True, True)] * 3
+    assert [(gate.completed, gate.held, gate.is_paused) for gate in group.gates] == [(7, True, True)] * 3
 
 
 @pytest.mark.parametrize("kind", [wire.Hold, wire.Commit, wire.Query])
@@ -154,7 +154,7 @@ def test_a_rank_that_does_not_answer_leaves_nobody_held(group_of, kind):
         group.controller().pause()
     group.clock.sleep(5.0)
     group.tick()
-    assert not any(gate.kept for gate in group.gates)
+    assert not any(gate.is_paused for gate in group.gates)
     for gate in group.gates:
         gate._lapse()
     assert [gate.limit for gate in group.gates] == [None, None, None]
@@ -165,10 +165,10 @@ def test_a_rank_that_misses_the_decision_follows_it_all_the_same(group_of):
     group = group_of(1, 1, 1)
     group.deaf.add((1, wire.Keep))
     group.controller().pause()
-    assert [gate.kept for gate in group.gates] == [True, False, True]
+    assert [gate.is_paused for gate in group.gates] == [True, False, True]
     group.clock.sleep(5.0)
     group.gates[1]._lapse()
-    assert [(gate.limit, gate.kept) for gate in group.gates] == [(group.gates[0].limit, True)] * 3
+    assert [(gate.limit, gate.is_paused) for gate in group.gates] == [(group.gates[0].limit, True)] * 3
 
 
 def test_a_hold_that_lapses_first_cannot_be_kept(group_of, monkeypatch):
@@ -296,7 +296,7 @@ def test_a_checkpoint_is_saved_at_one_step_and_the_run_goes_on(group_of):
     assert [gate.limit for gate in group.gates] == [None, None]
     group.controller().pause()
     group.controller().checkpoint()
-    assert [gate.kept for gate in group.gates] == [True, True]
+    assert [gate.is_paused for gate in group.gates] == [True, True]
 
 
 def test_a_checkpoint_that_fails_ends_nothing(group_of):

@@ -79,7 +79,7 @@ def test_it_never_asks_again_within_a_millisecond(monkeypatch: pytest.MonkeyPatc
     class Answers:
         pause_s = None
 
-        def go_on(self) -> None: ...
+        def send_more(self) -> None: ...
 
     published: list[float] = []
     monkeypatch.setattr(zmq, "Poller", Poller)
@@ -87,7 +87,7 @@ def test_it_never_asks_again_within_a_millisecond(monkeypatch: pytest.MonkeyPatc
     thread._pub = thread._cmd = None
     thread._answers, thread._stop = Answers(), threading.Event()
     thread._publish = lambda: published.append(clock[0])
-    thread._say_goodbye = lambda: None
+    thread._publish_end = lambda: None
     thread._run()
     assert thread._session.faults.count == 0
     assert all(type(wait) is int for wait in waits)

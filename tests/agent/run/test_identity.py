@@ -106,7 +106,7 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
         "import os, pathlib, sys, time, msgspec\n"
         "from ddptop.agent.run.identity import identify\n"
         "from ddptop.agent.run.files.private import Hold\n"
-        "hold = Hold.take(pathlib.Path(sys.argv[1]))\n"
+        "hold = Hold.acquire(pathlib.Path(sys.argv[1]))\n"
         "print(msgspec.json.encode(identify(os.getpid())).decode(), flush=True)\n"
         "time.sleep(100)"
     )

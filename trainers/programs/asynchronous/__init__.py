@@ -1,6 +1,6 @@
-"""Training in which ranks do not go in step.
+"""Training in which ranks do not share a step.
 
 paramserver  the program
-servers      its technique: who serves the parameters, and who trains on them
+servers      its technique: ranks that serve the parameters, and ranks that train on them
 loop         its training loop
 """

@@ -1,7 +1,7 @@
-"""The training loop of ranks that do not go in step: some serve the parameters, the others train on them.
+"""The training loop of ranks that do not share a step: some serve the parameters, the others train on them.
 
-While they train nobody waits for a log line, which is each worker's own, or for a checkpoint, which
-the first worker writes; the evaluation comes at the end, of all ranks together.
+Log lines and checkpoints do not synchronize the ranks: each worker prints its own lines, and
+the first worker writes the checkpoints. At the end all ranks evaluate together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ddptop.trainers.training.throughput import Throughput
 
 
 class Asynchronous:
-    """One rank's part: serving, or working."""
+    """One rank's part in the training: that of a server, or that of a worker."""
 
     def __init__(self, name: str, task: Task, asked: Options, position: Position) -> None:
         self.name, self.task, self.asked, self.position = name, task, asked, position
@@ -39,7 +39,7 @@ class Asynchronous:
         self._remote = Remote(self.model.parameters(), asked.servers)
         self.technique = Technique(self.model, self._remote, position)
         self._workers = range(asked.servers, position.world)
-        # The images are shared among the workers, and the first of them speaks for all.
+        # The images are shared among the workers, and the first worker has rank 0 among them.
         self._worker = replace(position, rank=max(position.rank - asked.servers, 0), world=len(self._workers))
         self._loader = TrainingLoader(self.data, asked, self._worker)
         self.progress = checkpoint.begin(asked, task.title, self.technique, self._loader)
@@ -57,7 +57,7 @@ class Asynchronous:
         return self.position.rank in self._workers
 
     def run(self) -> None:
-        """Train; in the end all ranks have the parameters, and evaluate them together."""
+        """Train; at the end all ranks get the parameters, and evaluate them together."""
         begun, asked, position = time.monotonic(), self.asked, self.position
         before = self.progress.step
         steps = self.plan.steps - before
@@ -67,7 +67,7 @@ class Asynchronous:
             f"workers {len(self._workers)}, ahead of the slowest by {asked.staleness if bounded else 'any number of'} "
             f"steps, batch {asked.batch_size}, lr {asked.lr:g}, seed {asked.seed}, data {self.data.title}"
         )
-        # Without a bound the faster workers take more of the steps, and nobody knows how many.
+        # Without a bound the faster workers do more of the steps, and their number is not known beforehand.
         note = self.data.title if self.data.synthetic else None
         role = {"worker": position.rank - asked.servers} if self._works else {"server": position.rank}
         agent.start(total_steps=steps if bounded else None, note=note, coordinates=role)
@@ -86,17 +86,17 @@ class Asynchronous:
             dist.broadcast(shard, rank)
         vector_to_parameters(torch.cat(shards).to(position.device), self.model.parameters())
         self.save()
-        self._tell(self.progress.step - before, time.monotonic() - begun)
+        self._print_outcome(self.progress.step - before, time.monotonic() - begun)
 
     def _train(self) -> None:
-        """Work through this worker's share, epoch after epoch, until the servers have enough."""
+        """Train on this worker's share, epoch after epoch, until the servers have all their updates."""
         progress, asked = self.progress, self.asked
         batch = self._loader.batches_in(progress.images)
         while not self._remote.over:
             losses = []
             self._loader.begin(progress.epoch, batch)
             self.model.train()
-            for images, labels in self._loader.take(len(self._loader) - batch):
+            for images, labels in self._loader.draw(len(self._loader) - batch):
                 batch += 1
                 progress.step += 1
                 progress.images = batch * asked.batch_size * len(self._workers)
@@ -135,8 +135,8 @@ class Asynchronous:
             return None
         return checkpoint.store(self.asked, self.task.title, self.progress, self.technique.state())
 
-    def _tell(self, steps: int, seconds: float) -> None:
-        """Say once what all ranks together came to."""
+    def _print_outcome(self, steps: int, seconds: float) -> None:
+        """Print the outcome of all ranks together, once."""
         position = self.position
         evaluation = evaluate(self.technique, evaluation_loader(self.data, self.asked, position))
         ends = (self._losses[0], self._losses[-1], 1) if self._losses else (0, 0, 0)

@@ -1,9 +1,9 @@
-"""Asynchronous training with parameter servers: nobody waits for the slowest.
+"""Asynchronous training with parameter servers: no worker waits for the slowest.
 
-Technique: servers hold the parameters, a shard each. A worker pushes its gradient and pulls the
-parameters back; a server applies each push as it comes. A gradient thus belongs to parameters
-that are some updates old when it is applied: its staleness. `--staleness BOUND` lets no worker
-get more than so many steps ahead of the slowest; with 0 they go in step.
+Technique: each server holds a shard of the parameters. A worker pushes its gradient and pulls the
+parameters back; a server applies each push when it arrives. A gradient thus belongs to parameters
+that are some updates old when it is applied: this number is its staleness. With `--staleness BOUND` no worker
+gets more than BOUND steps ahead of the slowest; with 0 all do the same steps together.
 Source: Li et al. 2014, Scaling Distributed Machine Learning with the Parameter Server; the bound is that of
 Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server.
 """
@@ -39,14 +39,14 @@ CPU: Final = Defaults(device="CPU", epochs=3, batch_size=64, lr=0.05, samples=24
 
 
 class Synchronous(Replicas):
-    """The same job by DDP, where all wait for the slowest; for comparison."""
+    """The same training by DDP, where all ranks wait for the slowest; for comparison."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
         super().__init__(model, optimizer, position)
         self._throughput = Throughput()
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Take one step, and count its images."""
+        """Do one step, and count its images."""
         loss = super().step(images, labels)
         self._throughput.add(len(images))
         return loss
@@ -57,7 +57,7 @@ class Synchronous(Replicas):
 
 
 def model(asked: Options) -> nn.Module:
-    """Return a perceptron of two layers, slow on the rank that was asked for."""
+    """Return a perceptron of two layers, slowed down on the rank of `--slow`."""
     layers = nn.Linear(MNIST.size * MNIST.size, 128), nn.ReLU(), nn.Linear(128, MNIST.classes)
     net = nn.Sequential(nn.Flatten(), *layers)
     slow: Slowness | None = asked.slow
@@ -67,7 +67,7 @@ def model(asked: Options) -> nn.Module:
 
 
 def task(asked: Options) -> Task:
-    """Return what is trained."""
+    """Return the task that the options describe."""
     return Task(
         title="perceptron, 28*28 -> 128 -> 10",
         kind=MNIST,
@@ -81,10 +81,10 @@ def task(asked: Options) -> Task:
 
 
 def work(name: str, asked: Options, position: Position) -> None:
-    """Do what the options ask for, on one rank.
+    """Train by the options, on one rank.
 
     Raises:
-        Refusal: the ranks cannot be dealt out so.
+        Refusal: there are too few ranks for these servers.
     """
     slow: Slowness | None = asked.slow
     if slow is not None:

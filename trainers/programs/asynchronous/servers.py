@@ -1,6 +1,6 @@
 """A parameter server and its workers, each as an optimizer: a step of either is a step of the training.
 
-A worker pushes its gradient and pulls the parameters back; a server applies each push as it comes.
+A worker pushes its gradient and pulls the parameters back; a server applies each push when it arrives.
 Source: Li et al. 2014, Scaling Distributed Machine Learning with the Parameter Server.
 """
 
@@ -16,18 +16,18 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
 LEAVES: Final = 1.0
-"""Last number of a push: 0 with a gradient, this with the farewell of a worker."""
+"""Last number of a push by which a worker leaves; it is 0 in a push of a gradient."""
 
 
 class Server(Optimizer):
     """One shard of the parameters, and for each worker a clock: the steps that it has pushed.
 
     A step of a server is a tick of the slowest worker's clock. Servers and workers thus count the
-    same steps, and a group that is held at one has no message under way.
+    same steps, and a group that is held at one has no message in flight.
 
     Args:
         bound: steps that a worker may be ahead of the slowest.
-        budget: updates after which the workers are told to end.
+        budget: updates after which the workers end.
     """
 
     def __init__(self, shard: torch.Tensor, workers: Iterable[int], lr: float, bound: float, budget: float) -> None:
@@ -40,13 +40,13 @@ class Server(Optimizer):
         self._unanswered: dict[int, int] = {}
         """Staleness of the last gradient of each worker that waits for the parameters."""
         self._pulled = dict.fromkeys(self.clocks, 0)
-        """How many updates were in the parameters that each worker has."""
+        """By worker, the number of updates in the parameters that it has."""
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # computes no loss
-        """Serve until every worker has come one step further, or all have left."""
+        """Serve until every worker has done one more step, or all have left."""
         tick = min(self.clocks.values()) + 1
         while min(self.clocks.values(), default=tick) < tick:
-            worker = dist.recv(self._push)  # from whoever comes first
+            worker = dist.recv(self._push)  # from any worker
             gradient, leaves = self._push[:-1], self._push[-1].item() == LEAVES
             if leaves:
                 del self.clocks[worker]
@@ -58,7 +58,7 @@ class Server(Optimizer):
             self._answer()
 
     def _answer(self) -> None:
-        """Send the parameters to all who wait for them and may go on."""
+        """Send the parameters to the workers that wait for them and may go on."""
         slowest = min(self.clocks.values(), default=0)
         for worker in [each for each in self._unanswered if self.clocks[each] - slowest <= self._bound]:
             notes = torch.tensor([self._unanswered.pop(worker), self.updates >= self._budget])
@@ -67,7 +67,7 @@ class Server(Optimizer):
 
 
 class Remote(Optimizer):
-    """A worker's optimizer: its step is done by the servers, which are the first ranks."""
+    """The optimizer of a worker: the servers, which are the first ranks, do its steps."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], servers: int) -> None:
         super().__init__(parameters, {})
@@ -77,12 +77,12 @@ class Remote(Optimizer):
         self.staleness = 0
         """Updates by others between the last pull and the push that followed it."""
         self.over = False
-        """True once the servers have had as many updates as they were to get."""
+        """True once the servers have all their updates."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # computes no loss
         """Push the gradient, pull the parameters."""
-        # Who is ready to receive before it sends keeps no server waiting.
+        # The receives are posted first, so that no server waits for them.
         pulls = [dist.irecv(answer, server) for server, answer in enumerate(self._answers)]
         gradients = [value.grad for value in self._parameters if value.grad is not None]
         pushes = self._push(self.shards(gradients), 0.0)
@@ -94,12 +94,12 @@ class Remote(Optimizer):
         self.staleness, self.over = int(staleness), bool(over)
 
     def leave(self) -> None:
-        """Tell the servers that nothing more will come."""
+        """Tell the servers that this worker sends no more gradients."""
         for message in self._push([torch.zeros(len(answer) - 2) for answer in self._answers], LEAVES):
             message.wait()
 
     def shards(self, tensors: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return these, one after the other, as cut up for the servers."""
+        """Return the tensors, flattened and concatenated, in one shard for each server."""
         return parameters_to_vector(tensors).detach().cpu().tensor_split(self._servers)
 
     @staticmethod

@@ -3,8 +3,8 @@
 simplenet   one linear layer: the smallest
 convnet     batch normalization, whose statistics are broadcast
 mymodel     DataParallel in one process beside DDP
-resnet      the classic
-resnet34    from its blocks, gradients averaged by hand
+resnet      a deep network, whose gradients fill many buckets
+resnet34    a network written from its blocks, gradients averaged by hand
 accumulate  a large batch in small pieces
 rebalance   shares that follow each rank's speed
 """

@@ -46,7 +46,7 @@ class Accumulated(Replicas):
         self._amp = amp
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Take one step on the whole batch."""
+        """Do one step on the whole batch."""
         self.optimizer.zero_grad()
         loss = torch.zeros((), device=images.device)
         micro_batches = list(zip(images.chunk(self._pieces), labels.chunk(self._pieces), strict=True))
@@ -64,9 +64,9 @@ class Accumulated(Replicas):
 
 
 class Net(nn.Module):
-    """One convolution and two linear layers; normalized only where all ranks do it together.
+    """One convolution and two linear layers; with batch normalization only over all ranks together.
 
-    Statistics of a micro-batch are not those of the batch, and would make another model of it.
+    The statistics of a micro-batch differ from those of the batch, and would change the model.
     """
 
     def __init__(self, sync_batchnorm: bool) -> None:
@@ -108,7 +108,7 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all ranks: what each rank's loss depends on flows back to every rank's share."""
+    """The sum over all ranks; in backward, the sum of all ranks' gradients goes to every rank."""
 
     @staticmethod
     def forward(ctx: object, tensor: torch.Tensor) -> torch.Tensor:

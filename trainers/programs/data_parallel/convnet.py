@@ -1,7 +1,7 @@
 """Two convolutions with batch normalization on MNIST: the first DDP program of many.
 
 Technique: the plain training loop plus four lines: join the group, wrap the model, give each rank
-its share of the data, and say so once. Batch normalization adds a second collective: DDP
+its share of the data, and print once. Batch normalization adds a second collective: DDP
 broadcasts rank 0's running statistics before each forward.
 Source: Y. Yang 2019, Distributed data parallel training in PyTorch; Ioffe and Szegedy 2015, Batch Normalization.
 """
@@ -61,7 +61,7 @@ def task(_: Options) -> Task:
 
 
 def closing(outcome: Outcome, training: Training) -> None:
-    """Say how long it took, as the source does."""
+    """Print the duration, as the source does."""
     training.position.say(f"Training complete in: {timedelta(seconds=round(outcome.seconds))}")
 
 

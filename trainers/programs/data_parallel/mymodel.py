@@ -1,9 +1,9 @@
 """Two convolutions on CIFAR-10, in one process for all GPUs or in one process for each.
 
-Technique: nn.DataParallel cuts a batch up among the GPUs of one process. In each step it copies
+Technique: nn.DataParallel splits a batch among the GPUs of one process. In each step it copies
 the model to all of them, runs them in threads that share one interpreter lock, and gathers
-outputs and gradients on the first GPU, which so works and stores more than the others. DDP has a
-process for each GPU, keeps the model there, and only the gradients travel, during backward.
+outputs and gradients on the first GPU, which so computes and stores more than the others. DDP has a
+process for each GPU, where the model stays, and transfers only the gradients, during backward.
 Source: PyTorch tutorial, Getting Started with Distributed Data Parallel (its comparison of both);
 the network is that of the tutorial Training a Classifier with wider layers.
 """
@@ -59,7 +59,7 @@ class OneProcess(Technique):
             raise Refusal(
                 f"--parallel data-parallel is one process, not {position.world}: give --world 1 to ddptop launch"
             )
-        # Scatters the images, and gathers the scores on the first GPU.
+        # It scatters the images, and gathers the scores on the first GPU.
         self.net = nn.DataParallel(model)
 
 

@@ -1,10 +1,10 @@
 """Dynamic load balancing: each rank's share of the global batch follows its measured speed.
 
 Technique: synchronous training is as slow as its slowest rank, unless that rank has less to do.
-Each rank times its own work on a step, from the draw of the batch to its last gradient, where it
-has waited for nobody yet. The shares of the next steps are in proportion to the images per second
-that follow. A rank's gradient counts by the images in it, so that their sum is the gradient of
-the whole global batch, however it was shared.
+Each rank times its own work on a step, from the draw of the batch to its last gradient, before
+it waits for other ranks. The shares of the next steps are in proportion to the images per second
+that this yields. A rank's gradient is weighted by its number of images, so that the sum is the gradient of
+the whole global batch for any shares.
 Source: Chen et al. 2020, Semi-dynamic load balancing: efficient distributed learning in
 non-dedicated environments (LB-BSP); PyTorch documentation, DDP Communication Hooks.
 """
@@ -46,7 +46,7 @@ PASSES: Final = 3
 
 
 def in_proportion(speeds: Sequence[float], total: int) -> list[int]:
-    """Share `total` images by speed: whole numbers, at least one each, the largest remainders rounded up."""
+    """Return whole shares of `total` in proportion to the speeds, at least one each; large remainders round up."""
     spare = total - len(speeds)
     exact = [spare * speed / sum(speeds) for speed in speeds]
     shares = [1 + int(share) for share in exact]
@@ -57,22 +57,22 @@ def in_proportion(speeds: Sequence[float], total: int) -> list[int]:
 
 
 class Deal(Sampler[list[int]]):
-    """Deals each global batch of a shuffled epoch to the ranks, in hands as large as their shares are by then.
+    """Divides each global batch of a shuffled epoch among the ranks, by their shares at that time.
 
-    All ranks shuffle alike and know all shares, so that every image is in exactly one hand. What
-    is left over at the end of an epoch, less than a global batch, is not dealt.
+    All ranks shuffle alike and know all shares, so that every image goes to exactly one rank. The
+    rest of an epoch, less than a global batch, is left out.
     """
 
     def __init__(self, images: int, shares: list[int], rank: int, seed: int) -> None:
         self.shares = shares
         """Images of a global batch by rank; may be changed between two batches."""
         self.dealt_at = 0.0
-        """When the last hand was asked for; on the clock `time.perf_counter`."""
+        """Time of the last draw, on the clock `time.perf_counter`."""
         self._images, self._rank, self._seed = images, rank, seed
         self._epoch = self._first = 0
 
     def begin(self, epoch: int, batch: int) -> None:
-        """Let the next batches be those of this epoch, from this one on."""
+        """Continue with batch number `batch` of this epoch."""
         self._epoch, self._first = epoch, batch
 
     def __len__(self) -> int:
@@ -89,26 +89,26 @@ class Deal(Sampler[list[int]]):
 
 
 class DealtLoader:
-    """The `Batches` that are dealt to this rank."""
+    """The `Batches` of this rank's shares."""
 
     def __init__(self, data: Data, deal: Deal) -> None:
         self._deal = deal
-        # Not ahead of time: the shares may have changed by the next batch.
+        # Without workers, which draw ahead: the shares may change before the next batch.
         self._loader: DataLoader[Any] = DataLoader(data.train, batch_sampler=deal, num_workers=0)
 
     def __len__(self) -> int:
-        """Return the batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return len(self._deal)
 
     def batches_in(self, images: int) -> int:
-        """Return in how many global batches this number of images is trained on."""
+        """Return the number of global batches with this many images."""
         return images // sum(self._deal.shares)
 
     def begin(self, epoch: int, batch: int) -> None:
         """Let the next batches be those of this epoch, from this one on."""
         self._deal.begin(epoch, batch)
 
-    def take(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def draw(self, batches: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Return the next batches."""
         return islice(self._loader, batches)
 
@@ -135,12 +135,12 @@ class Rebalanced(Technique):
         self.ddp.register_comm_hook(None, self._weigh_and_sum)
 
     def loader(self, data: Data, options: Options) -> DealtLoader:
-        """Return what draws this rank's share of each global batch."""
+        """Return the source of this rank's share of each global batch."""
         self._deal = Deal(length(data.train), self._shares, self.position.rank, options.seed)
         return DealtLoader(data, self._deal)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Take one step on this rank's share, and now and then change the shares."""
+        """Do one step on this rank's share, and every few steps change the shares."""
         self._weight = len(images) / sum(self._shares)
         agent.log(share=self._weight)
         self.optimizer.zero_grad()
@@ -157,7 +157,7 @@ class Rebalanced(Technique):
     def _weigh_and_sum(self, _state, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations as objects
         """Turn a bucket of gradients, the mean over this rank's images, into the mean over the global batch."""
         if bucket.is_last():
-            # All gradients of this rank are there, and it has waited for nobody yet.
+            # All gradients of this rank are computed, and it has not waited for other ranks.
             self._worked_s += time.perf_counter() - self._deal.dealt_at
         summed = dist.all_reduce(bucket.buffer().mul_(self._weight), async_op=True)
         return summed.get_future().then(lambda future: future.value()[0])
@@ -172,7 +172,7 @@ class Rebalanced(Technique):
         self._worked_s = 0.0
 
     def note(self) -> str:
-        """Return the shares by rank, and what they make of all ranks together."""
+        """Return the shares by rank, and the throughput of all ranks together."""
         rate = self.position.total(self._throughput.since_last())[0]
         return f", {rate:,.0f} images/s, shares {' '.join(map(str, self._shares))} of {sum(self._shares)} images"
 

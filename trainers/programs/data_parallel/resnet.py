@@ -1,4 +1,4 @@
-"""ResNet on CIFAR-10, the classic of data parallel training.
+"""ResNet on CIFAR-10, a common benchmark of data parallel training.
 
 Technique: a deep network of residual blocks, whose gradients fill many buckets, so that their
 all-reduce overlaps with the rest of backward.
@@ -35,11 +35,11 @@ CPU: Final = Defaults(device="CPU", epochs=3, batch_size=6, lr=0.02, samples=192
 CPU_IMAGE_SIZE: Final = 16
 
 SMALL_IMAGE: Final = 64
-"""Up to this side, in pixels, the stem must not shrink the picture."""
+"""Largest side of a picture, in pixels, for which the stem has no stride and no pooling."""
 
 
 def model(depth: int, image_size: int, weights: Path | None = None) -> nn.Module:
-    """Return torchvision's ResNet-18 or -34 for 10 classes, with the stem that fits the pictures."""
+    """Return torchvision's ResNet-18 or -34 for 10 classes, with a stem for pictures of this size."""
     net: Any = {18: resnet18, 34: resnet34}[depth](num_classes=CIFAR10.classes)
     if image_size <= SMALL_IMAGE:
         net.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
@@ -50,7 +50,7 @@ def model(depth: int, image_size: int, weights: Path | None = None) -> nn.Module
 
 
 def views(size: int) -> tuple[View, View]:
-    """Return what is done to pictures of CIFAR-10 in training, which moves and mirrors them, and in evaluation."""
+    """Return the views of CIFAR-10's pictures for training, which moves and mirrors them, and for evaluation."""
     resize = [] if size == CIFAR10.size else [transforms.Resize(size)]
     augment = [transforms.RandomCrop(size, padding=size // 8), transforms.RandomHorizontalFlip()]
     normalize = [Normalized(CIFAR10)]
@@ -58,10 +58,10 @@ def views(size: int) -> tuple[View, View]:
 
 
 def load_weights(net: nn.Module, file: Path) -> None:
-    """Put the weights of a file into the network, layers of another shape left out: last layer and stem.
+    """Load the weights of a file into the network, but for layers of another shape: the last layer and the stem.
 
     Raises:
-        Refusal: it cannot be read, or is of another network.
+        Refusal: the file cannot be read, or belongs to another network.
     """
     try:
         given = torch.load(file, map_location="cpu", weights_only=True)

@@ -1,9 +1,9 @@
 """A ResNet-34 from its blocks, with the gradients averaged by hand after backward.
 
 Technique: what DDP does, taken apart. The weights of rank 0 are broadcast once; after backward
-one all-reduce sums the gradients of all ranks and a division makes the mean of it. By `--sync` that
+one all-reduce sums the gradients of all ranks and a division yields their mean. With `--sync` that
 all-reduce goes by way of rank 0, around a ring, through the backend, or is left to DDP, which
-overlaps it with backward. The losses are the same; the time per step is not.
+overlaps it with backward. The losses are the same; the time per step differs.
 Source: He et al. 2015, Deep Residual Learning for Image Recognition; Li et al. 2020, PyTorch
 Distributed, section 3 (from naive to overlapped); Loshchilov and Hutter 2017 (AdamW).
 """
@@ -96,7 +96,7 @@ class ResNet34(nn.Module):
 
 
 class Timed(Technique):
-    """A step whose three parts are timed; as it stands, without any other rank."""
+    """A step whose three parts are timed; this base class does it without other ranks."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
         super().__init__(model, optimizer, position)
@@ -130,7 +130,7 @@ class Timed(Technique):
         agent.log(forward_ms=forward * 1e3, backward_ms=backward * 1e3, sync_ms=sync * 1e3)
 
     def _now(self) -> float:
-        # A GPU works behind the program's back: without waiting for it, only launches would be timed.
+        # A GPU works asynchronously: without a wait for it, only the launches would be timed.
         if self.position.device.type == "cuda":
             torch.cuda.synchronize(self.position.device)
         return time.perf_counter()
@@ -142,11 +142,11 @@ class HandSynced(Timed):
     def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position, *, sync: str) -> None:
         super().__init__(model, optimizer, position)
         self._all_reduce = ALL_REDUCES[sync]
-        # Point to point, gloo knows only the CPU's memory.
+        # Point to point, gloo supports only tensors on the CPU.
         self._by_way_of_cpu = position.backend == "gloo" and sync != "native"
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
-        # The gradients are views of one tensor, so that one all-reduce takes all of them as they are.
+        # The gradients are views of one tensor, so that one all-reduce sums all of them without a copy.
         parameters = list(model.parameters())
         sizes = [parameter.numel() for parameter in parameters]
         self._gradients = torch.zeros(sum(sizes), device=position.device)
@@ -161,7 +161,7 @@ class HandSynced(Timed):
 
 
 class DdpSynced(Timed):
-    """Leaves it to DDP, which sums the gradients in buckets as backward makes them."""
+    """Averages the gradients by DDP, which sums them in buckets while backward computes them."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, position: Position) -> None:
         super().__init__(model, optimizer, position)
@@ -184,7 +184,7 @@ def task(asked: Options) -> Task:
 
 
 def closing(outcome: Outcome, training: Training) -> None:
-    """Save the weights where that was asked for."""
+    """Save the weights where the options say so."""
     path = training.asked.save
     if path is not None and training.position.first:
         training.position.say(f"state dict saved to {checkpoint.write(path, training.model.state_dict())}")

@@ -1,7 +1,7 @@
-"""One linear layer on MNIST: data parallel training with nothing else in the way.
+"""One linear layer on MNIST: the smallest data parallel training.
 
 Technique: 7,850 parameters fit one gradient bucket, so a step has one all-reduce, and most of
-it is the price of being several.
+its time is communication.
 Source: PyTorch tutorial, Getting Started with Distributed Data Parallel; the data set and the
 linear classifier are those of LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition.
 """

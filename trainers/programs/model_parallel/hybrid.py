@@ -1,9 +1,9 @@
-"""Data parallel times tensor parallel: the ranks form a grid, and a rank's position in it is its task.
+"""Data parallel times tensor parallel: the ranks form a grid, in which rows share a model and columns a part of it.
 
-Technique: the ranks of a row hold one model together (`tensor`), and see the same images; the rows
-are replicas, and see different ones. After backward each rank averages its gradients with those
-that hold the same part in the other rows. Rows belong inside a machine, where links are fast and
-two all-reduces a block can be borne; columns go across machines, with one all-reduce a step.
+Technique: the ranks of a row hold one model together (`tensor`), and get the same images; the rows
+are replicas, and get different ones. After backward each rank averages its gradients with the ranks
+that hold the same part in the other rows. A row belongs inside one machine, where links are fast enough for
+two all-reduces a block; columns go across machines, with one all-reduce a step.
 Source: Narayanan et al. 2021, Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM; PyTorch recipe, Getting Started with DeviceMesh.
 """
@@ -50,7 +50,7 @@ class Grid(Split):
         return {name: self._mesh.get_local_rank(name) for name in ("data", "tensor")}
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Take one step: the row adds up inside of forward and backward, the column after them."""
+        """Do one step: the row has its all-reduces inside of forward and backward, the column after them."""
         self.optimizer.zero_grad()
         loss = cross_entropy(self.model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
@@ -79,7 +79,7 @@ def task(asked: Options) -> Task:
     """Return the task that the options describe.
 
     Raises:
-        Refusal: the ranks do not make a grid with such rows.
+        Refusal: the ranks do not form a grid with such rows.
     """
     world = dist.get_world_size()
     columns: int = asked.tensor or (1 if world % 2 else 2)

@@ -1,7 +1,7 @@
 """Pipeline parallelism: each rank holds some layers, and a batch flows through the ranks in microbatches.
 
 Technique: while a rank works on one microbatch, its neighbours work on others. At the start of a
-step the last ranks have nothing to do yet, at its end the first ones have nothing left: the bubble,
+step the last ranks are idle, at its end the first ones: this is the bubble,
 of (p-1)/(m+p-1) of the step with p ranks and m microbatches. `gpipe` does all forward passes, then
 all backward passes. `1f1b` alternates, with the same bubble, but a rank holds the activations of p
 microbatches at most, not of m. `interleaved` gives each rank two pieces of the network, which halves
@@ -51,26 +51,26 @@ PIECES: Final = {"gpipe": 1, "1f1b": 1, "interleaved": 2}
 
 
 def bubble(ranks: int, microbatches: int, each: int) -> float:
-    """Return the share of a step in which a rank with `each` stages has nothing to do, all taking equally long."""
+    """Return the share of a step in which a rank with `each` stages is idle, where all stages take equally long."""
     return (ranks - 1) / (each * microbatches + ranks - 1)
 
 
 class Watch:
-    """What the bubble is computed from: how long this rank computed, and how much it had to hold."""
+    """Measures the time for which this rank computes, and the microbatches that it holds, to compute the bubble."""
 
     def __init__(self) -> None:
         self.held = 0
-        """Microbatches gone forward and not yet backward."""
+        """Microbatches that have gone forward and not yet backward."""
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Reset the counts."""
         self.busy_s = self.passed_s = 0.0
         self.most_held = 0
 
     @contextmanager
     def computing(self, held: int) -> Iterator[None]:
-        """Time a piece of work that changes by `held` how many microbatches are held."""
+        """Time a piece of work, which changes the number of held microbatches by `held`."""
         begun = time.perf_counter()
         yield
         self.busy_s += time.perf_counter() - begun
@@ -79,7 +79,7 @@ class Watch:
 
 
 class Stage(PipelineStage):
-    """A stage of torch's, watched."""
+    """A stage of torch whose computations are timed."""
 
     watch: Watch
 
@@ -95,10 +95,10 @@ class Stage(PipelineStage):
 
 
 class WholeBatches(TrainingLoader):
-    """Leaves the last batch of an epoch out where it is smaller: what flows between ranks has one shape."""
+    """Omits the last batch of an epoch where it is smaller: tensors between ranks must have one shape."""
 
     def __len__(self) -> int:
-        """Return the whole batches of an epoch."""
+        """Return the number of whole batches of an epoch."""
         return self._share.most // self._batch_size
 
 
@@ -111,7 +111,7 @@ class Pipeline(Technique):
         super().__init__(model, optimizer, position)
         self._pieces: dict[int, nn.Module] = {int(number): piece for number, piece in model.named_children()}
         self._count = position.world * len(self._pieces)
-        """Stages of all ranks; they are dealt out in turn, so that a rank's two pieces are far apart."""
+        """Stages of all ranks; they are assigned in turn, so that a rank's two pieces are far apart."""
         self._theory = bubble(position.world, microbatches, len(self._pieces))
         self._watch = Watch()
         self._warm = False
@@ -133,11 +133,11 @@ class Pipeline(Technique):
         return {"stage": self.position.rank}
 
     def loader(self, data: Data, options: Options) -> TrainingLoader:
-        """Return what draws batches that can all be cut alike."""
+        """Return the source of batches that can all be split into equal microbatches."""
         return WholeBatches(data, options, self.share)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Take one step: images enter at the first stage, the loss comes out of the last."""
+        """Do one step: images enter at the first stage, the last one computes the loss."""
         begun = time.perf_counter()
         self.optimizer.zero_grad()
         losses: list[torch.Tensor] = []
@@ -145,7 +145,7 @@ class Pipeline(Technique):
         leaving = {"target": labels, "losses": losses} if self._count - 1 in self._pieces else {}
         self._schedule.step(*entering, **leaving, return_outputs=False)
         self._watch.passed_s += time.perf_counter() - begun
-        if not self._warm:  # the first step is also that in which the stages tell each other what they send
+        if not self._warm:  # in the first step the stages also exchange the shapes of their tensors
             self._watch.reset()
             self._warm = True
         loss = torch.stack(losses).mean().detach() if losses else torch.zeros((), device=self.position.device)
@@ -154,7 +154,7 @@ class Pipeline(Technique):
         return loss
 
     def scores(self, images: torch.Tensor) -> torch.Tensor:
-        """Send images through all stages, one after the other; there is nothing to overlap with."""
+        """Send images through all stages, one after the other, without overlap."""
         values = images
         for number in range(self._count):
             piece = self._pieces.get(number)
@@ -164,17 +164,17 @@ class Pipeline(Technique):
         return values
 
     def note(self) -> str:
-        """Return the bubble of the epoch beside what it is in theory."""
+        """Return the measured bubble of the epoch, and that in theory."""
         seen: list[Any] = [None] * self.position.world
         dist.all_gather_object(seen, (self._watch.busy_s, self._watch.passed_s, self._watch.most_held))
         self._watch.reset()
         busy_s, passed_s, held = zip(*seen, strict=True)
-        # The first rank begins each step and ends it; the others come later or leave earlier.
+        # The first rank begins and ends each step; the others begin later or end earlier.
         share = 1 - sum(busy_s) / len(busy_s) / max(passed_s)
         return f", bubble {share:.1%} (theory {self._theory:.1%}), microbatches held by rank {' '.join(map(str, held))}"
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the layers of all stages, and what the optimizer remembers of each."""
+        """Return the layers of all stages, and the optimizer's state of each."""
         own = {name: (value.detach(), dict(self.optimizer.state[value])) for name, value in self._parameters()}
         gathered: list[Any] | None = [None] * self.position.world if self.position.first else None
         dist.gather_object(own, gathered)
@@ -185,13 +185,13 @@ class Pipeline(Technique):
 
     @torch.no_grad()
     def load(self, model: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Take the layers of this rank's stages."""
+        """Load the layers of this rank's stages."""
         for name, value in self._parameters():
             value.copy_(model[name])
             self.optimizer.state[value] = {key: memory.to(value.device) for key, memory in optimizer[name].items()}
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield this rank's parameters under names that do not tell how the network is cut."""
+        """Yield this rank's parameters under names that do not depend on the number of stages."""
         for piece in self._pieces.values():
             yield from piece.named_parameters()
 
@@ -200,7 +200,7 @@ def task(asked: Options) -> Task:
     """Return the task that the options describe.
 
     Raises:
-        Refusal: the network or the batch cannot be cut so.
+        Refusal: the network or the batch cannot be split so.
     """
     ranks, each, microbatches = dist.get_world_size(), PIECES[asked.schedule], asked.microbatches
     if LAYERS % (ranks * each):

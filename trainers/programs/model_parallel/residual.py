@@ -1,4 +1,4 @@
-"""A deep network of layers that are all alike, cut into stages; knows nothing of schedules.
+"""A deep network of equal layers, split into stages; this module knows no schedules.
 
 Source: He et al. 2016, Identity Mappings in Deep Residual Networks (normalization first in each branch).
 """
@@ -19,7 +19,7 @@ WIDTH: Final = 64
 
 
 class Layer(nn.Module):
-    """One residual layer of the network; all are alike, so that stages are as well."""
+    """One residual layer of the network; all are equal, so that stages are equal too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Layer(nn.Module):
 
 
 class Pace(torch.autograd.Function):
-    """Takes as long as a device would: some seconds in forward, twice as long in backward."""
+    """Sleeps as long as a device would compute: some seconds in forward, twice as long in backward."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, seconds: float) -> torch.Tensor:
@@ -53,7 +53,7 @@ class Piece(nn.Module):
     """The consecutive layers of one stage.
 
     Args:
-        image_s: seconds that an image shall take in forward; 0 for as long as it takes.
+        image_s: seconds for an image in forward; 0 for no sleep.
     """
 
     def __init__(self, layers: dict[str, nn.Module], image_s: float) -> None:
@@ -62,7 +62,7 @@ class Piece(nn.Module):
         self._image_s = image_s
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Return what leaves the last of the layers."""
+        """Return the output of the last layer."""
         for layer in self.layers.values():
             values = layer(values)
         if self._image_s and self.training:
@@ -71,9 +71,9 @@ class Piece(nn.Module):
 
 
 def pieces(rank: int, ranks: int, each: int, device_ms: float) -> nn.ModuleDict:
-    """Return the stages of a rank by number: `each` of them, dealt out in turn so that they are far apart.
+    """Return the stages of a rank by number: `each` of them, assigned in turn so that they are far apart.
 
-    Every rank builds the whole network and keeps its part: all start from the same numbers, however it is cut.
+    Every rank builds the whole network and uses its part, so that the initial numbers do not depend on the split.
     """
     stages = ranks * each
     layers: list[tuple[str, nn.Module]] = [(f"layer{number}", Layer()) for number in range(LAYERS)]

@@ -1,10 +1,10 @@
-"""Tensor parallelism: every weight matrix of a block is cut up, each rank holds and computes a part.
+"""Tensor parallelism: every weight matrix of a block is split, and each rank holds and computes a part.
 
-Technique: of two layers in a row the first is cut by columns, the second by rows. What lies
-between, the heads of attention and the wide middle of the perceptron, is then whole on each rank
-as far as that rank is concerned, and only the sum after the second layer takes an all-reduce: two
-of them for a block in forward, two in backward, whatever the number of ranks. All ranks see the
-same images; no rank holds all matrices of a block, while what lies outside of them is whole on each.
+Technique: of two consecutive layers the first is split by columns, the second by rows. Each rank
+computes its part between them, some heads of attention or a part of the perceptron's wide middle, without the
+others, and only the sum after the second layer needs an all-reduce: two
+of them for a block in forward, two in backward, for any number of ranks. All ranks get the
+same images; no rank holds all matrices of a block, but each holds all parameters outside of the blocks.
 Source: Shoeybi et al. 2019, Megatron-LM; PyTorch tutorial, Large Scale Transformer model training
 with Tensor Parallel.
 """
@@ -39,7 +39,7 @@ CPU: Final = Defaults(device="CPU", epochs=3, batch_size=32, lr=0.003, samples=3
 
 
 def split(model: Transformer, mesh: DeviceMesh) -> Transformer:
-    """Leave this rank its part of each block of the model.
+    """Return the model with only this rank's part of each block.
 
     Raises:
         Refusal: the heads cannot be shared evenly.
@@ -71,16 +71,16 @@ class Split(Technique):
 
     @property
     def coordinates(self) -> dict[str, int]:
-        """The part of the model that is this rank's."""
+        """The number of this rank's part of the model."""
         return {"tensor": self.position.rank}
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the whole model and optimizer, put together again."""
+        """Return the state of the whole model and optimizer, gathered from all parts."""
         whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
         return get_state_dict(self.model, self.optimizer, options=whole)
 
     def load(self, model: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        """Take this rank's part of a whole model and optimizer."""
+        """Load this rank's part of the state of a whole model and optimizer."""
         whole = StateDictOptions(full_state_dict=True)
         set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=whole)
 
@@ -99,7 +99,7 @@ def transformer_task(mesh: DeviceMesh, technique: Callable[[nn.Module, Optimizer
         train_view=Normalized(MNIST),
         test_view=Normalized(MNIST),
         model=lambda: split(Transformer(MNIST.size, MNIST.classes), mesh),
-        # One tensor at a time: whole parameters and parts of others cannot be in one call.
+        # One tensor at a time: one call cannot have whole parameters and parts of others.
         optimizer=lambda parameters, lr: AdamW(parameters, lr, foreach=False),
         log_every=50,
         technique=technique,
@@ -107,7 +107,7 @@ def transformer_task(mesh: DeviceMesh, technique: Callable[[nn.Module, Optimizer
 
 
 def device_type() -> str:
-    """Return the kind of device that the ranks compute on, as torch spells it."""
+    """Return the type of the ranks' device, in torch's spelling."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -1,7 +1,7 @@
 """A small vision transformer, the network that is split over ranks.
 
 Source: Vaswani et al. 2017, Attention Is All You Need; Dosovitskiy et al. 2020, An Image Is Worth 16x16 Words.
-Knows nothing of ranks: a rank that holds some of the heads runs the same lines as one that holds all.
+This module knows no ranks: a rank with some of the heads runs the same code as one with all.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ WIDTH: Final = 96
 HEADS: Final = 12
 BLOCKS: Final = 2
 PATCH: Final = 7
-"""Side in pixels of the piece of a picture that is one word."""
+"""Side in pixels of the patch of a picture that is one word."""
 
 
 class Attention(nn.Module):
-    """Every word looks at all words, in several ways at once: the heads."""
+    """Self-attention: every word attends to all words, with several heads."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self._head_width = width // heads
         self.heads = nn.Linear(width, 3 * width, bias=False)
-        """The queries, keys and values of a head are beside each other, so that a rank that holds some columns holds
-        whole heads. No bias: that of the keys would move what is seen of all words alike, which softmax takes out."""
+        """The queries, keys and values of a head are beside each other, so that a rank with some columns has
+        whole heads. No bias: that of the keys would shift the scores of all words alike, which softmax cancels."""
         self.mix = nn.Linear(width, width)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Two layers on each word by itself, four times as wide between them."""
+    """Two layers on each word separately, with four times the width between them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Names pictures of one channel, `size` by `size` pixels."""
+    """Classifies pictures of one channel, `size` by `size` pixels."""
 
     def __init__(self, size: int, classes: int) -> None:
         super().__init__()

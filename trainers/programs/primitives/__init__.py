@@ -1,4 +1,4 @@
-"""What training is made of, without a training loop.
+"""The primitives of distributed training, without a training loop.
 
 sendrecv     point to point
 toy          one all-reduce that can be checked in one's head

@@ -1,8 +1,8 @@
-"""Collectives by hand beside the backend's own: that they give the same, and how fast they are.
+"""Collectives by hand beside the backend's own: a comparison of their results and of their speed.
 
 Technique: the same all-reduce at a root, over a tree and around a ring (`handmade`), on tensors
-from 1 KB to 64 MB. Small ones cost rounds, large ones cost bytes: the tree wins the former, the
-ring the latter, and the root loses both as ranks are added.
+from 1 KB to 64 MB. The time of small tensors depends on the number of rounds, that of large ones on the bytes: the
+tree is best for the former, the ring for the latter, and the root is worst for both with more ranks.
 Source: Thakur, Rabenseifner, Gropp 2005, Optimization of Collective Communication Operations in MPICH.
 """
 
@@ -38,24 +38,24 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
 def compare(position: Position) -> None:
-    """Do every collective in every way, and say whether it gives what the backend gives.
+    """Do every collective by every algorithm, and compare the results with the backend's.
 
     Raises:
-        Refusal: it does not.
+        Refusal: a result differs.
     """
     tensor = torch.arange(1001.0, device=position.device) + 1000 * position.rank
     for name, ways in COLLECTIVES.items():
         wanted = ways["backend"](tensor)
         same = {way: torch.equal(collective(tensor), wanted) for way, collective in ways.items()}
-        if wrong := position.agree(lambda same=same: [way for way, is_same in same.items() if not is_same]):  # type: ignore[misc]
+        if wrong := position.agree(lambda same=same: [way for way, is_same in same.items() if not is_same]):  # type: ignore[misc]  # mypy infers no type for a default in a lambda
             raise Refusal(f"{name} gives something else than {position.backend} when done by {', '.join(wrong)}")
         position.say(f"{name:<16} {' = '.join(ways)}")
 
 
 def seconds(all_reduce: Callable[[torch.Tensor], object], size: int, repeat: int, position: Position) -> float:
-    """Return how long an all-reduce of `size` bytes takes, on the slowest rank; the median of several."""
+    """Return the seconds of an all-reduce of `size` bytes on the slowest rank, the median of several."""
     tensor = torch.ones(size // 4, device=position.device)
-    taken = []
+    durations = []
     for _ in range(repeat + 1):
         tensor.fill_(1)
         dist.barrier()
@@ -64,23 +64,23 @@ def seconds(all_reduce: Callable[[torch.Tensor], object], size: int, repeat: int
         _settle(position)
         slowest = torch.tensor(time.perf_counter() - started, device=position.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        taken.append(slowest.item())
-    return median(taken[1:])  # the first also makes connections and buffers
+        durations.append(slowest.item())
+    return median(durations[1:])  # the first also makes connections and buffers
 
 
 def measure(asked: Options, position: Position) -> None:
-    """Print time and bandwidth of each way over the sizes.
+    """Print time and bandwidth of each algorithm over the sizes.
 
-    Bandwidth is 2(N - 1)/N of the bytes, which a rank has to send at the least, over the time:
-    comparable across ways and numbers of ranks.
+    Bandwidth is 2(N - 1)/N of the bytes, the least that a rank has to send, over the time:
+    comparable between algorithms and numbers of ranks.
     """
     position.say(f"\n{'bytes':>10}" + "".join(f"{way:>23}" for way in ALL_REDUCES))
     for size in asked.sizes:
         line = f"{size:>10,}"
         for all_reduce in ALL_REDUCES.values():
-            taken = seconds(all_reduce, size, asked.repeat, position)
+            duration = seconds(all_reduce, size, asked.repeat, position)
             least = 2 * (position.world - 1) / position.world * size
-            line += f"{taken * 1e3:>9.2f} ms {least / taken / 1e9:>6.3f} GB/s"
+            line += f"{duration * 1e3:>9.2f} ms {least / duration / 1e9:>6.3f} GB/s"
         position.say(line)
 
 

@@ -1,8 +1,8 @@
 """Point to point: a tensor goes from rank to rank, first blocking, then not.
 
-Technique: `send` returns when the tensor may be changed again and `recv` when it is there, so a
+Technique: `send` returns when the tensor may be changed again and `recv` when it has arrived, so a
 chain of ranks works one after the other. `isend` and `irecv` return at once; all ranks pass on
-at the same time, and `wait` says when the tensor may be touched.
+at the same time, and may use the tensor after `wait`.
 Source: PyTorch tutorial, Writing Distributed Applications with PyTorch.
 """
 
@@ -21,7 +21,7 @@ from ddptop.trainers.rank.start import run
 
 
 def blocking(position: Position) -> torch.Tensor:
-    """Pass a tensor along the chain of ranks, each of which adds one; return it as it left this rank."""
+    """Pass a tensor along the chain of ranks, each of which adds one; return the tensor that this rank sent."""
     tensor = torch.zeros(1, device=position.device)
     if position.rank > 0:
         dist.recv(tensor, src=position.rank - 1)
@@ -33,11 +33,11 @@ def blocking(position: Position) -> torch.Tensor:
 
 
 def nonblocking(position: Position) -> torch.Tensor:
-    """Send this rank's number around the ring while the neighbour's arrives; return that."""
+    """Send this rank's number to the next rank of the ring while the neighbour's arrives; return the neighbour's."""
     after, before = (position.rank + 1) % position.world, (position.rank - 1) % position.world
     own = torch.full((1,), float(position.rank), device=position.device)
     arriving = torch.empty(1, device=position.device)
-    # A GPU's backend has to know of both at once, or each rank would wait for the other to receive.
+    # NCCL needs both in one call, or each rank would wait for the other to receive.
     both = [dist.P2POp(dist.isend, own, after), dist.P2POp(dist.irecv, arriving, before)]
     for request in dist.batch_isend_irecv(both):
         request.wait()
@@ -46,12 +46,12 @@ def nonblocking(position: Position) -> torch.Tensor:
 
 
 def talk(_: Options, position: Position) -> None:
-    """Do both."""
+    """Do both, one after the other."""
     if position.world == 1:
         say("rank 0 is alone and has nobody to send to; start two ranks or more")
         return
     blocking(position)
-    # Lets the two parts be read apart; point to point itself needs no barrier.
+    # The barrier separates the output of the two parts; point to point itself needs none.
     dist.barrier()
     nonblocking(position)
 

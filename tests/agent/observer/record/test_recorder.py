@@ -270,7 +270,7 @@ def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(context: zmq.Context[
         log.write_bytes(b"a line\n" * 1_000_000)
         database.write_bytes(b"x" * grown)
         recording._logs_due = 0.0
-        recording._look_after_room()
+        recording._bound_sizes()
         assert most // 2 <= log.lstat().st_blocks * 512 <= most
 
 
@@ -410,8 +410,8 @@ def test_a_fill_lasts_as_long_as_something_of_it_comes(tmp_path: Path, monkeypat
     for number in range(5):
         clock[0] += 4.0
         asked.waiting.append(wire.encode(wire.Steps(0, (step(number),))))
-        assert len(made._take_fills()) == 1
+        assert len(made._receive_fills()) == 1
     assert not asked.closed
     clock[0] += 5.1
-    assert made._take_fills() == []
+    assert made._receive_fills() == []
     assert asked.closed

@@ -68,12 +68,12 @@ def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
     held = made("held", 9)
     for age in (8, 7, 6):
         made(f"old-{age}", age)
-    hold = Hold.take(held.path)
+    hold = Hold.acquire(held.path)
     said: list[str] = []
     told: set[str] = set()
     spared = RunDir(base / "old-8")
     removed = [
-        retention.make_room(3 << 20, lambda text, level: said.append(f"{level}: {text}"), spared=spared, told=told)
+        retention.make_room(3 << 20, lambda text, level: said.append(f"{level}: {text}"), spared=spared, reported=told)
         for _ in range(3)
     ]
     assert [list(each) for each in removed] == [["old-7"], [], []]
@@ -82,6 +82,6 @@ def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
     assert "run held was not removed" in said[0]
     hold.release()
     assert sorted(run.name for run in rundir.runs()) == ["held", "old-6", "old-8"]
-    assert list(retention.make_room(0, spared=spared, told=told)) == ["held"]
+    assert list(retention.make_room(0, spared=spared, reported=told)) == ["held"]
     assert sorted(run.name for run in rundir.runs()) == ["old-6", "old-8"]
     assert told == set()

@@ -156,7 +156,7 @@ def test_what_a_kill_cannot_reach_is_a_survivor(
     directory = new_run(supervisor=GONE, torchrun=identify(os.getpid()))
     enlist(directory, 0, identify(python(SLEEP).pid) or GONE)
     enlist(directory, 1, Process(7, 1.0, boot(), namespace() + "0"))
-    hold = Hold.take(directory.path)
+    hold = Hold.acquire(directory.path)
     with pytest.raises(escalation.Survived) as left:
         survey.kill(directory, wire.Kill(1, 0, who="ada"))
     hold.release()
@@ -171,7 +171,7 @@ def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]
     directory = new_run(supervisor=unseen, torchrun=unseen, state="running")
     for rank in (0, 1):
         enlist(directory, rank, unseen)
-    hold = Hold.take(directory.path)
+    hold = Hold.acquire(directory.path)
     found = survey.settle(directory)
     assert (found.state, found.supervised, found.alive) == ("running", True, (0, 1))
     with pytest.raises(escalation.NotOurs, match="another pid namespace"):
@@ -200,7 +200,7 @@ def test_a_look_whether_a_folder_is_held_disturbs_nobody(new_run: Callable[..., 
         looker.start()
     try:
         for _ in range(200):
-            hold = Hold.take(path)
+            hold = Hold.acquire(path)
             assert not Hold.is_free(path)
             hold.release()
     finally:
@@ -217,12 +217,12 @@ def test_an_end_is_written_under_the_claim_alone(
     directory = new_run(torchrun=GONE, supervisor=GONE)
     for rank in (0, 1):
         enlist(directory, rank, code=0)
-    claim = Claim.take(directory.path)
+    claim = Claim.acquire(directory.path)
     assert claim is not None
     assert survey.settle(directory).state == "finished"
     assert directory.read().state == "starting"
     claim.release()
-    take = Claim.take
+    take = Claim.acquire
 
     def late(path: Path) -> Claim | None:
         directory.update(run_id="another")
@@ -230,7 +230,7 @@ def test_an_end_is_written_under_the_claim_alone(
 
     with monkeypatch.context() as patch:
         before = directory.read().run_id
-        patch.setattr(Claim, "take", late)
+        patch.setattr(Claim, "acquire", late)
         survey.settle(directory)
     assert directory.read().state == "starting"
     directory.update(run_id=before)

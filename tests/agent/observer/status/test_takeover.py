@@ -98,7 +98,7 @@ def test_of_many_that_want_to_take_over_one_does(launch: Launch) -> None:
     try:
         until(lambda: survey.look(directory).supervised, "one of them")
         until(lambda: sum(each.poll() is None for each in contenders) == 1, "all but one have left")
-        assert Claim.take(directory.path) is None
+        assert Claim.acquire(directory.path) is None
         (winner,) = (each for each in contenders if each.poll() is None)
         assert directory.read().supervisor == identify(winner.pid)
         until(lambda: takeovers(directory), "the event")

@@ -42,7 +42,7 @@ class Rank:
             checkpoints=True,
             timeout_s=None,
             save=self.save,
-            look_after=lambda: None,
+            tick=lambda: None,
         )
         pub, cmd = f"ipc://{folder}/3.pub", f"ipc://{folder}/3.cmd"
         self.publisher = Publisher(session, pub, cmd)
@@ -116,7 +116,7 @@ def test_a_late_resume_leaves_a_hold_that_others_rely_on(rank: Rank) -> None:
     assert rank.ask(wire.Commit(2, "t", 7)).done
     assert not rank.ask(late(wire.Resume(3))).done
     assert not rank.ask(late(wire.Commit(4, "t", 9))).done
-    assert (rank.gate.limit, rank.gate.kept) == (7, True)
+    assert (rank.gate.limit, rank.gate.is_paused) == (7, True)
     # In time, and from an onlooker that knows no deadline.
     assert rank.ask(deadline.limited(wire.Resume(5), 600)).done
     assert rank.gate.limit is None

@@ -186,7 +186,7 @@ def test_runs_of_older_versions_are_adopted_in_the_default_base_alone(
 def test_a_claimed_run_is_not_removed() -> None:
     """Whoever looks after a run keeps everybody from removing it, also where its record says that it is over."""
     directory = rundir.create(a_run("a"))
-    with Claim.take(directory.path) or pytest.fail("it is free"):
+    with Claim.acquire(directory.path) or pytest.fail("it is free"):
         for act in (lambda: rundir.remove(directory), lambda: rundir.create(a_run("a"))):
             with pytest.raises(RunDirError, match="somebody still looks after it; `ddptop kill a` ends it"):
                 act()
@@ -271,7 +271,7 @@ def test_neither_forks_nor_commands_of_a_script_inherit_the_hold() -> None:
 
 def test_a_hold_does_not_close_what_a_script_has_put_in_its_place(tmp_path: Path) -> None:
     """A script that closes every descriptor may get our number for a file of its own; that stays open."""
-    hold = Hold.take(tmp_path)
+    hold = Hold.acquire(tmp_path)
     number = hold._descriptor
     with (tmp_path / "own").open("w") as own:
         os.dup2(own.fileno(), number)
@@ -313,10 +313,10 @@ def test_a_hold_that_a_cleaner_was_in_the_way_of_is_taken_later() -> None:
     fcntl.flock(cleaner, fcntl.LOCK_EX)
     presence.begin()
     os.close(cleaner)
-    presence.turn()
+    presence.tick()
     assert not skips(directory.path)
     now += 10
-    presence.turn()
+    presence.tick()
     assert skips(directory.path)
     presence.end()
 
@@ -343,10 +343,10 @@ def test_the_files_of_a_live_run_never_look_old(base: Path, rank: int | None) ->
         os.utime(path, (OLD, OLD))
     everything = old()
     now = EVERY_S - 1
-    presence.turn()
+    presence.tick()
     assert old() == everything
     now = EVERY_S + 1
-    presence.turn()
+    presence.tick()
     others = {"a/ranks/0.json", "a/logs/rank-0.log"} if rank == 1 else set()
     assert old() == {"foreign", *others}
     presence.end()
@@ -361,7 +361,7 @@ def test_what_a_broken_launch_leaves_is_removed_when_its_maker_is_dead(base: Pat
     rundir.prune()
     assert staging.exists(), "it bears no mark"
     marks.write(staging, marks.Mark(marks.RUN, run_id="x"))
-    maker = Hold.take(staging)
+    maker = Hold.acquire(staging)
     os.utime(staging, (OLD, OLD))
     rundir.prune()
     assert (staging / "work").exists(), "its maker lives"
@@ -630,7 +630,7 @@ def test_a_restart_waits_for_the_supervisor_to_let_go() -> None:
         "import sys, time\n"
         "from pathlib import Path\n"
         "from ddptop.agent.run.files.private import Claim\n"
-        "claim = Claim.take(Path(sys.argv[1]))\n"
+        "claim = Claim.acquire(Path(sys.argv[1]))\n"
         "print('held', flush=True)\n"
         "sys.stdin.readline()\n"
         "time.sleep(0.1)\n"

@@ -120,12 +120,12 @@ def test_root_sees_the_runs_of_all_and_no_impostor(place: Path) -> None:
 
 def test_a_claim_is_held_once_and_let_go_without_a_trace(place: Path) -> None:
     """While it is held nobody else gets it; afterwards anybody does, and no file is left."""
-    first = Claim.take(place)
+    first = Claim.acquire(place)
     assert first is not None
-    assert Claim.take(place) is None
+    assert Claim.acquire(place) is None
     first.release()
     assert list(place.iterdir()) == []
-    with Claim.take(place) or pytest.fail("it is free"):
+    with Claim.acquire(place) or pytest.fail("it is free"):
         pass
 
 
@@ -133,12 +133,12 @@ def test_letting_go_does_not_touch_a_newer_run_of_that_name(place: Path) -> None
     """The folder is removed and made anew while the claim is held: the new claim is somebody else's, and stays."""
     folder = place / "run"
     folder.mkdir()
-    old = Claim.take(folder)
+    old = Claim.acquire(folder)
     assert old is not None
     folder.rename(place / "gone")
     folder.mkdir()
-    new = Claim.take(folder)
+    new = Claim.acquire(folder)
     assert new is not None
     old.release()
-    assert Claim.take(folder) is None
+    assert Claim.acquire(folder) is None
     new.release()

@@ -1,0 +1,82 @@
+"""The base: the folder that holds all runs of a user.
+
+The default is in the temporary directory, and not in `$XDG_RUNTIME_DIR`: logind removes that when the user's last
+session ends, and a detached run must survive exactly that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from ddptop.agent.run.files import marks, private
+from ddptop.agent.run.files.marks import Mark
+from ddptop.agent.run.files.private import RunDirError
+
+BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
+LONGEST_NAME: Final = 40
+"""Characters of a run's name at most."""
+_DEFAULT: Final = "ddptop-"
+"""Name of a default base, before the uid of its user."""
+_LONGEST_USER: Final = 10
+"""Digits of a uid at most."""
+_SOCKET_PATH_LIMIT: Final = 107
+_LONGEST_SOCKET_NAME: Final = "9999.pub"
+
+
+def base() -> Path:
+    """Return the folder that holds this user's runs, and make it where it is missing.
+
+    Raises:
+        RunDirError: it cannot be made or written, or others could enter it.
+    """
+    given = os.environ.get(BASE_VARIABLE)
+    path = Path(given).absolute() if given else default_base(os.getuid())
+    advice = f"set {BASE_VARIABLE} to a short path of your own that can be written"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.check_folder(path, os.getuid(), f"remove it or set {BASE_VARIABLE}")
+    except OSError as error:
+        raise RunDirError(f"runtime directory {path}: {error.strerror}; {advice}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise RunDirError(f"runtime directory {path}: not writable; {advice}")
+    longest = len(os.fsencode(path)) + 1 + LONGEST_NAME + 1 + len(_LONGEST_SOCKET_NAME)
+    if longest > _SOCKET_PATH_LIMIT:
+        raise RunDirError(
+            f"runtime directory {path}: too long for socket paths by {longest - _SOCKET_PATH_LIMIT} "
+            f"characters; {advice}"
+        )
+    if not os.path.lexists(path / marks.NAME):
+        # On a full disk the runs can still be listed.
+        with contextlib.suppress(OSError):
+            marks.write(path, Mark(marks.BASE))
+    return path
+
+
+def default_base(uid: int) -> Path:
+    """Return the base of a user who has not set `DDPTOP_RUNTIME_DIR`."""
+    return Path(tempfile.gettempdir()) / f"{_DEFAULT}{uid}"
+
+
+def bases_of_others() -> dict[int, Path]:
+    """Return the default bases of other users, by uid.
+
+    The base of a user who has set `DDPTOP_RUNTIME_DIR` is not known here.
+    """
+    found = {}
+    with os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            number = entry.name.removeprefix(_DEFAULT)
+            if number == entry.name or not (number.isascii() and number.isdecimal()) or len(number) > _LONGEST_USER:
+                continue
+            uid = int(number)
+            # A name such as `ddptop-01000` is not the default base of any user.
+            if uid == os.getuid() or str(uid) != number:
+                continue
+            with contextlib.suppress(OSError, RunDirError):
+                private.check_folder(Path(entry.path), uid, "")
+                found[uid] = Path(entry.path)
+    return found
