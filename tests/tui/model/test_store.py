@@ -88,7 +88,7 @@ def test_records_in_any_order_and_repeated_give_the_same_frame():
 
 
 def test_what_cannot_be_had_is_counted():
-    """A gap that the rank no longer keeps is given up, plural, and the run goes on."""
+    """A gap that the rank no longer keeps is given up, counted, and the run goes on."""
     store = Store(RUN)
     store.apply(wire.Steps(0, (step(1),)), 2.0)
     store.apply(wire.Steps(0, (step(11),)), 2.0)
