@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -225,8 +226,7 @@ class Supervisor:
 
     def _begin_generation(self, generation: int) -> None:
         """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
-        log = tail.end(self._directory.torchrun_log)
-        judgement = self._attributed(cause.judge(self._run.world, self._members, 1, log, self._exits.at_ns))
+        judgement = self._cause(self._members, 1)
         why = judgement.cause or "its end left no trace"
         most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
         self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
@@ -305,23 +305,20 @@ class Supervisor:
     def _judge(self, problem: str | None) -> cause.Judgement:
         if problem is not None:
             return cause.Judgement("failed", 1, clean_line(problem))
-        judgement = cause.judge(
-            self._run.world,
-            self._directory.members(),
-            self._exit_code,
-            tail.end(self._directory.torchrun_log),
-            self._exits.at_ns,
-            self._run.leader,
-        )
         if self._orders.killed_by is not None:
             outcome = self._orders.outcome
             left = f"; {len(outcome.survivors)} left, see its events" if outcome and outcome.survivors else ""
             return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}{left}")
-        return self._attributed(judgement)
+        return self._cause(self._directory.members(), self._exit_code)
 
-    def _attributed(self, judgement: cause.Judgement) -> cause.Judgement:
-        """Name the author of the kill, where the rank that is the cause was killed on request."""
-        if judgement.rank is None or (who := self._orders.ranks_killed_by.get(judgement.rank)) is None:
+    def _cause(self, members: Mapping[int, Member], exit_code: int | None) -> cause.Judgement:
+        """Judge the end of the ranks; where the cause was killed on request, name the author of the kill."""
+        killed_by = self._orders.ranks_killed_by
+        log = tail.end(self._directory.torchrun_log)
+        judgement = cause.judge(
+            self._run.world, members, exit_code, log, self._exits.at_ns, self._run.leader, killed_by
+        )
+        if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:
             return judgement
         text = f"rank {judgement.rank} was killed by {who}"
         return cause.Judgement("failed", judgement.exit_code, text, judgement.rank)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.run.records import Member, without_foreign_end
-from ddptop.agent.text import clean_line
+from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import MOST_RANKS
 
 _LOST_PEER = re.compile(
@@ -72,6 +72,7 @@ def judge(
     torchrun_log: str = "",
     died_at_ns: Mapping[int, int] | None = None,
     leader: str = "torchrun",
+    ended_on_request: Collection[int] = (),
 ) -> Judgement:
     """Return the end of a run.
 
@@ -82,6 +83,7 @@ def judge(
         torchrun_log: the end of torchrun's log.
         died_at_ns: by rank, the time of its end, where it was observed.
         leader: name of the process that starts the ranks.
+        ended_on_request: ranks that were killed or signalled by themselves, on request of a user.
     """
     members = {rank: without_foreign_end(member) for rank, member in members.items()}
     codes = _summary(torchrun_log, members)
@@ -105,7 +107,15 @@ def judge(
         name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
         return Judgement("failed", code, f"{leader} was told to end by {name}")
     if suspects := _suspects(members, codes, died_at_ns or {}):
-        first = min(suspects, key=lambda suspect: (suspect.secondary, suspect.at_ns, suspect.rank))
+        # Deaths seen in one look have one time; of these, only a death on request is known to be no consequence.
+        first = min(
+            suspects,
+            key=lambda each: (each.secondary, each.at_ns, each.rank not in ended_on_request, each.rank),
+        )
+        together = [each for each in suspects if each.code is None and each.at_ns == first.at_ns]
+        if len(together) > 1 and first in together and first.rank not in ended_on_request:
+            text = f"{plural(len(together), 'rank')} died without a word, which of them first is not known"
+            return Judgement("failed", code or 1, f"{text} (a signal, or out of memory)")
         return Judgement("failed", first.code or code or 1, first.text, first.rank)
     if exit_code is None:
         return Judgement("lost", None, "it ended with nobody watching, and not every rank left word")

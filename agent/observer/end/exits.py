@@ -44,12 +44,14 @@ class Exits:
         for watched in self.handles():
             poll.register(watched, select.POLLIN)
         ended = {ready for ready, _ in poll.poll(0)}
+        # One look has one time: the order of deaths within it is not known.
+        now = time.time_ns()
         fresh = []
         for rank in self.alive():
             process, handle = self._watched[rank]
             if is_alive(process) if handle is None else handle not in ended:
                 continue
-            self.at_ns[rank] = time.time_ns()
+            self.at_ns[rank] = now
             fresh.append(rank)
             self._watched[rank] = (process, None)
             if handle is not None:

@@ -159,3 +159,15 @@ def test_numbers_that_cannot_be_are_no_summary(log: str) -> None:
     assert judgement.state == "failed"
     assert judgement.rank is None
     assert judgement.exit_code is None or abs(judgement.exit_code) < 2**31
+
+
+def test_the_first_of_deaths_that_were_seen_together_is_not_guessed() -> None:
+    """Of ranks found dead in one look none is named, unless one of them was killed on request."""
+    group = members(member(0), member(1), member(2, 0))
+    unknown = cause.judge(3, group, 1, "", {0: 5, 1: 5})
+    assert (unknown.rank, unknown.state) == (None, "failed")
+    assert unknown.cause is not None
+    assert unknown.cause.startswith("2 ranks died without a word")
+    asked = cause.judge(3, group, 1, "", {0: 5, 1: 5}, ended_on_request={1})
+    assert asked.rank == 1
+    assert cause.judge(3, group, 1, "", {0: 6, 1: 5}).rank == 1
