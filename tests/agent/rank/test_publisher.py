@@ -24,7 +24,7 @@ class Session:
         self.faults, self.health, self.gate = Faults(), self, self
         self.limit = None
 
-    def look(self, *_: object) -> None: ...
+    def check(self, *_: object) -> None: ...
 
 
 class Failed:
