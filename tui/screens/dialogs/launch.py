@@ -6,6 +6,7 @@ What was filled in last stands there again, closed or launched, now or tomorrow.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
@@ -51,22 +52,20 @@ class LaunchDialog(Dialog["str | None"]):
         ),
     ]
 
+    @dataclass
     class Told(Message):
         """A program has told its options, or not."""
 
-        def __init__(self, program: str, options: tuple[Option, ...], problem: str) -> None:
-            super().__init__()
-            self.program = program
-            self.options = options
-            self.problem = problem
+        program: str
+        options: tuple[Option, ...]
+        problem: str
 
+    @dataclass
     class Started(Message):
         """A run was started, or not."""
 
-        def __init__(self, run: str | None, problem: str = "") -> None:
-            super().__init__()
-            self.run = run
-            self.problem = problem
+        run: str | None
+        problem: str = ""
 
     def __init__(self, fleet: Fleet, who: str) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class LaunchDialog(Dialog["str | None"]):
     def compose(self) -> ComposeResult:
         """Lay out the form, and what it comes to."""
         draft, keys = self.draft, keys_of(self)
-        programs = [(f"{name}", name) for name in CATALOGUE]
+        programs = [(name, name) for name in CATALOGUE]
         with Vertical(id="dialog", classes="-broad -harmless -form"):
             yield Static("Launch a run", id="question")
             with Fields(id="fields"):
@@ -103,19 +102,19 @@ class LaunchDialog(Dialog["str | None"]):
             choice, close = f"{keys['form.choose']} opens a choice", f"{keys['launch.close']} closes"
             yield Static(Content(f"{keys['launch.launch']} launches, {around}, {choice}, {close}"), id="hint")
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         """Begin with the program."""
         self._field("program").enter()
         if self._notice is not None:
             self._say(self._notice, wrong=True)
-        self._take_program()
+        await self._take_program()
 
     def _field(self, key: str) -> Field:
         return next(field for field in self.query(Field) if field.key == key)
 
     # The program and its options
 
-    def _take_program(self) -> None:
+    async def _take_program(self) -> None:
         """Show the fields of the program now chosen, and ask for its options."""
         program = self.draft.program
         for key in _SCRIPT:
@@ -125,12 +124,11 @@ class LaunchDialog(Dialog["str | None"]):
         heading = self.query_one("#options-of", Static)
         heading.display = bool(program)
         heading.update(Content(f"options of {program}: asking it …"))
-        self.query_one("#options").remove_children()
+        # Waited for: a field that is half gone has no place for what is wrong with it.
+        await self.query_one("#options").remove_children()
+        self._field("program").help = CATALOGUE[program].technique if program else "any training script, unmodified"
         if program:
-            self._field("program").help = CATALOGUE[program].technique
             self.run_worker(partial(self._ask, program), thread=True)
-        else:
-            self._field("program").help = "any training script, unmodified"
         self._check()
 
     def _ask(self, program: str) -> None:
@@ -149,20 +147,19 @@ class LaunchDialog(Dialog["str | None"]):
         given = self.draft.given()
         place = self.query_one("#options")
         await place.remove_children()
-        await place.mount(
-            *(_program_field(option, given.get(option.flag, "")) for option in form.offered(self._options))
-        )
-        heading = self.query_one("#options-of", Static)
-        heading.update(Content(clean(message.problem) if message.problem else f"options of {message.program}"))
+        offered = form.offered(self._options)
+        await place.mount(*(_program_field(option, given.get(option.flag, "")) for option in offered))
+        said = clean(message.problem) or f"options of {message.program}"
+        self.query_one("#options-of", Static).update(Content(said))
         self._check()
 
     # What is filled in
 
     @on(Field.Changed)
-    def _changed(self, message: Field.Changed) -> None:
+    async def _changed(self, message: Field.Changed) -> None:
         self.draft.fill(message.field.key, message.field.value)
         if message.field.key == "program":
-            self._take_program()
+            await self._take_program()
         else:
             self._check()
 
@@ -202,10 +199,6 @@ class LaunchDialog(Dialog["str | None"]):
 
     @on(Input.Submitted)
     @on(Button.Pressed, "#launch")
-    def _launch(self, event: Message) -> None:
-        event.stop()
-        self.action_launch()
-
     def action_launch(self) -> None:
         """Start what is filled in, or go to the first field that is wrong."""
         if self._starting:
@@ -240,9 +233,6 @@ class LaunchDialog(Dialog["str | None"]):
             self.dismiss(message.run)
 
     @on(Button.Pressed, "#close")
-    def _close(self) -> None:
-        self.action_close()
-
     def action_close(self) -> None:
         """Close; what is filled in stays for the next time."""
         self._remember()
@@ -255,10 +245,8 @@ class LaunchDialog(Dialog["str | None"]):
 
 
 def _launch_field(option: LaunchOption, value: str) -> Field:
-    choices: list[tuple[str, str]] = []
-    if option.choices:
-        others = [(choice, choice) for choice in option.offered if choice != option.default]
-        choices = [(option.unchosen or option.usual, ""), *others]
+    others = [(choice, choice) for choice in option.offered if choice != option.default]
+    choices = [(option.unchosen or option.usual, ""), *others] if others else []
     return Field(option.key, option.title, option.note or option.help, value, usual=option.usual, choices=choices)
 
 
