@@ -181,8 +181,8 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 class _Refusal:
     """A `Control` that does nothing, and tells nothing of the run's processes."""
 
-    pause = freeze = step = checkpoint = stop = resume = kill = signal = staticmethod(_refuse)
-    resumable = restart = victims = processes = staticmethod(_refuse)
+    pause = freeze = step = checkpoint = stop = resume = kill = signal = _refuse
+    resumable = restart = victims = processes = _refuse
 
 
 class Home:

@@ -33,7 +33,7 @@ class Framer:
         self._store = store
         self._logs = logs or {}
         self._drawn: dict[int, tuple[float, tuple[object, ...], RankFrame]] = {}
-        """By rank that sends summaries: its last frame, when it was made, and of which messages."""
+        """By rank: when its last frame was made, what it was made of, and that frame."""
 
     def frame(self) -> Frame:
         """Return the frame of the moment that the store has come to; twice in a row, equal ones."""
@@ -65,8 +65,7 @@ class Framer:
                 return drawn
         exchange = self._store.alignment.means_ms(rank) if one_clock else None
         drawn = rank_frame(model, situation.at, state, self._logs.get(rank), exchange)
-        if model.brief:
-            self._drawn[rank] = situation.at, source, drawn
+        self._drawn[rank] = situation.at, source, drawn
         return drawn
 
     def _tell(self, field: str, situation: Situation) -> Sequence[Any] | None:

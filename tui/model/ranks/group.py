@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from ddptop.agent.wire import PHASES
 from ddptop.tui.model.ranks.mesh import replica_of
-from ddptop.tui.model.ranks.rank import RankModel
+from ddptop.tui.model.ranks.rank import RankModel, rate_of
 
 _Times = tuple[float | None, ...]
 """Of one rank, in ms: a step, and the phases of it in the order of `PHASES`."""
@@ -68,7 +68,7 @@ def _measured(models: Collection[RankModel]) -> tuple[dict[int, _Times], dict[ob
         if model.brief and told is not None:
             # Most ranks of a large group are never drawn: their own means need not be worked out.
             times[model.rank] = tuple([None if span is None else span / 1e6 for span in _TOLD(told)])
-            rate = told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None
+            rate = rate_of(told)
         else:
             means = model.means
             rate = means.samples_per_s

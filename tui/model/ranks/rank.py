@@ -347,10 +347,15 @@ def _of_steps(recent: deque[Step]) -> Means:
 def _of_summary(told: Summary) -> Means:
     return Means(
         step_ms=told.wall_ns / 1e6,
-        phases_ms=_told_phases(told),
+        phases_ms={phase: span / 1e6 for phase in PHASES if (span := getattr(told, f"{phase}_ns")) is not None},
         device_ms=None,
-        samples_per_s=told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None,
+        samples_per_s=rate_of(told),
     )
+
+
+def rate_of(told: Summary) -> float | None:
+    """Return the samples a second of a summary, None where it does not tell."""
+    return told.samples / told.wall_ns * 1e9 if told.samples is not None and told.wall_ns > 0 else None
 
 
 def _window(recent: deque[Step]) -> list[Step]:
@@ -362,19 +367,6 @@ def _window(recent: deque[Step]) -> list[Step]:
         window.append(step)
         total += step.wall_ns
     return window
-
-
-def _told_phases(told: Summary) -> dict[str, float]:
-    phases = {
-        "data": told.data_ns / 1e6,
-        "forward": told.forward_ns / 1e6,
-        "backward": told.backward_ns / 1e6,
-        "optimizer": told.optimizer_ns / 1e6,
-    }
-    if told.wait_ns is not None:
-        phases["wait"] = told.wait_ns / 1e6
-    phases["other"] = told.other_ns / 1e6
-    return phases
 
 
 def _device(window: list[Step]) -> dict[str, float] | None:
