@@ -91,7 +91,14 @@ class DdptopApp(App[None]):
             show=False,
             priority=True,
         ),
-        Binding("S", "picture", "Picture", id="app.picture", tooltip="Write what is seen into an SVG file", show=False),
+        Binding(
+            "S",
+            "snapshot",
+            "Snapshot",
+            id="app.picture",
+            tooltip="Write a snapshot of the screen into an SVG file",
+            show=False,
+        ),
         Binding("q", "leave", "Leave", id="app.leave", tooltip="Leave the dashboard; the run goes on"),
         Binding(
             "ctrl+c",
@@ -375,7 +382,7 @@ class DdptopApp(App[None]):
         """Leave; the run goes on."""
         self.exit(return_code=0)
 
-    def action_picture(self) -> None:
+    def action_snapshot(self) -> None:
         """Write what is seen into a file, or have the browser keep it where the dashboard is in one."""
         run = self.shown.newest().run or "runs"
         name = f"ddptop-{run}-{time.strftime('%Y%m%d-%H%M%S')}.svg"

@@ -61,9 +61,9 @@ class LiveScreen(Transient[int]):
         Binding(
             "v",
             "app.hold",
-            "Freeze",
+            "Hold",
             id="view.freeze",
-            tooltip="Freeze the picture, or let it go on; the run never stops",
+            tooltip="Hold the view, or let it go on; the run never stops",
         ),
     ]
 

@@ -64,7 +64,7 @@ class LogScreen(LiveScreen):
         keys = keys_of(self)
         where = " following" if view.following else f" scrolled back: {keys['log.follow']} follows again"
         if frame.view_held_s is not None:
-            where = f" VIEW FROZEN {units.duration(frame.view_held_s)}: {keys['view.freeze']} goes on"
+            where = f" VIEW HELD {units.duration(frame.view_held_s)}: {keys['view.freeze']} goes on"
         left: Row = [
             Segment(f" rank {rank.rank} ", ink["bold value"]),
             Segment(f"{MARKS[rank.state]} {rank.state} ", ink[f"bold state-{rank.state}"]),

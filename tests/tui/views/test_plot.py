@@ -193,7 +193,7 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
     async with app.run_test(size=(140, 40)) as pilot:
         placeholder = await plotted(pilot)
         await pilot.press("v")
-        await until(pilot, lambda: "VIEW FROZEN 00:00" in seen(app), "it says so")
+        await until(pilot, lambda: "VIEW HELD 00:00" in seen(app), "it says so")
         assert "v: goes on" in seen(app)
         for number in range(1200, 1400):
             history.take(0, recorded(number, int(NOW * 1e9) + number, 60, 80, 9.0))
@@ -204,7 +204,7 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
             events=(EventLine(NOW, "something new", None, "info"),),
         )  # fmt: skip
         now += 75
-        await until(pilot, lambda: "VIEW FROZEN 01:15" in seen(app), "for how long")
+        await until(pilot, lambda: "VIEW HELD 01:15" in seen(app), "for how long")
         await pilot.press("plus", "i", "escape")
         await until(pilot, lambda: "last 600 steps" in title(placeholder), "the plot is looked at")
         assert contents_of(placeholder).steps[-1] == 1199
@@ -212,25 +212,25 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
             assert gone not in seen(app)
         await pilot.press("g")
         assert isinstance(app.screen, LogScreen)
-        await until(pilot, lambda: "VIEW FROZEN" in seen(app), "also on another screen")
+        await until(pilot, lambda: "VIEW HELD" in seen(app), "also on another screen")
         await pilot.press("escape", "v")
         await until(
             pilot, lambda: "1,400" in seen(app) and "appended" in seen(app) and "something new" in seen(app), "on"
         )
-        assert "FROZEN" not in seen(app)
+        assert "VIEW HELD" not in seen(app)
     assert source.asked == []
 
 
 @pytest.mark.parametrize("key", ["space", "k"])
 async def test_who_acts_on_the_run_sees_what_comes_of_it(key: str) -> None:
-    """A pause or a kill lets a frozen view go on."""
+    """A pause or a kill lets a view that is held go on."""
     async with dashboard(StillSource(frame())).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("v")
-        await until(pilot, lambda: "VIEW FROZEN" in seen(pilot.app), "frozen")
+        await until(pilot, lambda: "VIEW HELD" in seen(pilot.app), "held")
         await pilot.press(key)
         if key == "k":
             await pilot.press("escape")
-        await until(pilot, lambda: "VIEW FROZEN" not in seen(pilot.app), "it goes on")
+        await until(pilot, lambda: "VIEW HELD" not in seen(pilot.app), "it goes on")
 
 
 async def test_a_plot_may_be_left_before_it_is_there() -> None:
@@ -345,14 +345,14 @@ def with_ranks_in_all_states() -> Frame:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["plot", "band", "crosshair", "frozen", "states"])
+@pytest.mark.parametrize("name", ["plot", "band", "crosshair", "held", "states"])
 def test_pictures(snap_compare: Callable[..., bool], name: str, size: str) -> None:
-    """The full plot, that of many ranks, values read off, the frozen view, and a rank in each state."""
+    """The full plot, that of many ranks, values read off, the view held, and a rank in each state."""
     keys, shown = {
         "plot": (("tab", "f", "w"), frame()),
         "band": (("f", "y"), frame(world=16)),
         "crosshair": (("f", "plus", "i", "left", "left"), frame()),
-        "frozen": (("v",), frame()),
+        "held": (("v",), frame()),
         "states": ((), with_ranks_in_all_states()),
     }[name]
 
@@ -363,8 +363,8 @@ def test_pictures(snap_compare: Callable[..., bool], name: str, size: str) -> No
         if placeholder.display:
             await plotted(pilot)
             await rests(pilot)
-        if name == "frozen":
-            await until(pilot, lambda: "VIEW FROZEN" in seen(pilot.app), "frozen")
+        if name == "held":
+            await until(pilot, lambda: "VIEW HELD" in seen(pilot.app), "held")
         await pilot.pause()
 
     assert snap_compare(still_app(shown), terminal_size=SIZES[size], run_before=before)
