@@ -4,5 +4,5 @@ dialog      a dialog over a darkened screen; `transient` is what comes and goes
 kill        the question before a kill, and the account of it
 launch      the form of a launch; `field` is a line of it
 question    a question with a few answers
-pickers     lists that one is chosen from
+pickers     lists of which one entry is chosen; `picker` is their base
 """

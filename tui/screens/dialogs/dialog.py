@@ -11,13 +11,16 @@ from collections.abc import Iterable
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.binding import Binding
 from textual.color import Color
+from textual.content import Content
 from textual.geometry import Region
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.strip import Strip
 from textual.widget import _RenderCache
 
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialogs.transient import Transient
 
 _MOST_STYLES = 4096
@@ -34,6 +37,12 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
         """By a style of the screen below, the one it has under the dialog."""
         self.lines_rendered = 0
         """Lines of the screen below that were rendered so far."""
+
+    def hint(self, text: str) -> Content:
+        """Return a line on the keys: `{close}` in `text` becomes the user's key of this dialog's action `….close`."""
+        keys = keys_of(self)
+        ids = [binding.id for binding in self.BINDINGS if isinstance(binding, Binding) and binding.id is not None]
+        return Content(text.format_map({each.partition(".")[2]: keys[each] for each in ids}))
 
     @property
     def _below(self) -> Screen[object] | None:

@@ -6,7 +6,6 @@ where they stand on a screen.  It may be closed while a kill goes on, and opened
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -26,7 +25,7 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
 from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
-from ddptop.tui.screens.dialogs.question import marking
+from ddptop.tui.screens.dialogs.question import BUTTONS_HINT, button_keys
 
 _LOOK_S = 0.1
 _LINES = 8
@@ -35,8 +34,8 @@ _LINES = 8
 class KillDialog(Dialog[None]):
     """Ends the run, one rank or one process of it, or sends a signal, if the user says so."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "press", "Do it", id="kill.do", tooltip="Do what the marked button says", show=False),
+    BINDINGS: ClassVar[list[BindingType]] = button_keys(
+        "kill",
         Binding("s", "signal", "Signal", id="kill.signal", tooltip="Choose a signal to send instead", show=False),
         Binding(
             "escape",
@@ -45,16 +44,7 @@ class KillDialog(Dialog[None]):
             id="kill.cancel",
             tooltip="Cancel what has not begun; else close, and the kill goes on",
         ),
-        Binding("right,down", "app.focus_next", "Next", id="kill.next", tooltip="Mark the next button", show=False),
-        Binding(
-            "left,up",
-            "app.focus_previous",
-            "Previous",
-            id="kill.previous",
-            tooltip="Mark the button before",
-            show=False,
-        ),
-    ]
+    )
 
     class Described(Message):
         """What a kill would end is known."""
@@ -88,12 +78,8 @@ class KillDialog(Dialog[None]):
         self._countdown = ""
         self._timeout_s: float | None = None
         """Of collectives, as far as the run shown is this one."""
-        self._told: tuple[str, ...] = ()
-        """The account as it was shown last."""
-
-    @property
-    def _keys(self) -> Mapping[str, str]:
-        return keys_of(self)
+        self._shown: tuple[list[str], Content] | None = None
+        """The account and the hint as they were shown last."""
 
     def compose(self) -> ComposeResult:
         """Lay out the question."""
@@ -111,8 +97,7 @@ class KillDialog(Dialog[None]):
                 yield Button(Content(f"Rank {self._rank} only"), id="one")
                 yield Button(Content("A process…"), id="process")
                 yield Button(Content("Cancel"), id="cancel")
-            hint = f"{marking(self._keys, 'kill')}, {self._keys['kill.signal']} sends a signal"
-            yield Static(Content(hint), id="hint")
+            yield Static(self.hint(BUTTONS_HINT + ", {signal} sends a signal"), id="hint")
 
     def on_mount(self) -> None:
         """Mark the whole run, and find out what that is without holding up the screen."""
@@ -149,7 +134,7 @@ class KillDialog(Dialog[None]):
         if focused == "cancel":
             text = "Nothing is ended."
         elif focused == "process" and self._process is None:
-            text = f"{self._keys['kill.do']} lists torchrun, ranks, data workers and helpers: choose one of them."
+            text = f"{keys_of(self)['kill.do']} lists torchrun, ranks, data workers and helpers: choose one of them."
         else:
             text = self._victims.get(self._aim(), "looking for its processes …")
         self.query_one("#victims", Static).update(Content(text))
@@ -245,21 +230,21 @@ class KillDialog(Dialog[None]):
         if not killing.over and self._countdown:
             lines = [*lines, self._countdown]
         hint = self._hint(killing)
-        if self._told == (told := (*lines, hint)):
+        if self._shown == (shown := (lines, hint)):
             return
-        self._told = told
+        self._shown = shown
         account = self.query_one("#account", Static)
         account.update(Content("\n".join(lines)))
         if killing.over:
             account.add_class("-done" if killing.done else "-refused")
-        self.query_one("#hint", Static).update(Content(hint))
+        self.query_one("#hint", Static).update(hint)
 
-    def _hint(self, killing: Killing) -> str:
-        closes = f"{self._keys['kill.do']} or {self._keys['kill.cancel']} closes"
+    def _hint(self, killing: Killing) -> Content:
         if killing.over:
-            return closes
+            return self.hint("{do} or {cancel} closes")
         if killing.cancelled:
-            return f"cancelled unless it has begun by now; {closes}"
+            return self.hint("cancelled unless it has begun by now; {do} or {cancel} closes")
         if not killing.begun:
-            return f"{self._keys['kill.cancel']} cancels; {self._keys['kill.do']} closes, and it goes on"
-        return f"{closes}; it goes on, {self._keys['run.kill']} shows it again"
+            return self.hint("{cancel} cancels; {do} closes, and it goes on")
+        again = f"{keys_of(self)['run.kill']} shows it again"
+        return self.hint("{do} or {cancel} closes; it goes on, ") + again

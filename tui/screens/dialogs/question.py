@@ -6,7 +6,7 @@ that a price is told in one place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from textual import on
@@ -17,7 +17,6 @@ from textual.content import Content
 from textual.widgets import Button, Static
 
 from ddptop.tui.drawing import units
-from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.dialog import Dialog
@@ -30,28 +29,32 @@ ANEW: Final = "anew"
 _CANCEL: Final = "cancel"
 
 
-def marking(keys: Mapping[str, str], place: str) -> str:
-    """Return what the keys of a dialog with buttons do; `place` is how the ids of its actions begin."""
-    around = f"{keys[f'{place}.previous']} {keys[f'{place}.next']}"
-    return f"{keys[f'{place}.do']} does it, {keys[f'{place}.cancel']} cancels, {around} choose"
+BUTTONS_HINT: Final = "{do} does it, {cancel} cancels, {previous} {next} choose"
+
+
+def button_keys(area: str, *others: BindingType) -> list[BindingType]:
+    """Return the bindings of a dialog with buttons, `others` among them; the ids begin with `area`."""
+    return [
+        Binding("enter", "press", "Do it", id=f"{area}.do", tooltip="Do what the marked button says", show=False),
+        *others,
+        Binding("right,down", "app.focus_next", "Next", id=f"{area}.next", tooltip="Mark the next button", show=False),
+        Binding(
+            "left,up",
+            "app.focus_previous",
+            "Previous",
+            id=f"{area}.previous",
+            tooltip="Mark the button before",
+            show=False,
+        ),
+    ]
 
 
 class Question(Dialog[str | None]):
     """Asks, and returns the answer."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "press", "Do it", id="question.do", tooltip="Do what the marked button says", show=False),
-        Binding("escape", "cancel", "Cancel", id="question.cancel", tooltip="Close; nothing is done"),
-        Binding("right,down", "app.focus_next", "Next", id="question.next", tooltip="Mark the next button", show=False),
-        Binding(
-            "left,up",
-            "app.focus_previous",
-            "Previous",
-            id="question.previous",
-            tooltip="Mark the button before",
-            show=False,
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = button_keys(
+        "question", Binding("escape", "cancel", "Cancel", id="question.cancel", tooltip="Close; nothing is done")
+    )
 
     def __init__(
         self, question: str, facts: Sequence[str], answers: Sequence[tuple[str, str]], *, harmless: bool = False
@@ -72,7 +75,6 @@ class Question(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         """Lay out the question."""
-        keys = keys_of(self)
         with Vertical(id="dialog", classes="-harmless" if self._harmless else ""):
             yield Static(Content(self._question), id="question")
             for fact in self._facts:
@@ -80,7 +82,7 @@ class Question(Dialog[str | None]):
             with Horizontal(id="choices"):
                 for name, label in (*self._answers, (_CANCEL, "Cancel")):
                     yield Button(Content(label), id=name)
-            yield Static(Content(marking(keys, "question")), id="hint")
+            yield Static(self.hint(BUTTONS_HINT), id="hint")
 
     def on_mount(self) -> None:
         """Mark the first answer."""

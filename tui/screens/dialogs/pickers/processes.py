@@ -8,27 +8,25 @@ from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.content import Content
 from textual.message import Message
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
+from textual.widgets import Static
 
 from ddptop.tui.control.consent import ProcessLine
 from ddptop.tui.drawing import units
-from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Refused, Source
-from ddptop.tui.screens.dialogs.dialog import Dialog
+from ddptop.tui.screens.dialogs.pickers.picker import ListPicker
 
 _EVERY_S = 2.0
 
 
-class ProcessMenu(Dialog["ProcessLine | None"]):
+class ProcessMenu(ListPicker[ProcessLine]):
     """Lets the user choose one process of the run; returns it, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Cancel", id="processes.cancel", tooltip="Close; no process is chosen"),
+        Binding("escape", "close", "Cancel", id="processes.cancel", tooltip="Close; no process is chosen"),
     ]
+    LOOK = "-broad"
+    HINT = "looking …"
 
     class Found(Message):
         """The processes, as they are now."""
@@ -38,22 +36,17 @@ class ProcessMenu(Dialog["ProcessLine | None"]):
             self.lines = lines
 
     def __init__(self, source: Source, run: str) -> None:
-        super().__init__()
+        super().__init__(f"Which process of {run}?")
         self._source = source
-        self._run = run
         self._lines: dict[str, ProcessLine] = {}
+        """The processes by their identity."""
 
-    def compose(self) -> ComposeResult:
-        """Lay out heads and list."""
-        with Vertical(id="dialog", classes="-broad"):
-            yield Static(f"Which process of {self._run}?", id="question", markup=False)
-            yield Static(Text(_HEAD, no_wrap=True), id="heads")
-            yield OptionList(id="list")
-            yield Static("looking …", id="hint", markup=False)
+    def contents(self) -> ComposeResult:
+        yield Static(Text(_HEAD, no_wrap=True), id="heads")
+        yield from super().contents()
 
     def on_mount(self) -> None:
         """Look now and every other second."""
-        self.query_one(OptionList).focus()
         self._look()
         self.set_interval(_EVERY_S, self._look)
 
@@ -69,27 +62,17 @@ class ProcessMenu(Dialog["ProcessLine | None"]):
 
     @on(Found)
     def _show(self, message: Found) -> None:
-        listing = self.query_one(OptionList)
-        marked = None
-        if listing.highlighted is not None:
-            marked = listing.get_option_at_index(listing.highlighted).id
         self._lines = {_key(line): line for line in message.lines}
-        listing.clear_options()
-        listing.add_options([Option(_row(line), id=key) for key, line in self._lines.items()])
-        keys = list(self._lines)
         # The mark stays with its process, never with its place.
-        listing.highlighted = keys.index(marked) if marked in self._lines else 0 if keys else None
-        cancel = keys_of(self)["processes.cancel"]
-        hint = f"enter chooses it, {cancel} cancels" if keys else f"no process of it is alive; {cancel} closes"
-        self.query_one("#hint", Static).update(Content(hint))
+        self.fill(self.marked)
+        hint = "enter chooses it, {cancel} cancels" if self._lines else "no process of it is alive; {cancel} closes"
+        self.query_one("#hint", Static).update(self.hint(hint))
 
-    @on(OptionList.OptionSelected)
-    def _chosen(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._lines.get(event.option_id or ""))
+    def rows(self, typed: str) -> dict[str, Text]:
+        return {key: _row(line) for key, line in self._lines.items()}
 
-    def action_cancel(self) -> None:
-        """Close."""
-        self.dismiss(None)
+    def choose(self, key: str) -> None:
+        self.dismiss(self._lines.get(key))
 
 
 _HEAD = f"{'PID':>8}  {'ROLE':<11} {'RANK':>4}  {'STATE':<10} {'AGE':>7}  {'CPU':>5}  {'MEMORY':>8}  COMMAND"

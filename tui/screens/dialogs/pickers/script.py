@@ -11,13 +11,11 @@ from rich.text import Text, TextType
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import DirectoryTree, Static
 
 from ddptop.agent.text import clean
-from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.screens.dialogs.dialog import Dialog
+from ddptop.tui.screens.dialogs.pickers.picker import Picker
 
 
 class Scripts(DirectoryTree):
@@ -36,26 +34,22 @@ class Scripts(DirectoryTree):
         return Text(clean(str(label), 200))
 
 
-class ScriptPicker(Dialog["str | None"]):
+class ScriptPicker(Picker[str]):
     """Lets the user choose a script; returns its path, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="scripts.cancel", tooltip="Close; no script is chosen"),
+        Binding("escape", "close", "Cancel", id="scripts.cancel", tooltip="Close; no script is chosen"),
         Binding("backspace", "up", "Up", id="scripts.up", tooltip="Look into the folder above"),
     ]
+    LOOK = "-harmless"
+    HINT = "enter opens or takes, {up} goes up, {cancel} cancels"
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
+        super().__init__(_shown(folder))
         self._folder = folder
 
-    def compose(self) -> ComposeResult:
-        """Lay out the folder and the tree."""
-        with Vertical(id="dialog", classes="-harmless"):
-            yield Static(Content(clean(str(self._folder), 200)), id="question")
-            yield Scripts(self._folder)
-            keys = keys_of(self)
-            hint = f"enter opens or takes, {keys['scripts.up']} goes up, {keys['scripts.cancel']} cancels"
-            yield Static(Content(hint), id="hint")
+    def contents(self) -> ComposeResult:
+        yield Scripts(self._folder)
 
     def on_mount(self) -> None:
         """Begin in the tree."""
@@ -65,11 +59,15 @@ class ScriptPicker(Dialog["str | None"]):
     def action_up(self) -> None:
         """Look into the folder above."""
         self._folder = self._folder.parent
-        self.query_one("#question", Static).update(Content(clean(str(self._folder), 200)))
         self.query_one(Scripts).path = self._folder
+        self.query_one("#question", Static).update(Content(_shown(self._folder)))
 
     @on(DirectoryTree.FileSelected)
     def _selected(self, event: DirectoryTree.FileSelected) -> None:
         here = Path(os.getcwd())
         path = event.path
         self.dismiss(str(path.relative_to(here)) if path.is_relative_to(here) else str(path))
+
+
+def _shown(folder: Path) -> str:
+    return clean(str(folder), 200)
