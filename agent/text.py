@@ -62,6 +62,11 @@ def shorten(text: str, limit: int) -> str:
     return head + _cut(len(raw) - len(head.encode()) - len(tail.encode())) + tail
 
 
+def plural(number: int, noun: str) -> str:
+    """Return `1 rank`, `4 ranks`, `1,024 ranks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _cut(missing: int) -> str:
     return f" [… {missing:,} bytes cut out …] "
 

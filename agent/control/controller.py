@@ -16,6 +16,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.polled import ANSWER_S, Group, PolledRanks, Refused, named
+from ddptop.agent.text import plural
 from ddptop.agent.wire import Command, Reply
 
 __all__ = ["ANSWER_S", "Controller", "Group", "Refused", "Unholdable"]
@@ -96,8 +97,7 @@ class Controller:
         target = (places.pop() or 0) + steps
         self._decide_next(lambda id, serial: wire.Advance(id, target, serial))
         self._await_target(target, patience_s)
-        done = f"{steps} step{'' if steps == 1 else 's'}"
-        return f"held at step {target} after {done} in {(self._clock() - started) * 1e3:.0f} ms"
+        return f"held at step {target} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:.0f} ms"
 
     def resume(self) -> str:
         """Let all ranks go on.

@@ -12,6 +12,8 @@ from typing import Final
 
 import pynvml
 
+from ddptop.agent.text import plural
+
 BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
 """Tells the ranks which backend the launch has chosen."""
 
@@ -91,7 +93,7 @@ def check_world(world: int) -> int:
     most = min(_MOST_RANKS, max(_MOST_RANKS_A_CORE * available, gpus()))
     if world > most:
         raise ValueError(
-            f"world {world}: at most {most} ranks on this machine ({_count(available, 'core')}); "
+            f"world {world}: at most {most} ranks on this machine ({plural(available, 'core')}); "
             f"each rank is a process of its own with all of torch in it"
         )
     return world
@@ -112,35 +114,31 @@ def choose(world: int, backend: str | None = None) -> Placement:
     found = gpus()
     if backend == "nccl" and found < world:
         raise ValueError(
-            f"backend nccl needs a GPU for each rank: {_count(world, 'rank')}, {_count(found, 'GPU')} here; "
+            f"backend nccl needs a GPU for each rank: {plural(world, 'rank')}, {plural(found, 'GPU')} here; "
             + (f"use --world {found} or --backend gloo" if found else "use --backend gloo")
         )
     if found == 0:
         return _on_cpu(world)
-    ranks = _count(world, "rank")
+    ranks = plural(world, "rank")
     if found >= world and backend != "gloo":
         return Placement("cuda", "nccl", f"a GPU for each of {ranks}: NCCL", {BACKEND_VARIABLE: "nccl"})
     why = f"a GPU for each of {ranks}: gloo, as asked"
     if found < world:
-        why = f"{_count(found, 'GPU')} for {ranks}: gloo, ranks share a GPU (NCCL needs one for each rank)"
+        why = f"{plural(found, 'GPU')} for {ranks}: gloo, ranks share a GPU (NCCL needs one for each rank)"
     return Placement("cuda", "gloo", why, {BACKEND_VARIABLE: "gloo"})
 
 
 def _on_cpu(world: int) -> Placement:
     available = cores()
-    text = f"no GPU: gloo on the CPU, {_count(available, 'core')} for {_count(world, 'rank')}"
+    text = f"no GPU: gloo on the CPU, {plural(available, 'core')} for {plural(world, 'rank')}"
     environment = {BACKEND_VARIABLE: "gloo"}
     given = os.environ.get("OMP_NUM_THREADS")
     if given is None:
         threads = max(1, available // world)
         # Left alone, torchrun gives every rank one thread, and a single rank all of them.
         environment["OMP_NUM_THREADS"] = str(threads)
-        return Placement("cpu", "gloo", f"{text}, {_count(threads, 'thread')} each", environment)
+        return Placement("cpu", "gloo", f"{text}, {plural(threads, 'thread')} each", environment)
     return Placement("cpu", "gloo", f"{text}, OMP_NUM_THREADS={given} as set by you", environment)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _text(value: str | bytes) -> str:

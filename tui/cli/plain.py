@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ddptop.agent.run.files import private
-from ddptop.agent.text import clean
+from ddptop.agent.text import clean, plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.link.source import Source
@@ -60,7 +60,7 @@ class PlainView:
         if not self._announced:
             self._announced = True
             place = f" ({frame.placement})" if frame.placement else ""
-            self._say(frame.at, f"{frame.run}: {frame.program}, {_plural(frame.world, 'rank')}{place}")
+            self._say(frame.at, f"{frame.run}: {frame.program}, {plural(frame.world, 'rank')}{place}")
 
     def _tell_events(self, frame: Frame) -> None:
         known = set(self._told)
@@ -170,7 +170,3 @@ def first_traceback(frame: Frame) -> list[str]:
     start = max((number for number, each in enumerate(text) if opening in each), default=0)
     chosen = text[max(start, len(text) - TRACE_LINES) :]
     return [f"--- rank {rank.rank}, which failed first:", *(clean(each) for each in chosen)]
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -25,7 +25,7 @@ from ddptop.agent.observer.status import membership, survey, takeover
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import Process, RunDir
-from ddptop.agent.text import clean
+from ddptop.agent.text import clean, plural
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 
 _TAKEOVER_S: Final = 5.0
@@ -65,8 +65,7 @@ class Ending:
             return f"rank {aim}{pid} and its helpers: {effect}"
         counts = Counter(target.role for target in processes.find(run, members))
         leader = f"{run.leader} {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
-        ranks = f"{counts['rank']} rank{'' if counts['rank'] == 1 else 's'}"
-        return f"{leader}{ranks}, {counts['helper']} helper{'' if counts['helper'] == 1 else 's'}"
+        return f"{leader}{plural(counts['rank'], 'rank')}, {plural(counts['helper'], 'helper')}"
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""

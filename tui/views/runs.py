@@ -15,6 +15,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, fitted, width_of
@@ -294,7 +295,7 @@ def _machine(host: HostLoad, width: int, ink: Ink) -> list[Row]:
     cpu: Row = [
         Segment("  cpu ", label),
         figure(units.percent(host.cpu_percent), ink),
-        Segment(f" of {host.cores} {'core' if host.cores == 1 else 'cores'}", label),
+        Segment(f" of {plural(host.cores, 'core')}", label),
     ]
     memory: Row = [Segment("mem ", label), *_share(host.memory_bytes, host.memory_total_bytes, ink)]
     rows = [[*cpu, Segment("   "), *memory]]

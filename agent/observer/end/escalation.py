@@ -20,6 +20,7 @@ import psutil
 from ddptop.agent.observer.end.processes import ROLES, Target, find, send
 from ddptop.agent.run.identity import STOPPED
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
+from ddptop.agent.text import plural
 
 Progress = Callable[[str], None]
 """Takes one line on what is being done."""
@@ -61,7 +62,7 @@ class Outcome:
     def text(self) -> str:
         """Say it in one line."""
         left = f"{len(self.survivors)} left" + "".join(f"; {survivor}" for survivor in self.survivors)
-        return f"{_count(self.ranks, 'rank')} and {_count(self.helpers, 'helper')} ended, {left}"
+        return f"{plural(self.ranks, 'rank')} and {plural(self.helpers, 'helper')} ended, {left}"
 
     def text_of(self, process: Process) -> str:
         """Say it of one process in one line."""
@@ -284,9 +285,5 @@ def _names(targets: list[Target]) -> str:
         return f"{targets[0].name} (pid {targets[0].process.pid})"
     roles = [target.role for target in targets]
     leader = [target.name for target in targets if target.role == "torchrun"]
-    parts = [_count(roles.count(role), role) for role in ROLES[1:] if role in roles]
+    parts = [plural(roles.count(role), role) for role in ROLES[1:] if role in roles]
     return " and ".join(leader + parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

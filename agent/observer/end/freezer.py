@@ -25,6 +25,7 @@ from ddptop.agent.run import records
 from ddptop.agent.run.files import private
 from ddptop.agent.run.identity import STOPPED
 from ddptop.agent.run.rundir import ENDED_STATES, Process, RunDir, is_alive
+from ddptop.agent.text import plural
 from ddptop.agent.wire.incoming import Label
 
 _SETTLE_S: Final = 2.0
@@ -61,7 +62,7 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
     ranks = sum(target.role == "rank" for target in targets)
     limit = "its collective timeout, which is not known" if timeout_s is None else f"{timeout_s:g} s"
     helpers = len(targets) - ranks
-    who_got_it = f"{ranks} rank{'' if ranks == 1 else 's'} and {helpers} helper{'' if helpers == 1 else 's'}"
+    who_got_it = f"{plural(ranks, 'rank')} and {plural(helpers, 'helper')}"
     return f"frozen: {who_got_it} got SIGSTOP; a collective under way fails after {limit}"
 
 

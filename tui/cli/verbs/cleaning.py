@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.agent.text import plural
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs.options import Verbs
 
@@ -74,7 +75,7 @@ def _clean(options: argparse.Namespace) -> int:
             print("nothing was removed")
             return 0
     removed, code = _remove(chosen)
-    print(f"removed {_plural(len(removed))}: {size(sum(each.size for each in removed)).strip()} came free")
+    print(f"removed {plural(len(removed), 'run')}: {size(sum(each.size for each in removed)).strip()} came free")
     return code
 
 
@@ -140,7 +141,7 @@ def _table(chosen: Sequence[Candidate], now: float) -> list[str]:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [*lines, f"{_plural(len(chosen))}, {size(sum(each.size for each in chosen)).strip()} together"]
+    return [*lines, f"{plural(len(chosen), 'run')}, {size(sum(each.size for each in chosen)).strip()} together"]
 
 
 def _remove(chosen: Sequence[Candidate]) -> tuple[list[Candidate], int]:
@@ -156,7 +157,3 @@ def _remove(chosen: Sequence[Candidate]) -> tuple[list[Candidate], int]:
             continue
         removed.append(each)
     return removed, code
-
-
-def _plural(number: int) -> str:
-    return f"{number} run" + ("" if number == 1 else "s")

@@ -30,7 +30,7 @@ from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.agent.text import Complaint
+from ddptop.agent.text import Complaint, plural
 from ddptop.trainers import CATALOGUE
 from ddptop.trainers.rank.refusal import NO_MPI
 from ddptop.tui import settings
@@ -281,7 +281,7 @@ def _removal(removed: Mapping[str, int]) -> str:
         return ""
     names = sorted(removed)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    number = f"{len(names)} finished run" + ("" if len(names) == 1 else "s")
+    number = plural(len(names), "finished run")
     return f"removed {number}, {sum(removed.values()) / 2**20:,.0f} MiB: {', '.join(names[:_NAMED])}{more}"
 
 

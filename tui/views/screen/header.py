@@ -9,6 +9,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
@@ -96,21 +97,18 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
         clock.append(Segment(units.duration(end - frame.started_at), ink["value"]))
+    world, ranks = plural(frame.world, "rank").split()
     pieces: list[Row] = [
         [Segment(units.shorten(frame.run, max(8, width // 3)), ink["bold brand"])],
         [Segment(f"{MARKS[frame.state]} {frame.state.upper()}", hue)],
         clock,
-        [Segment(units.count(frame.world), ink["value"]), Segment(_plural(" rank", frame.world), ink["label"])],
+        [Segment(world, ink["value"]), Segment(f" {ranks}", ink["label"])],
         [Segment(units.shorten(frame.program, max(8, width // 3)), ink["value"])],
         [Segment(frame.backend or "", ink["value"])],
         [Segment(frame.device or "", ink["value"])],
     ]
     left = packed([piece for piece in pieces if piece is not clock], width - max(12, width_of(clock) + 1))
     return spread(left, clock, width)
-
-
-def _plural(noun: str, number: int) -> str:
-    return noun if number == 1 else noun + "s"
 
 
 def _progress(frame: Frame, width: int, ink: Ink) -> Row:
@@ -165,7 +163,7 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
         return "every rank runs up to the same step and is held there", "state-pausing"
     if frame.state == "paused":
         if typed:
-            steps = f"{int(typed):,} step{'' if int(typed) == 1 else 's'}"
+            steps = plural(int(typed), "step")
             return (
                 f"{steps}: type {keys['run.step']} to make exactly so many, from step {units.count(frame.step)}",
                 "bold state-paused",
@@ -173,7 +171,7 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
         held = f"held at step {units.count(frame.step)}{_since(frame)}: {keys['run.resume']} resumes"
         if not frame.outstanding:
             return f"{held} · no collective open", "bold state-paused"
-        under_way = f"{frame.outstanding} {_plural('collective', frame.outstanding)} open"
+        under_way = f"{plural(frame.outstanding, 'collective')} open"
         return f"{under_way} · {held}", "bold level-warning"
     if frame.state == "frozen":
         return _frozen(frame, keys["run.resume"]), "bold state-frozen"
@@ -250,7 +248,7 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
         most = f" of {frame.max_restarts}" if frame.max_restarts else ""
         pieces.append([Segment(f"restarted: {frame.restarts[-1].generation}{most}", ink["level-warning"])])
     if frame.refused:
-        text = f"{frame.refused:,} unreadable {_plural('message', frame.refused)} refused"
+        text = f"{plural(frame.refused, 'unreadable message')} refused"
         pieces.append([Segment(text, ink["level-warning"])])
     if not frame.launched:
         pieces.append([Segment("started by hand, without a supervisor", ink["label"])])

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from rich.segment import Segment
 from rich.style import Style
 
+from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread
 from ddptop.tui.drawing.theme import LETTERS, Ink
@@ -151,7 +152,7 @@ def details(line: Timeline, lane: Lane | None, rank: int, room: int, width: int,
 
 
 def _heading(rank: int, number: int, width: int, ink: Ink) -> Row:
-    text = f" rank {rank}: {number:,} call{'' if number == 1 else 's'}"
+    text = f" rank {rank}: {plural(number, 'call')}"
     columns = f"{'size':>8} {'called at':>9} {'waited':>9} {'transfer':>10}  last to come"
     return [
         Segment(units.fit(text, _name_width(width)), ink["bold rank-chosen"]),
