@@ -31,6 +31,7 @@ from ddptop.agent.observer.launcher import Torchrun
 from ddptop.agent.observer.orders import Orders
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.run import states
+from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
@@ -224,7 +225,7 @@ class Supervisor:
 
     def _begin_generation(self, generation: int) -> None:
         """Say why torchrun has started the group anew, and forget the ranks that were."""
-        log = cause.tail(self._directory.torchrun_log)
+        log = tail.end(self._directory.torchrun_log)
         judgement = self._attributed(cause.judge(self._run.world, self._members, 1, log, self._exits.at_ns))
         why = judgement.cause or "its end left no trace"
         most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
@@ -308,7 +309,7 @@ class Supervisor:
             self._run.world,
             self._directory.members(),
             self._exit_code,
-            cause.tail(self._directory.torchrun_log),
+            tail.end(self._directory.torchrun_log),
             self._exits.at_ns,
             self._run.leader,
         )

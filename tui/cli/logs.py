@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from ddptop.agent.observer.status import survey
-from ddptop.agent.run.files import sparse
-from ddptop.agent.run.files.private import open_plain
+from ddptop.agent.run.files.tail import Follower
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir
 from ddptop.agent.text import clean
 
@@ -20,19 +19,15 @@ LINE_BYTES = 64 << 10
 
 def show(directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[str], None]) -> None:
     """Print the log of a rank, or of all ranks with the rank before each line."""
-    tails = [Tail(path, label) for path, label in _sources(directory, rank)]
-    try:
-        while True:
-            over = not follow or survey.look(directory).state in ENDED_STATES
-            for tail in tails:
-                for line in tail.lines():
-                    say(line)
-            if over:
-                return
-            time.sleep(POLL_S)
-    finally:
-        for tail in tails:
-            tail.close()
+    logs = [(Follower(path), label) for path, label in _sources(directory, rank)]
+    while True:
+        over = not follow or survey.look(directory).state in ENDED_STATES
+        for log, label in logs:
+            for line in lines(log, label):
+                say(line)
+        if over:
+            return
+        time.sleep(POLL_S)
 
 
 def exists(directory: RunDir) -> bool:
@@ -50,45 +45,13 @@ def _sources(directory: RunDir, rank: int | None) -> Iterator[tuple[Path, str]]:
     yield directory.torchrun_log, f"[{run.leader}] "
 
 
-class Tail:
-    """The lines of a growing file, from its beginning; one that says so where its middle was cut out."""
-
-    def __init__(self, path: Path, label: str) -> None:
-        self._path = path
-        self._label = label
-        self._file: BinaryIO | None = None
-        self._position = 0
-        self._partial = b""
-
-    def lines(self) -> Iterator[str]:
-        """Yield the complete lines that have been added since the last call, cleaned."""
-        if self._file is None:
-            try:
-                self._file = open_plain(self._path)
-            except OSError:
-                return
-        while (piece := sparse.read(self._file.fileno(), self._position, LINE_BYTES)).data:
-            self._position = piece.position + len(piece.data)
-            if piece.skipped:
-                yield from self._rest()
-                yield self._label + sparse.told(piece.skipped)
-            *whole, self._partial = (self._partial + piece.data).split(b"\n")
-            for line in whole:
-                yield self._cleaned(line)
-            if len(self._partial) >= LINE_BYTES:
-                yield from self._rest()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _rest(self) -> Iterator[str]:
-        """Yield what there is of a line."""
-        line, self._partial = self._partial, b""
-        if line:
-            yield self._cleaned(line)
-
-    def _cleaned(self, line: bytes) -> str:
-        return self._label + clean(line.decode(errors="replace").rstrip("\r"), 2 * LINE_BYTES)
+def lines(log: Follower, label: str) -> Iterator[str]:
+    """Yield the lines of a log that have ended since the last call, clean and behind `label`."""
+    # It may not be written yet.
+    with contextlib.suppress(OSError):
+        while (ended := log.read(LINE_BYTES)) is not None:
+            if len(log.rest) >= LINE_BYTES:
+                ended.append(log.rest)
+                log.rest = b""
+            for line in ended:
+                yield label + clean(line.decode(errors="replace").rstrip("\r"), 2 * LINE_BYTES)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import tail
 from ddptop.agent.text import clean, plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
@@ -165,7 +165,7 @@ def first_traceback(frame: Frame) -> list[str]:
     rank = frame.ranks[frame.cause_rank]
     if rank.log is None:
         return []
-    text = private.tail(Path(rank.log), TRACE_BYTES).decode(errors="replace").splitlines()
+    text = tail.end(Path(rank.log), TRACE_BYTES).splitlines()
     opening = "Traceback (most recent call last)"  # torch may put `[rank1]: ` before it
     start = max((number for number, each in enumerate(text) if opening in each), default=0)
     chosen = text[max(start, len(text) - TRACE_LINES) :]

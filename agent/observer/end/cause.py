@@ -11,10 +11,8 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from ddptop.agent.run.files import private
 from ddptop.agent.run.rundir import Member, own_word
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import MOST_RANKS
@@ -119,11 +117,6 @@ def last_line(text: str) -> str | None:
     """Return the last line that is not empty, clean."""
     lines = [line for line in map(clean_line, text.splitlines()) if line]
     return lines[-1] if lines else None
-
-
-def tail(path: Path, limit: int = 65536) -> str:
-    """Return the end of a log, or nothing where it cannot be read."""
-    return private.tail(path, limit).decode(errors="replace")
 
 
 def describe_end(member: Member) -> tuple[str, str]:

@@ -20,6 +20,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.observer.end import cause, escalation, processes
 from ddptop.agent.run import identity, states
+from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Process, Run, RunDir, RunDirError, is_alive
@@ -114,7 +115,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     if nobody and run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_PATIENCE_S * 1e9:
         return found("starting")
     if nobody:
-        said = cause.last_line(cause.tail(directory.supervisor_log))
+        said = cause.last_line(tail.end(directory.supervisor_log))
         return found("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
     if run.killed_by is not None:
         if processes.find(run, known):
@@ -124,7 +125,7 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
         return found("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
     # What a rank wrote at its end decides, and a list known before may lack it.
     known = directory.members()
-    judgement = cause.judge(run.world, known, None, cause.tail(directory.torchrun_log), leader=run.leader)
+    judgement = cause.judge(run.world, known, None, tail.end(directory.torchrun_log), leader=run.leader)
     return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 

@@ -117,16 +117,6 @@ def read(path: Path, limit: int = LARGEST_RECORD) -> bytes:
     return content
 
 
-def tail(path: Path, limit: int = 65536) -> bytes:
-    """Return the last `limit` bytes of a plain file, nothing where there is none."""
-    try:
-        with open_plain(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-            return file.read(limit)
-    except OSError:
-        return b""
-
-
 def write(path: Path, content: bytes) -> None:
     """Write a new file that is ours alone, in the place of what one of its name has left there; follow no link.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +9,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from ddptop.agent.run.files import sparse
-from ddptop.agent.run.files.private import open_plain
+from ddptop.agent.run.files.tail import Follower
 from ddptop.agent.text import clean
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
@@ -31,57 +29,40 @@ class LogFile:
         """Lines that were read and then let go at the front, in all."""
         self.widest = 0
         self.error: str | None = None
-        self._tail_bytes = tail_bytes
-        self._inode = -1
-        self._position = 0
-        self._partial = b""
+        self._file = Follower(Path(path), tail_bytes)
+        self._begun = 0
         self._open_line = False
+        """Whether the last line is one that has not ended."""
 
     def read(self) -> bool:
         """Take in what was appended since the last call, at most one chunk; say whether anything changed."""
         error = self.error
         try:
-            chunk = self._take()
+            ended = self._file.read(_CHUNK)
+            self.error = None
         except FileNotFoundError:
             self.error = "not written yet"
-            return self.error != error
         except OSError as problem:
             self.error = problem.strerror or type(problem).__name__
+        if self.error is not None:
             return self.error != error
-        self.error = None
-        if not chunk:
+        if self._begun != self._file.begun:
+            self._begun = self._file.begun
+            self.dropped += len(self.lines)
+            self.lines.clear()
+            self._open_line = False
+        if ended is None:
             return error is not None
         # The last piece may be half a line: it is shown, and taken off again when more comes.
         if self._open_line:
             self.lines.pop()
-        *whole, self._partial = (self._partial + chunk).split(b"\n")
-        for line in whole:
+        for line in ended:
             self._add(line)
-        self._open_line = bool(self._partial)
+        self._open_line = bool(self._file.rest)
         if self._open_line:
-            self._add(self._partial)
-            self._partial = self._partial[-_CHUNK:]
+            self._add(self._file.rest)
+            self._file.rest = self._file.rest[-_CHUNK:]
         return True
-
-    def _take(self) -> bytes:
-        with open_plain(Path(self.path)) as file:
-            descriptor = file.fileno()
-            status = os.fstat(descriptor)
-            if status.st_ino != self._inode or status.st_size < self._position:
-                self._restart(descriptor, status)
-            piece = sparse.read(descriptor, self._position, _CHUNK)
-        self._position = piece.position + len(piece.data)
-        if not piece.skipped or not piece.data:
-            return piece.data
-        # The line before it is whole, as far as it is still there.
-        return (b"\n" if self._open_line else b"") + sparse.told(piece.skipped).encode() + b"\n" + piece.data
-
-    def _restart(self, descriptor: int, status: os.stat_result) -> None:
-        self.dropped += len(self.lines)
-        self.lines.clear()
-        self._inode = status.st_ino
-        self._position = sparse.before_hole(descriptor, max(0, status.st_size - self._tail_bytes))
-        self._partial, self._open_line = b"", False
 
     def _add(self, line: bytes) -> None:
         # A carriage return begins the line anew, as progress bars use it; the terminal would show the last.

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ddptop.agent.observer.record import logs
 from ddptop.agent.observer.record.logs import Logs, level
 from ddptop.agent.run.files import sparse
-from ddptop.tui.cli.logs import Tail
+from ddptop.agent.run.files.tail import Follower
+from ddptop.tui.cli.logs import lines
 from ddptop.tui.views.screen.log import LogFile
 
 LINES = 20_000
@@ -53,9 +54,7 @@ def test_both_views_say_where_it_was_cut(tmp_path: Path) -> None:
     sparse.cut(log, 64 << 10)
     with log.open("ab") as writer:
         writer.write(b"the last line\n")
-    tail = Tail(log, "[0] ")
-    printed = list(tail.lines())
-    tail.close()
+    printed = list(lines(Follower(log), "[0] "))
     (mark,) = [index for index, line in enumerate(printed) if "cut out" in line]
     assert printed[mark].startswith("[0] … ")
     assert f"{(size - (64 << 10)) / 2**20:.1f} MiB" in printed[mark]
@@ -68,19 +67,6 @@ def test_both_views_say_where_it_was_cut(tmp_path: Path) -> None:
     assert [line for line in view.lines if "cut out" in line] == [printed[mark].removeprefix("[0] ")]
     assert list(view.lines)[-2:] == [f"line {LINES - 1:06d} of the log", "the last line"]
     assert not any("\0" in line for line in (*printed, *view.lines))
-
-
-def test_a_line_that_comes_in_pieces_is_one(tmp_path: Path) -> None:
-    """A tail gives a line when it is whole."""
-    log = tmp_path / "rank-0.log"
-    tail = Tail(log, "")
-    assert list(tail.lines()) == []
-    with log.open("ab", buffering=0) as writer:
-        writer.write(b"half")
-        assert list(tail.lines()) == []
-        writer.write(b" a line\nmore")
-        assert list(tail.lines()) == ["half a line"]
-    tail.close()
 
 
 def test_only_files_of_the_run_are_cut(tmp_path: Path) -> None:
