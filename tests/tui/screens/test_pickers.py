@@ -39,8 +39,8 @@ class Host(App[Any]):
 
 
 def rows(app: App[Any]) -> list[str]:
-    """Return the rows that are offered."""
-    return [str(option.prompt) for option in app.screen.query_one(OptionList).options]
+    """Return the rows that are offered; none before the picker is laid out."""
+    return [str(option.prompt) for listing in app.screen.query(OptionList) for option in listing.options]
 
 
 def marked(app: App[Any]) -> str:

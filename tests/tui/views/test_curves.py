@@ -1,4 +1,4 @@
-"""The arithmetic of plots: columns, bands, smoothing, ticks, and the part of the run that is shown."""
+"""The arithmetic of plots: columns, bands, smoothing, and the part of the run that is shown."""
 
 from __future__ import annotations
 
@@ -84,26 +84,6 @@ def test_smoothing_is_unbiased_and_keeps_gaps() -> None:
     spread = [curves.smoothed(noise, smoothing)[100:].std() for smoothing in SMOOTHINGS]
     assert spread == sorted(spread, reverse=True)
     assert spread[2] < 0.4 * spread[0]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_ticks_are_few_apart_and_short(seed: int) -> None:
-    """Whatever the range: no more than there is room for, inside it, labels different and short."""
-    rng = random.Random(seed)
-    for _ in range(300):
-        low = rng.uniform(-1, 1) * 10 ** rng.uniform(-6, 14)
-        high = low + 10 ** rng.uniform(math.log10(abs(low)) - 1.5, 15)
-        room = rng.randrange(2, 12)
-        ticks = curves.nice_ticks(low, high, room)
-        assert len(ticks) <= room
-        assert all(low <= tick <= high for tick in ticks)
-        labels = curves.tick_labels(ticks)
-        assert len(set(labels)) == len(ticks), (ticks, labels)
-        assert all(len(label) <= curves.LABEL for label in labels), labels
-        low, high = sorted(rng.uniform(-12, 12) for _ in range(2))
-        powers = curves.decades(low, high, room)
-        assert len(powers) <= room
-        assert all(low <= power <= high for power in powers)
 
 
 def test_a_window_zooms_scrolls_and_follows() -> None:

@@ -153,12 +153,3 @@ def test_rows_stay_in_their_cells() -> None:
             assert width_of(row) <= width
         assert "\x1b" not in "".join(map(text_of, lines.details(line, lane, 0, 4, width, INK)))
     assert len(lines.details(line, line.lanes[0], 0, 4, 80, INK)) == 4
-
-
-def test_ticks_are_even_and_few() -> None:
-    """From zero to the end of the axis, at steps of 1, 2 or 5."""
-    for length in (0.0, 0.003, 0.7, 12.3, 102.0, 8_000.0, 1e7):
-        found = lines.ticks(length, 8)
-        assert found[0] == 0.0
-        assert len(found) <= 10
-        assert found[-1] <= length

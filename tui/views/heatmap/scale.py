@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ddptop.tui.drawing.ticks import even_step
 from ddptop.tui.model.history.by_time import Array
 
 Shades = npt.NDArray[np.uint8]
@@ -88,15 +89,9 @@ def scale_of(values: Array, previous: Scale | None = None) -> Scale | None:
         before = previous.high - previous.low
         if previous.low <= low and high <= previous.high and span >= 0.4 * before:
             return previous
-    step = _even(span / _STEPS)
+    step = even_step(span / _STEPS)
     start = math.floor(low / step) * step
     return Scale(start, math.ceil(max(high, low + span) / step) * step)
-
-
-def _even(step: float) -> float:
-    """Return the next larger of 1, 2, 5, 10, 20, …"""
-    ten = 10.0 ** math.floor(math.log10(step))
-    return next(ten * factor for factor in (1, 2, 5, 10, 20) if ten * factor >= step)
 
 
 def shade(values: Array, scale: Scale | None, shades: int) -> Shades:

@@ -1,11 +1,10 @@
-"""The arithmetic of a plot: series to one value a column, smoothing, the band of many ranks, ticks. Pure.
+"""The arithmetic of a plot: series to one value a column, smoothing, the band of many ranks. Pure.
 
 Knows neither colors nor cells.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -15,8 +14,6 @@ import numpy.typing as npt
 
 from ddptop.tui.model.history.series import Floats, Series
 
-LABEL: Final = 8
-"""Cells of a label beside the axis."""
 _INERTIA: Final = {"off": 0.0, "light": 0.6, "strong": 0.9}
 """Weight of what came before against the next column."""
 
@@ -114,38 +111,3 @@ def limits(lines: Sequence[Floats]) -> tuple[float, float]:
     if high - low < least:
         return low - least / 2, high + least / 2
     return low, high
-
-
-def nice_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most so many ticks between two values, at 1, 2 or 5 times a power of ten."""
-    least = (high - low) / max(1, most)
-    power = 10.0 ** math.floor(math.log10(least))
-    apart = next(part * power for part in (1, 2, 5, 10, 20) if part * power >= least * (1 - 1e-9))
-    first = math.ceil(low / apart - 1e-9)
-    ticks = [round(number * apart, 12) for number in range(first, first + most + 1)]
-    return [tick for tick in ticks if low <= tick <= high][:most]
-
-
-def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Return labels that tell neighbours apart, in `LABEL` cells wherever that is possible."""
-    largest = max(map(abs, ticks), default=0.0)
-    if largest == 0:
-        return ["0" for _ in ticks]
-    apart = min((abs(b - a) for a, b in itertools.pairwise(ticks)), default=largest)
-    for size, letter in ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")):
-        digits = max(0, -math.floor(math.log10(apart / size) + 1e-9))
-        labels = [f"{tick / size:.{digits}f}{letter if tick else ''}" for tick in ticks]
-        if largest < 1e4 * size and max(map(len, labels)) <= LABEL:
-            return labels
-    digits = math.floor(math.log10(largest) + 1e-9) - math.floor(math.log10(apart) + 1e-9)
-    return [f"{tick:.{digits}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e") for tick in ticks]
-
-
-def decades(low: float, high: float, most: int) -> list[float]:
-    """Return at most so many ticks between two powers of ten, as powers; 2 and 5 only where there is room."""
-    exponents = range(math.floor(low), math.ceil(high) + 1)
-    every = max(1, math.ceil(len(exponents) / max(1, most)))
-    whole = [float(exponent) for exponent in exponents if exponent % every == 0 and low <= exponent <= high]
-    finer = sorted(e + math.log10(part) for e in exponents for part in (1, 2, 5))
-    inside = [tick for tick in finer if low <= tick <= high]
-    return inside if len(inside) <= most else whole

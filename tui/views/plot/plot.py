@@ -23,10 +23,10 @@ from textual_plot import HiResMode, PlotWidget
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.theme import Ink, ink
+from ddptop.tui.drawing.ticks import LABEL
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import CUSTOM, metric_named
 from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of
-from ddptop.tui.views.plot.curves import LABEL
 from ddptop.tui.views.plot.ticks import Powers, Steps, Values
 from ddptop.tui.views.plot.window import Window
 

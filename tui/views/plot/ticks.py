@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual_plot.axis_formatter import AxisFormatter
 
-from ddptop.tui.views.plot.curves import decades, nice_ticks, tick_labels
+from ddptop.tui.drawing.ticks import decades, even_ticks, tick_labels
 
 
 class Values(AxisFormatter):
@@ -18,7 +18,7 @@ class Values(AxisFormatter):
 
     def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
         """Return where the ticks are."""
-        return nice_ticks(min_, max_, self.room)
+        return even_ticks(min_, max_, self.room)
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
         """Return labels as short as may be."""

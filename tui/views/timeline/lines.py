@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final, NamedTuple
 
 from rich.segment import Segment
@@ -12,6 +11,7 @@ from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.lines import Row, packed, spread
 from ddptop.tui.drawing.theme import LETTERS, Ink
+from ddptop.tui.drawing.ticks import even_ticks
 from ddptop.tui.views.timeline.spans import Bar, Lane, Timeline
 
 WAITS: Final = "░"
@@ -49,22 +49,12 @@ def title(line: Timeline, standing: Standing, world: int, width: int, ink: Ink, 
 def axis(length: int, width: int, before: int, ink: Ink) -> Row:
     """Return ticks in ms, behind `before` cells for the ranks' numbers."""
     cells = [" "] * width
-    for at in ticks(length / 1e6, max(1, width // _TICK_CELLS)):
+    for at in even_ticks(0.0, length / 1e6, max(1, width // _TICK_CELLS)):
         column = cell(round(at * 1e6), length, width)
         text = f"│{at:g}" + (" ms" if not at else "")
         if column + len(text) <= width:
             cells[column : column + len(text)] = text
     return [Segment(" " * before), Segment("".join(cells), ink["label"])]
-
-
-def ticks(length_ms: float, most: int) -> list[float]:
-    """Return even moments from 0 on, at most about so many."""
-    if length_ms <= 0:
-        return [0.0]
-    rough = length_ms / max(1, most)
-    ten = 10.0 ** math.floor(math.log10(rough))
-    step = next(ten * factor for factor in (1, 2, 5, 10) if ten * factor >= rough * 0.999)
-    return [round(index * step, 6) for index in range(int(length_ms / step) + 1)]
 
 
 def cell(at: int, length: int, width: int) -> int:

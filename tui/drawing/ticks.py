@@ -1,0 +1,53 @@
+"""Where the ticks of an axis are, and how they are written. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Final
+
+LABEL: Final = 8
+"""Cells of a label beside an axis."""
+
+
+def even_step(least: float) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not below `least`."""
+    ten = 10.0 ** math.floor(math.log10(least))
+    # In floating point the power may come out one too small, and a step a little below what it equals.
+    return next(part * ten for part in (1, 2, 5, 10, 20) if part * ten >= least * (1 - 1e-9))
+
+
+def even_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most so many ticks between two values, at multiples of an even step."""
+    if high <= low:
+        return [low]
+    apart = even_step((high - low) / max(1, most))
+    first = math.ceil(low / apart - 1e-9)
+    ticks = [round(number * apart, 12) for number in range(first, first + most + 1)]
+    return [tick for tick in ticks if low <= tick <= high][:most]
+
+
+def tick_labels(ticks: Sequence[float]) -> list[str]:
+    """Return labels that tell neighbours apart, in `LABEL` cells wherever that is possible."""
+    largest = max(map(abs, ticks), default=0.0)
+    if largest == 0:
+        return ["0" for _ in ticks]
+    apart = min((abs(b - a) for a, b in itertools.pairwise(ticks)), default=largest)
+    for size, letter in ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")):
+        digits = max(0, -math.floor(math.log10(apart / size) + 1e-9))
+        labels = [f"{tick / size:.{digits}f}{letter if tick else ''}" for tick in ticks]
+        if largest < 1e4 * size and max(map(len, labels)) <= LABEL:
+            return labels
+    digits = math.floor(math.log10(largest) + 1e-9) - math.floor(math.log10(apart) + 1e-9)
+    return [f"{tick:.{digits}e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e") for tick in ticks]
+
+
+def decades(low: float, high: float, most: int) -> list[float]:
+    """Return at most so many ticks between two powers of ten, as powers; 2 and 5 only where there is room."""
+    exponents = range(math.floor(low), math.ceil(high) + 1)
+    every = max(1, math.ceil(len(exponents) / max(1, most)))
+    whole = [float(exponent) for exponent in exponents if exponent % every == 0 and low <= exponent <= high]
+    finer = sorted(e + math.log10(part) for e in exponents for part in (1, 2, 5))
+    inside = [tick for tick in finer if low <= tick <= high]
+    return inside if len(inside) <= most else whole
