@@ -101,7 +101,7 @@ class RunList(Page, can_focus=True):
         """Name of the run that keys act on."""
         self._looking = False
         self._first = 0
-        """The line on which the first run is drawn."""
+        """The number of the line on which the first run is drawn."""
 
     @property
     def lines(self) -> Sequence[RunLine]:
@@ -178,7 +178,7 @@ class RunList(Page, can_focus=True):
         self.show_rows(rows)
 
     def _invitation(self, runs: int) -> list[Row]:
-        """Return what to do where there are hardly any runs."""
+        """Return the lines that tell a new user what to do, where there are hardly any runs."""
         launch = keys_of(self)["app.launch"]
         if runs or self.listing is None:
             text = f"  no other run; {launch} launches one"
@@ -333,7 +333,7 @@ def _remark(line: RunLine, ink: Ink) -> Row:
 
 
 def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
-    """Return two lines: what it is called and how it is, then what it does and how far it has come."""
+    """Return two lines: a run's name and state, then its program and progress."""
     room = width - 2
     state = [*_remark(line, ink), Segment(f" {line.state}", ink[f"state-{line.state}"])]
     name = units.fit(line.run, room - 2 - width_of(state))
@@ -354,7 +354,7 @@ def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
 def _widths(width: int) -> tuple[int, ...]:
     """Return the cells of name, state, program, ranks, step, loss, age; the rest is the remark's.
 
-    Where there is little room the program, after which a run is called by itself, has none.
+    Where there is little room the program has none: a run is named after it, where the user gave no name.
     """
     if width < _ROOMY:
         return 19 + width - ONE_LINE, 8, 0, 5, 11, 7, 7

@@ -1,4 +1,4 @@
-"""`clean`: remove ended runs, after telling which."""
+"""`clean`: list ended runs, ask, and remove them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`help` and `config`: what one can read about ddptop, and where the settings are and what can be set."""
+"""`help` and `config`: the manual, and the settings with their file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A question with a few answers, before an action that cannot be taken back or that has a price.
 
-Its result is the chosen answer's name, or None. What it asks about is put together here, so
-that a price is told in one place.
+The questions themselves are here too, so that a price is worded in one place.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def button_keys(area: str, *others: BindingType) -> list[BindingType]:
 
 
 class Question(Dialog[str | None]):
-    """Asks, and returns the answer."""
+    """A question with a button for each answer. Returns the name of the answer, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = button_keys(
         "question", Binding("escape", "cancel", "Cancel", id="question.cancel", tooltip="Close; nothing is done")

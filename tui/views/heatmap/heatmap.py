@@ -70,7 +70,7 @@ class Heatmap(RankView):
         self.level = 0
         """Index into `WIDTHS_S`."""
         self.cursor: int | None = None
-        """The bucket that is read, None for the newest that the chosen rank has."""
+        """The bucket whose values are shown below, None for the newest that the chosen rank has."""
         self._last: int | None = None
         """The bucket at the right edge, None to follow the newest."""
         self._cells: HeatCells | None = None

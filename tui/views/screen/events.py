@@ -15,7 +15,7 @@ _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
 
 
 def event_row(event: EventLine, ink: Ink) -> Row:
-    """Return one event: when, how bad, who, what."""
+    """Return one event: time, level, rank, text."""
     hue = ink[f"level-{event.level}" if event.level in _MARKS else "level-info"]
     named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
     who = "" if named else f"rank {event.rank}: "
@@ -28,7 +28,7 @@ def event_row(event: EventLine, ink: Ink) -> Row:
 
 
 class EventList(Roll[EventLine], can_focus=False):
-    """What happened in the run."""
+    """The events of a run; the newest is in sight."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(event_row, **options)

@@ -25,7 +25,7 @@ from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 
 _SORT_S: Final = 1.0
-"""Lines change places no more often than this: what moves all the time cannot be read."""
+"""Lines change places no more often than this, so that they can be read."""
 
 
 class RankTable(RankView):
@@ -64,7 +64,7 @@ class RankTable(RankView):
         self._sorted_at: float | None = None
         self._columns: tuple[Column, ...] = ()
         self._drawn: dict[int, tuple[tuple[object, ...], Strip]] = {}
-        """By line below the titles: what it was drawn from, and its cells."""
+        """By line below the titles: the values that it was drawn from, and its cells."""
 
     # What is shown
 
@@ -107,7 +107,7 @@ class RankTable(RankView):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def _key(self, line: int) -> tuple[object, ...]:
-        """Return what a line is drawn from; where nothing of it changed, it need not be drawn again."""
+        """Return all values that a line shows; while they are equal it is not drawn again."""
         rank = self.frame.ranks[self._order[line]] if line < len(self._order) else None
         has_bar = any(column.key == "bar" for column in self._columns)
         return rank, self.frame.verdict, self.frame.step_ms if has_bar else None
