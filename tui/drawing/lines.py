@@ -98,7 +98,6 @@ class Page(Drawn):
         self._strips: list[Strip] = []
 
     def show_rows(self, rows: Sequence[Row]) -> None:
-        """Replace the rows."""
         strips = [Strip(row).simplify() for row in rows]
         if len(strips) != len(self._strips):
             self._strips = strips
@@ -116,14 +115,12 @@ class Page(Drawn):
         return len(self._strips)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of what is in sight."""
         index = y + self.scroll_offset.y
         strip = self._strips[index] if index < len(self._strips) else Strip.blank(0)
         return self.grounded(strip, 0, self.size.width)
 
     @property
     def text(self) -> str:
-        """The rows without their styles."""
         return "\n".join(strip.text.rstrip() for strip in self._strips)
 
 
@@ -171,7 +168,6 @@ class Roll(Drawn, Generic[T]):
             self.scroll_end(animate=False, x_axis=False)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of what is in sight."""
         left, top = self.scroll_offset
         width = self.size.width
         index = y + top

@@ -155,7 +155,6 @@ class RunList(Page, can_focus=True):
     # Drawing
 
     def draw(self) -> None:
-        """Draw the list as it is now."""
         width = self.size.width
         if not width:
             return
@@ -200,7 +199,6 @@ class RunList(Page, can_focus=True):
         return 1 if self.size.width >= ONE_LINE else 2
 
     def on_resize(self) -> None:
-        """Draw it in the new width."""
         self.draw()
 
     # Keys and mouse
@@ -246,7 +244,6 @@ class RunList(Page, can_focus=True):
         self._mark(min(max(0, self._index + by), len(self.lines) - 1))
 
     def action_edge(self, index: int) -> None:
-        """Mark the first run or the last."""
         self._mark(index % len(self.lines))
 
     def action_cycle(self, by: int) -> None:
@@ -261,7 +258,6 @@ class RunList(Page, can_focus=True):
             self._show(number - 1)
 
     def action_show(self) -> None:
-        """Show the marked run."""
         self._show(self._index)
 
     def _show(self, index: int) -> None:
@@ -274,7 +270,6 @@ class RunList(Page, can_focus=True):
             self.post_message(self.Asked(action, line))
 
     def action_leave(self) -> None:
-        """Return to the ranks."""
         self.post_message(self.Left())
 
     def on_click(self, event: events.Click) -> None:

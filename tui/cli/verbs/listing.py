@@ -21,7 +21,6 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verbs."""
     ps = verbs.add_parser("ps", help="list runs, live and lately ended")
     ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     ps.add_argument("--all", action="store_true", help="those of all users; for root")

@@ -84,7 +84,6 @@ class KillDialog(Dialog[None]):
         """The lines and the hint as they were shown last."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the question."""
         with Vertical(id="dialog"):
             yield Static(f"End {self._run}?", id="question", markup=False)
             yield Static("", id="victims", markup=False)
@@ -148,7 +147,6 @@ class KillDialog(Dialog[None]):
         return self._rank if self.focused is not None and self.focused.id == "one" else None
 
     def action_press(self) -> None:
-        """Do what the marked button says."""
         if self._killing is not None:
             self.dismiss()
         elif isinstance(self.focused, Button):

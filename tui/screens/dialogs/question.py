@@ -73,7 +73,6 @@ class Question(Dialog[str | None]):
         self._answers = answers
 
     def compose(self) -> ComposeResult:
-        """Lay out the question."""
         with Vertical(id="dialog", classes="-harmless" if self._harmless else ""):
             yield Static(Content(self._question), id="question")
             for fact in self._facts:
@@ -84,16 +83,13 @@ class Question(Dialog[str | None]):
             yield Static(self.hint(BUTTONS_HINT), id="hint")
 
     def on_mount(self) -> None:
-        """Mark the first answer."""
         self.query(Button).first().focus()
 
     def action_press(self) -> None:
-        """Do what the marked button says."""
         if isinstance(self.focused, Button):
             self.focused.press()
 
     def action_cancel(self) -> None:
-        """Close; nothing is done."""
         self.dismiss(None)
 
     @on(Button.Pressed)

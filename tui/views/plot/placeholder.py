@@ -81,7 +81,6 @@ class PlotPlaceholder(Container):
             self.plot.read_on(by)
 
     def action_edge(self, index: int) -> None:
-        """Read the first column or the last."""
         if self.plot is not None:
             self.plot.read_at(index)
 

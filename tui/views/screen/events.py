@@ -35,6 +35,5 @@ class EventList(Roll[EventLine], can_focus=False):
         self.border_title = "events"
 
     def show(self, frame: Frame) -> None:
-        """Take in a new frame."""
         if frame.events != self._items or not self._empty:
             self.show_items(frame.events, empty="nothing has happened yet")

@@ -37,7 +37,6 @@ class Header(Page, can_focus=False):
         self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
-        """Take in a new frame."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
         roomy = self.app.size.height >= 30
@@ -49,7 +48,6 @@ class Header(Page, can_focus=False):
         self.show(self._frame)
 
     def on_resize(self) -> None:
-        """Draw for another width."""
         self.show(self._frame)
 
     def notify_style_update(self) -> None:

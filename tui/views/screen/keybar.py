@@ -116,7 +116,6 @@ class KeyBar(Page, can_focus=False):
         self.screen.bindings_updated_signal.unsubscribe(self)
 
     def on_resize(self) -> None:
-        """Draw for another width."""
         self._draw()
 
     def notify_style_update(self) -> None:

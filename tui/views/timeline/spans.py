@@ -75,7 +75,6 @@ class Timeline:
         return max(bars, key=lambda bar: (bar.begun or 0) - bar.entered).last if bars else None
 
     def lane(self, rank: int) -> Lane | None:
-        """Return a rank's lane."""
         return next((lane for lane in self.lanes if lane.rank == rank), None)
 
 
