@@ -6,5 +6,5 @@ status      `ps` and `status`, also as JSON
 logs        `ddptop logs`
 manual      the pages that `ddptop help` shows
 foreign     the runs of other users, for root
-complaint   what is wrong, in one line
+complaint   a problem, in one line
 """

@@ -1,4 +1,4 @@
-"""What is wrong, in one line on stderr."""
+"""Problems of the user's input and of the runs, each in one line on stderr."""
 
 from __future__ import annotations
 

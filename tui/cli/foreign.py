@@ -1,7 +1,7 @@
 """The runs of other users, for root: each user's are read by a child process that has become that user.
 
-Whoever owns a run directory may have put anything there, also what nobody has thought of.  So nothing of
-it is opened with root's rights: a child gives them up first, is bounded in time, memory and descriptors,
+The owner of a run directory may have put anything into it, in a form that nobody has thought of.  So nothing
+of it is opened with root's rights: a child gives them up first, is bounded in time, memory and descriptors,
 and answers in text that is bounded, checked and cleaned here.  A child that fails costs one line.
 """
 
@@ -37,10 +37,10 @@ CHILD_S: Final = 20.0
 MEMORY_BYTES: Final = 2 << 30
 """What a child may take on top of what it begins with, most of it never touched: the stacks of ZeroMQ's threads."""
 MOST_RUNS: Final = 64
-"""Told of each user, the newest."""
+"""Runs that are listed of each user, the newest."""
 LARGEST_ANSWER: Final = 1 << 20
 _AT_ONCE: Final = 8
-"""Users."""
+"""Users whose runs are read at the same time."""
 _LINKS: Final = 8
 """Runs that a child has open together."""
 _DESCRIPTORS: Final = 4096
@@ -61,7 +61,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "float | None": (float, int, type(None)),
     "bool": (bool,),
 }
-"""By annotation, the types of those fields of a frame that are told."""
+"""By annotation, the types of the fields of a frame that a child sends."""
 _TOLD: Final = {field.name: _KINDS[str(field.type)] for field in fields(Frame) if str(field.type) in _KINDS}
 
 
@@ -73,7 +73,7 @@ class _Seen(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What a child has found."""
+    """The runs that a child has found, and its problem."""
 
     runs: list[_Seen] = []
     problem: str = ""
@@ -126,7 +126,7 @@ def user_name(uid: int) -> str:
 
 
 def _gather(group: Iterable[tuple[int, Path]], read: Callable[[int, Path], list[Frame]]) -> list[_Child]:
-    """Start a child for each user, and hear them all out, as long as there is time."""
+    """Start a child for each user, and read all answers that come in time."""
     children: list[_Child] = []
     with selectors.DefaultSelector() as selector:
         for uid, folder in group:
@@ -240,7 +240,7 @@ def _told(frame: Frame) -> _Seen:
 
 
 def _end(child: _Child) -> None:
-    """Take the child's leave, and make it go where it does not; say what was wrong."""
+    """Wait for the child to end, and kill it where it does not; the problem is noted in it."""
     os.close(child.pipe)
     if child.problem or len(child.heard) > LARGEST_ANSWER:
         child.problem = child.problem or f"more than {LARGEST_ANSWER >> 20} MiB to be told"
@@ -260,7 +260,7 @@ def _end(child: _Child) -> None:
 
 
 def _checked(child: _Child, name: str) -> tuple[list[Frame], str]:
-    """Return what the child has told, as far as it can be believed, and one line on the rest."""
+    """Return those runs of an answer that pass all checks, and one line on the others."""
     if child.problem:
         return [], child.problem
     try:

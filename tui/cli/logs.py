@@ -1,4 +1,4 @@
-"""`ddptop logs`: what the ranks wrote, once or as it comes."""
+"""`ddptop logs`: the output of the ranks, once or as it is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show(directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[st
 
 
 def exists(directory: RunDir) -> bool:
-    """Say whether the run's output goes to files at all."""
+    """Say whether the run's output goes to files."""
     return directory.read().launched
 
 

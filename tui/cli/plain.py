@@ -19,7 +19,7 @@ from ddptop.tui.model.frame import ENDED, EventLine, Frame
 
 POLL_S = 0.05
 TRACE_BYTES = 1 << 20
-"""End of a log in which the traceback of a failed rank is looked for."""
+"""Bytes at the end of a log in which the traceback of a failed rank is looked for."""
 TRACE_LINES = 40
 """Lines of a failed rank's log that are shown where it left no traceback."""
 
@@ -70,7 +70,7 @@ class PlainView:
         self._told = frame.events
 
     def _tell_start(self, frame: Frame) -> None:
-        """Say what the start is at; the first rank speaks for all."""
+        """Say which phase the start has come to, as the first rank reports it."""
         if frame.state != "starting" or frame.ranks[0].state != "starting":
             return
         phase = frame.ranks[0].activity

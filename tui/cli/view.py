@@ -1,4 +1,4 @@
-"""A run before the user's eyes: as the dashboard or as lines, and the words on leaving."""
+"""Shows a run, as the dashboard or as lines, and says at the end how to come back."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
 
 
 class _Terminated(KeyboardInterrupt):
-    """A TERM has come: nobody can be asked."""
+    """SIGTERM has come: there is nobody to ask."""
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
@@ -177,7 +177,7 @@ def _stop(link: Link) -> None:
 
 
 def _ask(name: str) -> str:
-    """Ask once; another Ctrl-C, or no sense in the answer, leaves the run alone."""
+    """Ask once; after another Ctrl-C, or an answer that is none of the choices, the run goes on."""
     question = f"\n{name}: [l]eave it running, [s]top it (TERM, then KILL), [k]ill it at once? [l] "
     try:
         answer = input(question).strip().lower()[:1]

@@ -1,4 +1,4 @@
-"""What stands for a sign that is not ASCII, where a terminal cannot show it.
+"""ASCII in place of other signs, for a terminal that cannot show them.
 
 Screens, bars and plots draw in Unicode and know nothing of this: what they paint, and what a
 verb prints, goes through here last, where it is asked for.  Each sign keeps its width in cells; one
@@ -36,11 +36,11 @@ _PAIRS: Final = (
     ("◆", "0"), ("□", "D"), ("✕✖", "x"), ("▸►", ">"), ("◂◄", "<"), ("▴", "^"), ("▾", "v"),
 )  # fmt: skip
 _DOTS: Final = " ..::**##"
-"""For a braille pattern, by how many of its dots are set."""
+"""The sign for a braille pattern, by the number of its dots."""
 
 
 class _Table(dict[int, str]):
-    """ASCII for every character, worked out when it is first met."""
+    """The ASCII for a character, by its code; worked out at its first use."""
 
     def __missing__(self, code: int) -> str:
         found = self[code] = _ascii(code)
@@ -79,10 +79,10 @@ def locale_is_unicode() -> bool:
 
 
 def let_print(*, ascii_only: bool = False) -> None:
-    """Have what standard output and error cannot encode replaced by what stands for it."""
+    """Let standard output and error print ASCII in place of each sign that they cannot encode."""
     codecs.register_error("ddptop", _replace)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="ascii" if ascii_only else None, errors="ddptop")  # type: ignore[union-attr]
+        stream.reconfigure(encoding="ascii" if ascii_only else None, errors="ddptop")  # type: ignore[union-attr]  # both are text files
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What keys are called in the texts of the dashboard: as this user has them, by the id of the action.
+"""The names of keys in the texts of the dashboard, by the id of the action, as this user has set them.
 
 A text takes them from here, because the user may have moved a key; `enter` in a list is the widget
 library's own, cannot be moved, and is named as it is.

@@ -1,4 +1,4 @@
-"""Lines of cells: what every widget here draws with.
+"""Lines of cells, and the widgets that show them.
 
 A `Row` is a list of segments; a `Page` shows finished rows, as high as they are many; a
 `Roll` shows the end of a long list and draws only what is in sight.
@@ -73,7 +73,7 @@ class Drawn(ScrollView):
     """A widget that draws its own cells in the theme's ink."""
 
     _base = Style.null()
-    """Of the cells that have no style of their own. It takes long to tell: once for each painting, not each line."""
+    """The style of cells without one of their own. It takes long to work out: once a painting, not once a line."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Return the lines of a part."""
@@ -98,7 +98,6 @@ class Page(Drawn):
         self._strips: list[Strip] = []
 
     def show_rows(self, rows: Sequence[Row]) -> None:
-        """Replace the rows."""
         strips = [Strip(row).simplify() for row in rows]
         if len(strips) != len(self._strips):
             self._strips = strips
@@ -116,14 +115,12 @@ class Page(Drawn):
         return len(self._strips)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of what is in sight."""
         index = y + self.scroll_offset.y
         strip = self._strips[index] if index < len(self._strips) else Strip.blank(0)
         return self.grounded(strip, 0, self.size.width)
 
     @property
     def text(self) -> str:
-        """The rows without their styles."""
         return "\n".join(strip.text.rstrip() for strip in self._strips)
 
 
@@ -131,7 +128,7 @@ class Roll(Drawn, Generic[T]):
     """The end of a long list. It follows the end until it is scrolled away from there."""
 
     class Followed(Message):
-        """It begins to follow its end, or no longer does."""
+        """The list has begun to follow its end, or has stopped to."""
 
     def __init__(self, draw: Callable[[T, Ink], Row], **options: Any) -> None:
         super().__init__(**options)
@@ -171,7 +168,6 @@ class Roll(Drawn, Generic[T]):
             self.scroll_end(animate=False, x_axis=False)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of what is in sight."""
         left, top = self.scroll_offset
         width = self.size.width
         index = y + top

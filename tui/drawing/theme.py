@@ -17,7 +17,7 @@ from textual.theme import Theme
 
 
 class _Marks(dict[str, str]):
-    """Signs of states, and one for those that only a newer agent knows."""
+    """Signs of states, and one for each state that only a newer agent knows."""
 
     def __missing__(self, state: str) -> str:
         return "○"

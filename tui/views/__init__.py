@@ -1,4 +1,4 @@
-"""What a screen consists of, each view in a folder with all of it.
+"""The parts of a screen, each in a folder of its own.
 
 panels      a box for each rank
 table       a line for each rank

@@ -1,7 +1,7 @@
-"""What every view of the ranks has in common: one chosen rank, and what the user asks of it.
+"""The base of the views of all ranks: one rank is chosen, and the user opens it.
 
 The screen shows one view at a time and hands it frames; a view that is not shown gets none
-and does no work.  What opens, ends or follows is the screen's matter.
+and does no work.  The screen opens ranks and ends runs, not the view.
 """
 
 from __future__ import annotations

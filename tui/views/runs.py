@@ -102,7 +102,7 @@ class RunList(Page, can_focus=True):
         """Name of the run that keys act on."""
         self._looking = False
         self._first = 0
-        """The line on which the first run is drawn."""
+        """The number of the line on which the first run is drawn."""
 
     @property
     def lines(self) -> Sequence[RunLine]:
@@ -156,7 +156,6 @@ class RunList(Page, can_focus=True):
     # Drawing
 
     def draw(self) -> None:
-        """Draw the list as it is now."""
         width = self.size.width
         if not width:
             return
@@ -179,7 +178,7 @@ class RunList(Page, can_focus=True):
         self.show_rows(rows)
 
     def _invitation(self, runs: int) -> list[Row]:
-        """Return what to do where there are hardly any runs."""
+        """Return the lines that tell a new user what to do, where there are hardly any runs."""
         launch = keys_of(self)["app.launch"]
         if runs or self.listing is None:
             text = f"  no other run; {launch} launches one"
@@ -201,7 +200,6 @@ class RunList(Page, can_focus=True):
         return 1 if self.size.width >= ONE_LINE else 2
 
     def on_resize(self) -> None:
-        """Draw it in the new width."""
         self.draw()
 
     # Keys and mouse
@@ -237,7 +235,6 @@ class RunList(Page, can_focus=True):
         self._mark(min(max(0, self._index + by), len(self.lines) - 1))
 
     def action_edge(self, index: int) -> None:
-        """Mark the first run or the last."""
         self._mark(index % len(self.lines))
 
     def action_cycle(self, by: int) -> None:
@@ -252,7 +249,6 @@ class RunList(Page, can_focus=True):
             self._show(number - 1)
 
     def action_show(self) -> None:
-        """Show the marked run."""
         self._show(self._index)
 
     def _show(self, index: int) -> None:
@@ -265,7 +261,6 @@ class RunList(Page, can_focus=True):
             self.post_message(self.Asked(action, line))
 
     def action_leave(self) -> None:
-        """Return to the ranks."""
         self.post_message(self.Left())
 
     def on_click(self, event: events.Click) -> None:
@@ -324,7 +319,7 @@ def _remark(line: RunLine, ink: Ink) -> Row:
 
 
 def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
-    """Return two lines: what it is called and how it is, then what it does and how far it has come."""
+    """Return two lines: a run's name and state, then its program and progress."""
     room = width - 2
     state = [*_remark(line, ink), Segment(f" {line.state}", ink[f"state-{line.state}"])]
     name = units.fit(line.run, room - 2 - width_of(state))
@@ -345,7 +340,7 @@ def _narrow(line: RunLine, width: int, ink: Ink) -> tuple[Row, Row]:
 def _widths(width: int) -> tuple[int, ...]:
     """Return the cells of name, state, program, ranks, step, loss, age; the rest is the remark's.
 
-    Where there is little room the program, after which a run is called by itself, has none.
+    Where there is little room the program has none: a run is named after it, where the user gave no name.
     """
     if width < _ROOMY:
         return 19 + width - ONE_LINE, 8, 0, 5, 11, 7, 7

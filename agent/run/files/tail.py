@@ -53,7 +53,7 @@ class Follower:
         self._position = piece.position + len(piece.data)
         if not piece.data:
             return None
-        ended = []
+        ended: list[bytes] = []
         if piece.skipped:
             # The line before it is whole, as far as it is still there.
             ended = [self.rest] if self.rest else []

@@ -1,4 +1,4 @@
-"""`clean`: remove ended runs, after telling which."""
+"""`clean`: list ended runs, ask, and remove them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class Candidate(NamedTuple):
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
     clean = verbs.add_parser("clean", help="remove ended runs with their logs and records, after telling which")
     clean.add_argument("runs", metavar="RUN", nargs="*", help="these alone; without a name, all that have ended")
     clean.add_argument("--keep", type=_number, metavar="N", help="keep the N that ended last")

@@ -15,7 +15,6 @@ MOST_STEPS: Final = 1_000_000
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verbs."""
     pause = verbs.add_parser("pause", help="hold all ranks at the same step, for as long as you like")
     pause.add_argument(
         "--freeze",

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
     kill = verbs.add_parser("kill", help="end a run and everything that belongs to it")
     kill.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
     part = kill.add_mutually_exclusive_group()

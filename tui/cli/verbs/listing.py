@@ -1,4 +1,4 @@
-"""`ps`, `status`, `events` and `programs`: tell what there is, in one go."""
+"""`ps`, `status`, `events` and `programs`: print what there is, and end."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from ddptop.tui.model.frame import Frame
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
-"""What the libraries that NumPy may be built with are told the number of their threads by."""
+"""Environment variables that set the number of threads, one for each library that NumPy may be built with."""
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verbs."""
     ps = verbs.add_parser("ps", help="list runs, live and lately ended")
     ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     ps.add_argument("--all", action="store_true", help="those of all users; for root")
@@ -64,7 +63,7 @@ def _no_threads_of_numpy() -> Iterator[None]:
 
 
 def _others() -> list[Frame]:
-    """Return the runs of other users, and say of whom they could not be read."""
+    """Return the runs of other users, and print whose runs could not be read."""
     from ddptop.agent.run import rundir
 
     with _no_threads_of_numpy():

@@ -1,4 +1,4 @@
-"""`help` and `config`: what one can read about ddptop, and where the settings are and what can be set."""
+"""`help` and `config`: the manual, and the settings with their file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ddptop.tui.cli.verbs.options import Verbs
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verbs."""
     manual = verbs.add_parser("help", help="read the manual; without a topic, list its pages")
     manual.add_argument("topic", metavar="TOPIC", nargs="?", help="a page, as `ddptop help` lists them")
     manual.set_defaults(carry=_help)

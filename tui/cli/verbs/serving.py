@@ -9,7 +9,6 @@ from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, configured
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
     service = verbs.add_parser(
         "serve", help="show a run in a browser of this machine, read-only unless asked otherwise"
     )

@@ -23,7 +23,6 @@ VIEWS: Final = ("panels", "table", "heatmap", "timeline")
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verbs."""
     attach = verbs.add_parser("attach", help="watch a run that is going on, or look at one that has ended")
     add_run(attach)
     add_view(attach)

@@ -1,4 +1,4 @@
-"""A dialog over a screen that can still be seen, darkened, and goes on to change.
+"""The base of all dialogs: the screen below stays in sight, darkened, and goes on to change.
 
 Textual renders the whole screen below anew, line by line and color by color, whenever a cell of
 it changes; four times a second that took twice what the screen itself takes.  Here only the
@@ -24,10 +24,11 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialogs.transient import Transient
 
 _MOST_STYLES = 4096
+"""Styles whose darkened form is held; a screen has some hundred."""
 
 
 class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
-    """Comes over another screen, which shows through where it has nothing of its own."""
+    """A screen over another one, which is seen around its box."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,8 +36,6 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
         """The color that `_darkened` was made with."""
         self._darkened: dict[Style | None, Style | None] = {}
         """By a style of the screen below, the one it has under the dialog."""
-        self.lines_rendered = 0
-        """Lines of the screen below that were rendered so far."""
 
     def hint(self, text: str) -> Content:
         """Return a line on the keys: `{close}` in `text` becomes the user's key of this dialog's action `….close`."""
@@ -71,7 +70,6 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
             chops = below._compositor._render_chops(crop, dirty.__contains__)
             for y in dirty:
                 lines[y] = Strip(self._darken(Strip.join(chops[y].values()), veil), self.size.width)
-        self.lines_rendered += len(dirty)
         self._render_cache = _RenderCache(self.size, lines)
         self._dirty_regions.clear()
 

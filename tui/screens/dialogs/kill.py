@@ -1,7 +1,7 @@
-"""The question before a kill or a signal, and the account of it.
+"""The question before a kill or a signal, and its progress.
 
 What it ends is fixed when it opens: a rank by its number, a process by its identity, never by
-where they stand on a screen.  It may be closed while a kill goes on, and opened on it again.
+where they stand on a screen.  The dialog may be closed while a kill goes on, and opened on it again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
 from ddptop.tui.screens.dialogs.question import BUTTONS_HINT, button_keys
 
 _LOOK_S = 0.1
+"""The progress of a kill is looked at so often."""
 _LINES = 8
+"""Lines of it that are shown, the newest."""
 
 
 class KillDialog(Dialog[None]):
@@ -47,7 +49,7 @@ class KillDialog(Dialog[None]):
     )
 
     class Described(Message):
-        """What a kill would end is known."""
+        """The processes that a kill would end are known, as one line of text."""
 
         def __init__(self, aim: Aim, text: str) -> None:
             super().__init__()
@@ -73,16 +75,15 @@ class KillDialog(Dialog[None]):
         self._grace_s = grace_s
         self._process: ProcessLine | None = None
         self._killing = killing
-        """Under way, or just over."""
+        """The kill or signal that is under way or just over."""
         self._victims: dict[Aim, str] = {}
         self._countdown = ""
         self._timeout_s: float | None = None
-        """Of collectives, as far as the run shown is this one."""
+        """The timeout of collectives; None where another run is shown."""
         self._shown: tuple[list[str], Content] | None = None
-        """The account and the hint as they were shown last."""
+        """The lines and the hint as they were shown last."""
 
     def compose(self) -> ComposeResult:
-        """Lay out the question."""
         with Vertical(id="dialog"):
             yield Static(f"End {self._run}?", id="question", markup=False)
             yield Static("", id="victims", markup=False)
@@ -140,13 +141,12 @@ class KillDialog(Dialog[None]):
         self.query_one("#victims", Static).update(Content(text))
 
     def _aim(self) -> Aim:
-        """Return what the marked button stands for."""
+        """Return what the marked button would end."""
         if self._process is not None:
             return self._process.process
         return self._rank if self.focused is not None and self.focused.id == "one" else None
 
     def action_press(self) -> None:
-        """Do what the marked button says."""
         if self._killing is not None:
             self.dismiss()
         elif isinstance(self.focused, Button):

@@ -1,7 +1,6 @@
 """A question with a few answers, before an action that cannot be taken back or that has a price.
 
-Its result is the chosen answer's name, or None. What it asks about is put together here, so
-that a price is told in one place.
+The questions themselves are here too, so that a price is worded in one place.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def button_keys(area: str, *others: BindingType) -> list[BindingType]:
 
 
 class Question(Dialog[str | None]):
-    """Asks, and returns the answer."""
+    """A question with a button for each answer. Returns the name of the answer, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = button_keys(
         "question", Binding("escape", "cancel", "Cancel", id="question.cancel", tooltip="Close; nothing is done")
@@ -74,7 +73,6 @@ class Question(Dialog[str | None]):
         self._answers = answers
 
     def compose(self) -> ComposeResult:
-        """Lay out the question."""
         with Vertical(id="dialog", classes="-harmless" if self._harmless else ""):
             yield Static(Content(self._question), id="question")
             for fact in self._facts:
@@ -85,16 +83,13 @@ class Question(Dialog[str | None]):
             yield Static(self.hint(BUTTONS_HINT), id="hint")
 
     def on_mount(self) -> None:
-        """Mark the first answer."""
         self.query(Button).first().focus()
 
     def action_press(self) -> None:
-        """Do what the marked button says."""
         if isinstance(self.focused, Button):
             self.focused.press()
 
     def action_cancel(self) -> None:
-        """Close; nothing is done."""
         self.dismiss(None)
 
     @on(Button.Pressed)

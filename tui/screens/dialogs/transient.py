@@ -7,7 +7,7 @@ from textual.screen import Screen, ScreenResultType
 
 
 class Transient(Screen[ScreenResultType]):
-    """Closes itself only: of two keys in a burst the second would close the screen below."""
+    """A screen that closes itself only: of two keys in a burst the second would close the screen below."""
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         """Close with a result, unless that was done already."""
@@ -15,11 +15,11 @@ class Transient(Screen[ScreenResultType]):
 
     def _compositor_refresh(self) -> None:
         stack = self.app.screen_stack
-        if self not in stack[:-1] or self not in self.app._background_screens:
+        if self not in stack[:-1] or not self.is_current:
             super()._compositor_refresh()
             return
         # Under a dialog Textual counts what has changed here as changed once more, again and again, and once that is
-        # the whole screen, as it is when the dialog opens, it stays that.
+        # the whole screen, as it is when the dialog opens, it stays that. It has no public way to change this.
         if regions := tuple(self._compositor._dirty_regions):
             self._compositor._dirty_regions.clear()
             for between in stack[stack.index(self) + 1 : -1]:

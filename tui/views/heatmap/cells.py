@@ -45,7 +45,7 @@ class HeatCells:
         return self._shades[upper], self._none if lower is None else self._shades[lower]
 
     def key(self, line: int) -> tuple[bytes, bytes]:
-        """Return what a line looks like, to be compared."""
+        """Return all that a line's look depends on; equal keys look the same."""
         upper, lower = self._halves(line)
         return upper.tobytes(), lower.tobytes()
 

@@ -70,7 +70,7 @@ class Heatmap(RankView):
         self.level = 0
         """Index into `WIDTHS_S`."""
         self.cursor: int | None = None
-        """The bucket that is read, None for the newest that the chosen rank has."""
+        """The bucket whose values are shown below, None for the newest that the chosen rank has."""
         self._last: int | None = None
         """The bucket at the right edge, None to follow the newest."""
         self._cells: HeatCells | None = None
@@ -124,7 +124,6 @@ class Heatmap(RankView):
     # Painting
 
     def on_resize(self) -> None:
-        """Draw for another size."""
         self._drawn.clear()
         self.show(self.frame)
 
@@ -178,7 +177,6 @@ class Heatmap(RankView):
         super().notify_style_update()
 
     def render_line(self, y: int) -> Strip:
-        """Return one line."""
         if self.frame.history is None or self._cells is None:
             row = [Segment(units.shorten(" no step yet", self.size.width), self.ink["label"])] if y == 0 else []
             return self.grounded(Strip(row), 0, self.size.width)
@@ -246,7 +244,6 @@ class Heatmap(RankView):
             self.chosen = found
 
     def action_edge(self, rank: int) -> None:
-        """Choose a rank by its number."""
         self.chosen = rank
 
     def action_later(self, by: int) -> None:
@@ -266,7 +263,6 @@ class Heatmap(RankView):
         self._last = None if edge >= self._newest else edge
 
     def action_now(self) -> None:
-        """Follow the newest bucket again."""
         self._last = self.cursor = None
         self._again()
 
@@ -294,7 +290,6 @@ class Heatmap(RankView):
         self._again()
 
     def action_metric(self, by: int) -> None:
-        """Show another number."""
         names = list(METRICS)
         self.metric = names[(names.index(self.metric) + by) % len(names)]
         self._cells = None

@@ -1,4 +1,4 @@
-"""The lines of a heatmap: its title, the cells, the axis of time, the legend, what the cursor reads. Pure."""
+"""The lines of a heatmap: its title, the cells, the axis of time, the legend, the values at the cursor. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 ABOVE: Final = 1
 BELOW: Final = 3
-"""Lines that are not the map: title; axis, legend and what the cursor reads."""
+"""Lines that are not the map: title, axis, legend and the values at the cursor."""
 _TICK: Final = 20
 
 
 class Sight(NamedTuple):
-    """What of a run is looked at. Buckets are numbered from the epoch."""
+    """The part of a run that is shown. Buckets are numbered from the epoch."""
 
     metric: Metric
     level: int
@@ -45,7 +45,7 @@ class Sight(NamedTuple):
     shaded: bool
     """True where the terminal has colors for a scale; else it is made of signs."""
     keys: Mapping[str, str]
-    """What keys are called, by the id of their action."""
+    """The names of keys, by the id of their action."""
 
     @property
     def seconds(self) -> int:
@@ -172,7 +172,7 @@ def _legend(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
 
 
 def _reading(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
-    """Return what is under the cursor, exactly."""
+    """Return the values under the cursor as numbers."""
     metric = sight.metric
     value, step = heat.value(sight.chosen, sight.at), heat.step(sight.chosen, sight.at)
     text = units.DASH if value is None else metric.text(value).strip()

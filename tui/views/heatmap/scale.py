@@ -96,7 +96,7 @@ def scale_of(values: Array, previous: Scale | None = None) -> Scale | None:
 
 def shade(values: Array, scale: Scale | None, shades: int) -> Shades:
     """Return a number for each value: `UNKNOWN`, 1 to `shades`, or `shades` + 1 for what is not finite."""
-    result = np.zeros(values.shape, np.uint8)
+    result = np.full(values.shape, UNKNOWN, np.uint8)
     known = np.isfinite(values)
     if scale is not None:
         share = (values[known] - scale.low) / (scale.high - scale.low)

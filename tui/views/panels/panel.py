@@ -86,7 +86,7 @@ def mark_of(rank: RankFrame, frame: Frame) -> tuple[str, str]:
 
 
 def _right_title(rank: RankFrame, room: int, ink: Ink) -> Row:
-    """Return step and age in at most `room` cells; what is left out first says least."""
+    """Return step and age in at most `room` cells; without room the word `step` goes first, then the number."""
     if rank.step is None:
         return []
     step = units.count(rank.step)

@@ -95,7 +95,6 @@ class PanelGrid(RankView):
         return rows * height
 
     def on_resize(self) -> None:
-        """Arrange the panels anew."""
         self._rearrange()
         self.bring_into_view()
 
@@ -167,7 +166,6 @@ class PanelGrid(RankView):
     # Choosing
 
     def mark(self, before: int) -> None:
-        """Draw both panels anew."""
         plan = self._plan
         for index in {self._index_of(before), self._index}:
             self._drawn.pop(index, None)
@@ -186,7 +184,6 @@ class PanelGrid(RankView):
             self.chosen = self.frame.ranks[index].rank
 
     def bring_into_view(self) -> None:
-        """Scroll to the chosen rank's panel."""
         if self.frame.ranks:
             self.scroll_to_region(self._plan.place(self._index), animate=False)
 
@@ -206,7 +203,6 @@ class PanelGrid(RankView):
             self._choose((self._index + by) % len(self.frame.ranks))
 
     def action_edge(self, index: int) -> None:
-        """Choose the first rank or the last."""
         self._choose(index % max(1, len(self.frame.ranks)))
 
     def on_click(self, event: events.Click) -> None:

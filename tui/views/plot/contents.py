@@ -1,4 +1,4 @@
-"""What a plot is to show: lines with names and hues, limits, values to read off. Pure; draws nothing.
+"""The contents of a plot: lines with names and hues, limits, values to read off. Pure; draws nothing.
 
 One rank is a line within its least and greatest; a few ranks are a line each; many are the
 band that holds them, with the chosen one in it. Imports NumPy.
@@ -24,14 +24,14 @@ _SCALES: Final = {
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB")),
     "ms": ((1e4, "s"), (0.0, "ms")),
 }
-"""By a metric's unit: from which size on, and the unit then."""
+"""By a metric's unit, the units that it is shown in: the smallest value of each, and its name."""
 _BAND: Final = ("max", "median", "min")
 _DIVISORS: Final = {"GiB": 2.0**30, "MiB": 2.0**20, "s": 1e3}
 
 
 @dataclass
 class Look:
-    """What is looked at, and how: held by a screen, changed by the keys of its plot."""
+    """Metric, window and scale of a plot: held by a screen, changed by the keys of its plot."""
 
     metric: str = "loss"
     """A name of `HistoryByStep.read`."""
@@ -47,7 +47,7 @@ class Line:
     hue: str
     values: Floats
     faded: bool = False
-    """True for what stands behind the others."""
+    """True for a line behind the others."""
 
     @property
     def order(self) -> int:
@@ -68,7 +68,7 @@ class Contents:
     at: Floats
     """When it ended, seconds since the epoch, on the rank that was last."""
     lines: tuple[Line, ...]
-    """What lies on top comes last."""
+    """The line on top comes last."""
     broken: Floats
     """Steps where a value was not finite."""
     limits: tuple[float, float]
@@ -102,9 +102,9 @@ def contents_of(
     Args:
         history: what is known.
         ranks: whose lines.
-        chosen: the one that stands out.
+        chosen: the rank whose line stands out.
         run: the first and the last step that may be seen; see `span_of`.
-        look: what of it, and how.
+        look: metric, window and scale.
         width: columns there are.
 
     Returns:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ddptop.tui.model.history.series import Floats, Series
 
 _INERTIA: Final = {"off": 0.0, "light": 0.6, "strong": 0.9}
-"""Weight of what came before against the next column."""
+"""Weight of the columns before, by the name of the smoothing; the rest is the next column's."""
 
 
 class Columns(NamedTuple):

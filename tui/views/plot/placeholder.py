@@ -23,7 +23,7 @@ _FAR: Final = 10
 
 
 class PlotPlaceholder(Container):
-    """Where a plot is, or will be. It takes the keys for as long as there is a crosshair."""
+    """The place of a plot, made or not. It has the keys as long as there is a crosshair."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Earlier", id="crosshair.left", tooltip="Read the column to the left"),
@@ -81,7 +81,6 @@ class PlotPlaceholder(Container):
             self.plot.read_on(by)
 
     def action_edge(self, index: int) -> None:
-        """Read the first column or the last."""
         if self.plot is not None:
             self.plot.read_at(index)
 
@@ -90,7 +89,7 @@ class PlotPlaceholder(Container):
         self.post_message(self.Left())
 
     def on_blur(self) -> None:
-        """Put the crosshair away, whoever took the keys."""
+        """Put the crosshair away when another part of the screen has the keys."""
         self.can_focus = False
         if self.plot is not None:
             self.plot.read_nothing()

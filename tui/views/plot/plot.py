@@ -1,7 +1,7 @@
 """One number of the ranks over the steps of the run, as lines.
 
 Imports NumPy and the plot library, so it is loaded after the first paint. What is shown is in
-a `Look`; the keys that change it belong to the screen, those of the crosshair to the place.
+a `Look`; the keys that change it belong to the screen, those of the crosshair to the placeholder.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ddptop.tui.views.plot.ticks import Powers, Steps, Values
 from ddptop.tui.views.plot.window import Window
 
 _PERIOD_S: Final = 1.0
-"""A curve need not move faster."""
+"""A curve is drawn at most so often."""
 _REST: Final = 100
-"""It rests so many times as long as it took to draw: at most 1 % of a core, however many ranks there are."""
+"""The plot rests so many times as long as a drawing took: at most 1 % of a core, however many ranks there are."""
 _LAYOUT_S: Final = 0.1
-"""By then a canvas that was hidden has its size."""
+"""A canvas that was hidden has its size after this time."""
 
 
 class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
@@ -277,7 +277,7 @@ def _value(value: float) -> str:
 
 
 def _notes(drawn: Contents, look: Look, frame: Frame) -> list[str]:
-    """Return what is not as usual."""
+    """Return the remarks on what is unusual in this plot."""
     notes = []
     if look.window.span is not None:
         following = "last " if look.window.end is None else ""

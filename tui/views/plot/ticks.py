@@ -17,7 +17,6 @@ class Values(AxisFormatter):
         """Ticks there is room for."""
 
     def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
-        """Return where the ticks are."""
         return even_ticks(min_, max_, self.room)
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
@@ -29,7 +28,6 @@ class Steps(Values):
     """Ticks at whole steps."""
 
     def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
-        """Return where the ticks are."""
         return [tick for tick in super().get_ticks(min_, max_, max_ticks) if tick == round(tick)]
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 FEWEST: Final = 16
-"""Steps that can be zoomed in to."""
+"""Steps in the narrowest window."""
 SMOOTHINGS: Final = ("off", "light", "strong")
 
 
@@ -20,7 +20,7 @@ class Window:
     span: int | None = None
     """Steps that are shown; None for all there are."""
     end: int | None = None
-    """The last of them; None goes along with the run."""
+    """The last step shown; None for the newest of the run."""
     log: bool = False
     smoothing: str = "off"
     """One of `SMOOTHINGS`."""

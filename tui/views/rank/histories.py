@@ -118,7 +118,7 @@ def latency_rows(steps: Sequence[Step], width: int, ink: Ink) -> list[Row]:
 
 
 def _histogram(values: Sequence[float], low: float, high: float, bins: int) -> str:
-    """Return the counts in bins of equal ratio, each as a column of eighths; what is there is seen."""
+    """Return the counts in bins of equal ratio, each as a column of eighths; one that is not empty has at least one."""
     counts = [0] * bins
     ratio = math.log(high / low) if high > low > 0 else 0.0
     for value in values:

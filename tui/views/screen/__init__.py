@@ -1,1 +1,1 @@
-"""What stands around the views: header, events, log, key bar."""
+"""Around the views: header, events, log, key bar."""

@@ -15,7 +15,7 @@ _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
 
 
 def event_row(event: EventLine, ink: Ink) -> Row:
-    """Return one event: when, how bad, who, what."""
+    """Return one event: time, level, rank, text."""
     hue = ink[f"level-{event.level}" if event.level in _MARKS else "level-info"]
     named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
     who = "" if named else f"rank {event.rank}: "
@@ -28,13 +28,12 @@ def event_row(event: EventLine, ink: Ink) -> Row:
 
 
 class EventList(Roll[EventLine], can_focus=False):
-    """What happened in the run."""
+    """The events of a run; the newest is in sight."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(event_row, **options)
         self.border_title = "events"
 
     def show(self, frame: Frame) -> None:
-        """Take in a new frame."""
         if frame.events != self._items or not self._empty:
             self.show_items(frame.events, empty="nothing has happened yet")

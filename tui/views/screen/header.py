@@ -1,4 +1,4 @@
-"""The lines above the panels: what run this is, how far it is, and what the user should know now."""
+"""The lines above the panels: the run, its progress, and a message on what matters now."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.model.frame import ENDED, Frame
 
 _BETWEEN: Final = " · "
-"""Stands between the clauses of a message; what matters most comes first."""
+"""The sign between the clauses of a message, of which the most important comes first."""
 _LEGIBLE: Final = 24
-"""Cells of a clause that are worth to be read without the rest."""
+"""Cells that a clause needs at least to be shown cut off."""
 
 
 class Header(Page, can_focus=False):
@@ -37,7 +37,6 @@ class Header(Page, can_focus=False):
         self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
-        """Take in a new frame."""
         self._frame = frame
         width = self.container_size.width or self.app.size.width
         roomy = self.app.size.height >= 30
@@ -49,7 +48,6 @@ class Header(Page, can_focus=False):
         self.show(self._frame)
 
     def on_resize(self) -> None:
-        """Draw for another width."""
         self.show(self._frame)
 
     def notify_style_update(self) -> None:

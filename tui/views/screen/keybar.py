@@ -33,12 +33,12 @@ FIRST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One action, or several that are told in one word."""
+    """The keys of one action, or of several that share a label."""
 
     id: str
-    """Of the first action."""
+    """The id of the first action."""
     keys: tuple[tuple[str, str], ...]
-    """Of each action the key, as Textual calls it and as it is told to the user."""
+    """The key of each action: Textual's name of it, and the one that the user sees."""
     text: str
     tooltip: str
 
@@ -104,7 +104,7 @@ class KeyBar(Page, can_focus=False):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._at: list[tuple[int, Hint]] = []
-        """Where each hint begins."""
+        """By hint, the cell where it begins."""
 
     def on_mount(self) -> None:
         """Follow what can be done."""
@@ -116,7 +116,6 @@ class KeyBar(Page, can_focus=False):
         self.screen.bindings_updated_signal.unsubscribe(self)
 
     def on_resize(self) -> None:
-        """Draw for another width."""
         self._draw()
 
     def notify_style_update(self) -> None:

@@ -1,4 +1,4 @@
-"""What a rank printed: the end of its log file, read as it grows."""
+"""The log of a rank: the end of its file, read as it grows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LogFile:
         self.path = path
         self.lines: deque[str] = deque(maxlen=most_lines)
         self.dropped = 0
-        """Lines that were read and then let go at the front, in all."""
+        """Lines that were read and are no longer held, in all."""
         self.widest = 0
         self.error: str | None = None
         self._file = Follower(Path(path), tail_bytes)

@@ -1,1 +1,1 @@
-"""A line for each rank: `table` is the widget, `columns` what it can tell."""
+"""A line for each rank: `table` is the widget, `columns` its columns."""

@@ -1,4 +1,4 @@
-"""What a table can tell of a rank: columns, each with its title, width, order and drawing.
+"""The columns of the table, each with its title, width, order and drawing.
 
 Pure: knows frames and ink, and draws bars, figures and marks with the functions that panels draw
 with; knows no terminal and holds no widget.  Every cell has its column's width
@@ -36,7 +36,7 @@ Draw = Callable[[RankFrame, Frame, Ink], Row]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. What it says of a rank is sorted by `value` and drawn in exactly `width` cells."""
+    """One column: ranks are sorted by their `value`, and each is drawn in exactly `width` cells."""
 
     key: str
     title: str
@@ -131,7 +131,7 @@ PLACE: Final = Column(
     "place", "place", 12, "coordinates on the device mesh", lambda rank: order_of(rank.coordinates),
     _words(12, lambda rank: place_of(rank.coordinates), "value"), 4, falling=False, left=True,
 )  # fmt: skip
-"""Only of runs whose scripts tell where a rank stands."""
+"""Only of runs whose scripts tell the place of a rank on the device mesh."""
 
 _COLUMNS: Final = (
     Column("rank", "rank", 5, "rank number", lambda rank: rank.rank, _rank, 0, falling=False),
@@ -226,7 +226,7 @@ def columns_of(frame: Frame) -> tuple[Column, ...]:
 
 
 def fitting(columns: Sequence[Column], chosen: Collection[str] | None, width: int) -> tuple[Column, ...]:
-    """Return what is shown in `width` cells of the columns `chosen`, of the usual ones where none are."""
+    """Return the columns of `chosen` that `width` cells have room for; of the usual ones where `chosen` is None."""
     wanted = [column for column in columns if (column.usual if chosen is None else column.key in chosen)]
     kept: set[str] = set()
     left = width + GAP
@@ -266,7 +266,7 @@ def rank_row(rank: RankFrame, frame: Frame, columns: Iterable[Column], ink: Ink)
 
 
 def ordered(ranks: Sequence[RankFrame], among: Iterable[int], by: Column, *, falling: bool) -> list[int]:
-    """Return the indices `among` ranks in the order of a column; what is not known comes last."""
+    """Return the indices `among` ranks in the order of a column; ranks without a value come last."""
     known: list[tuple[float | str, int]] = []
     unknown: list[int] = []
     for index in among:

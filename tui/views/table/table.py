@@ -25,7 +25,7 @@ from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 
 _SORT_S: Final = 1.0
-"""Lines change places no more often than this: what moves all the time cannot be read."""
+"""Lines change places no more often than this, so that they can be read."""
 
 
 class RankTable(RankView):
@@ -64,13 +64,12 @@ class RankTable(RankView):
         self._sorted_at: float | None = None
         self._columns: tuple[Column, ...] = ()
         self._drawn: dict[int, tuple[tuple[object, ...], Strip]] = {}
-        """By line below the titles: what it was drawn from, and its cells."""
+        """By line below the titles: the values that it was drawn from, and its cells."""
 
     # What is shown
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Every column there is."""
         return columns_of(self.frame)
 
     @property
@@ -107,7 +106,7 @@ class RankTable(RankView):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def _key(self, line: int) -> tuple[object, ...]:
-        """Return what a line is drawn from; where nothing of it changed, it need not be drawn again."""
+        """Return all values that a line shows; while they are equal it is not drawn again."""
         rank = self.frame.ranks[self._order[line]] if line < len(self._order) else None
         has_bar = any(column.key == "bar" for column in self._columns)
         return rank, self.frame.verdict, self.frame.step_ms if has_bar else None
@@ -196,7 +195,6 @@ class RankTable(RankView):
     # Choosing
 
     def mark(self, before: int) -> None:
-        """Draw two lines anew."""
         for line in (self._line_of(before), self._line):
             if line is not None:
                 self._drawn.pop(line, None)
@@ -214,7 +212,6 @@ class RankTable(RankView):
         return next((line for line, index in enumerate(self._order) if numbers[index] == rank), None)
 
     def bring_into_view(self) -> None:
-        """Scroll to the chosen rank's line."""
         if self._line is not None:
             # The titles cover the first line of what is in sight.
             self.scroll_to_region(
@@ -235,7 +232,6 @@ class RankTable(RankView):
         self._choose((self._line or 0) + by * max(1, self.size.height - 2))
 
     def action_edge(self, index: int) -> None:
-        """Choose the first line or the last."""
         self._choose(index % max(1, len(self._order)))
 
     def on_click(self, event: events.Click) -> None:
@@ -273,22 +269,18 @@ class RankTable(RankView):
         self._renew()
 
     def action_sort(self, by: int) -> None:
-        """Sort by a neighbouring column."""
         keys = [column.key for column in self._columns if column.key != "mark"]
         at = keys.index(self._by) if self._by in keys else -1
         self._sort_by(keys[(at + by) % len(keys)])
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
         self._falling = not self._falling
         self._renew()
 
     def action_columns(self) -> None:
-        """Ask for other columns."""
         self.post_message(self.ColumnsAsked(self))
 
     def action_filter(self) -> None:
-        """Begin to type a filter."""
         self._typing = True
         self._renew()
 

@@ -1,1 +1,1 @@
-"""One step of all ranks: `timeline` is the widget, `spans` what is drawn where, `lines` its lines."""
+"""One step of all ranks: `timeline` is the widget, `spans` the arithmetic, `lines` its lines."""

@@ -1,4 +1,4 @@
-"""The lines of a step's timeline: title, axis, two lines a rank, legend and what is known of the collectives. Pure."""
+"""The lines of a step's timeline: title, axis, two lines a rank, legend and details of the collectives. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def phases(lane: Lane, length: int, width: int, ink: Ink) -> Row:
 def calls(lane: Lane, length: int, width: int, ink: Ink) -> Row:
     """Return a rank's collectives: waiting for the last rank, then the transfer.
 
-    Where several are under way at a time, what moves is shown over what waits.
+    Where several are under way at a time, a transfer is shown over a wait.
     """
     cells: list[tuple[str, Style] | None] = [None] * width
 
@@ -110,7 +110,7 @@ def calls(lane: Lane, length: int, width: int, ink: Ink) -> Row:
 
 
 def legend(line: Timeline, width: int, ink: Ink) -> Row:
-    """Return what the signs mean, and what of the frame is measured."""
+    """Return the meaning of the signs, and what is assumed of the phases."""
     label = ink["label"]
     for_ = " for the last rank" if width >= _ROOMY else ""
     pieces: list[Row] = [
@@ -127,7 +127,7 @@ def legend(line: Timeline, width: int, ink: Ink) -> Row:
 
 
 def details(line: Timeline, lane: Lane | None, rank: int, room: int, width: int, ink: Ink) -> list[Row]:
-    """Return what is known of the longest collectives of a rank's step, in at most `room` lines."""
+    """Return the details of the longest collectives of a rank's step, in at most `room` lines."""
     if room <= 0:
         return []
     if lane is None or not lane.bars:

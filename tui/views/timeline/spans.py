@@ -1,4 +1,4 @@
-"""One step of all ranks on one time axis: what is drawn where. Pure.
+"""The arithmetic of a timeline: one step of all ranks on one time axis. Pure.
 
 Collectives are where they were measured, and with them the waits.  Of the phases a record
 holds only durations: they are laid in the order of a step around the measured waits, so that
@@ -32,9 +32,9 @@ class Bar:
     call: Collective
     entered: int
     begun: int | None
-    """When the last rank had come. None: not known."""
+    """When the last rank had come; None where that is not known."""
     done: int | None
-    """None: its completion was not seen."""
+    """When it was complete; None where that was not seen."""
     last: int | None
     """The rank that came last, None where that is not known."""
     estimated: bool
@@ -63,7 +63,7 @@ class Timeline:
     """True where all lanes are on one clock; else each begins at zero and nobody knows who came last."""
 
     def spread(self, bar: Bar) -> int | None:
-        """Return how long after the first rank the last one came to a collective, ns."""
+        """Return the time between the first and the last rank that came to a collective, ns."""
         if bar.begun is None:
             return None
         met = (each for lane in self.lanes for each in lane.bars if (each.begun, each.last) == (bar.begun, bar.last))
@@ -75,7 +75,6 @@ class Timeline:
         return max(bars, key=lambda bar: (bar.begun or 0) - bar.entered).last if bars else None
 
     def lane(self, rank: int) -> Lane | None:
-        """Return a rank's lane."""
         return next((lane for lane in self.lanes if lane.rank == rank), None)
 
 

@@ -86,7 +86,6 @@ class TimelineView(RankView):
         return max(1, (self.size.height - _ABOVE - self._below) // 2)
 
     def on_resize(self) -> None:
-        """Draw for another size."""
         self._paint()
 
     # The step
@@ -122,7 +121,6 @@ class TimelineView(RankView):
         self._paint()
 
     def action_step(self, by: int) -> None:
-        """Show another of the steps that are held."""
         numbers = [] if self.frame.history is None else self.frame.history.steps.numbers(self.in_sight)
         if not numbers:
             return
@@ -133,11 +131,9 @@ class TimelineView(RankView):
         self._lay(numbers)
 
     def action_oldest(self) -> None:
-        """Show the oldest step."""
         self.action_step(-1_000_000)
 
     def action_newest(self) -> None:
-        """Follow the newest step."""
         self.action_step(1_000_000)
 
     # Ranks
@@ -232,7 +228,6 @@ class TimelineView(RankView):
         return rows + lines.details(line, line.lane(self.chosen), self.chosen, left, width, ink)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line."""
         if y < len(self._drawn):
             return self.grounded(self._drawn[y], 0, self.size.width)
         text = " no step is complete yet" if y == 0 and self._line is None else ""

@@ -1,1 +1,1 @@
-"""Lists that one entry is chosen from: columns, a metric, a process, a script, a signal."""
+"""Dialogs in which an entry is chosen: columns, a metric, a process, a script, a signal; `picker` is their base."""

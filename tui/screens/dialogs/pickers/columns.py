@@ -46,10 +46,8 @@ class ColumnsDialog(ListPicker[frozenset[str]]):
         self.fill(key)
 
     def action_usual(self) -> None:
-        """Tick the usual columns and no others."""
         self._ticked = {column.key for column in self._columns if column.usual}
         self.fill(self.marked)
 
     def action_close(self) -> None:
-        """Return the ticked columns."""
         self.dismiss(frozenset(self._ticked))

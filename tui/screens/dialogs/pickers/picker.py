@@ -37,7 +37,6 @@ class Picker(Dialog[ScreenResultType]):
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        """Lay out title, contents and hint."""
         heading, hint = Content(self._heading), self.hint(self.HINT)
         with Vertical(id="dialog", classes=self.LOOK) as box:
             if self.LOOK == "-framed":
@@ -49,7 +48,6 @@ class Picker(Dialog[ScreenResultType]):
                 yield Static(hint, id="hint")
 
     def action_close(self) -> None:
-        """Close; nothing is chosen."""
         self.dismiss(None)
 
 
@@ -115,6 +113,5 @@ class ListPicker(Picker[ScreenResultType]):
             listing.highlighted = ((listing.highlighted or 0) + by) % listing.option_count
 
     def action_choose(self) -> None:
-        """Choose the marked row."""
         if (key := self.marked) is not None:
             self.choose(key)

@@ -57,7 +57,6 @@ class ScriptPicker(Picker[str]):
         self.query_one(Scripts).focus()
 
     def action_up(self) -> None:
-        """Look into the folder above."""
         self._folder = self._folder.parent
         self.query_one(Scripts).path = self._folder
         self.query_one("#question", Static).update(Content(_shown(self._folder)))
