@@ -226,7 +226,7 @@ class Supervisor:
 
     def _begin_generation(self, generation: int) -> None:
         """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
-        judgement = self._cause(self._members, 1)
+        judgement = self._first_cause(self._members, 1)
         why = judgement.cause or "its end left no trace"
         most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
         self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
@@ -309,9 +309,9 @@ class Supervisor:
             outcome = self._orders.outcome
             left = f"; {len(outcome.survivors)} left, see its events" if outcome and outcome.survivors else ""
             return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}{left}")
-        return self._cause(self._directory.members(), self._exit_code)
+        return self._first_cause(self._directory.members(), self._exit_code)
 
-    def _cause(self, members: Mapping[int, Member], exit_code: int | None) -> cause.Judgement:
+    def _first_cause(self, members: Mapping[int, Member], exit_code: int | None) -> cause.Judgement:
         """Judge the end of the ranks; where the cause was killed on request, name the author of the kill."""
         killed_by = self._orders.ranks_killed_by
         log = tail.end(self._directory.torchrun_log)

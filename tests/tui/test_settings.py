@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.dashboards import footer_keys, seen, until
-from support.frames import NOW, StillSource, frame, frame_at
 from support.harness import ddptop
+from support.screens.dashboards import footer_keys, seen, until
+from support.screens.frames import NOW, StillSource, frame, frame_at
 from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from support.dashboards import KEYS
-from support.frames import NOW, StillSource, frame
+from support.screens.dashboards import KEYS
+from support.screens.frames import NOW, StillSource, frame
 from textual.app import App
 from textual.message import Message
 from textual.screen import Screen

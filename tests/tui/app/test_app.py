@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from support.dashboards import dashboard, footer_keys, seen, until
-from support.frames import NOW, MovingSource, StillSource, frame
 from support.harness import DEADLINE_S
-from support.terminal import RUN, Terminal
+from support.screens.dashboards import dashboard, footer_keys, seen, until
+from support.screens.frames import NOW, MovingSource, StillSource, frame
+from support.screens.terminal import RUN, Terminal
 from textual.binding import Binding, BindingType
 
 from ddptop.tui.app.app import DdptopApp
@@ -496,10 +496,10 @@ async def test_it_polls_often_and_paints_seldom() -> None:
         polls += 1
         poll()
 
-    def counted_frame(now: float) -> object:
+    def counted_frame() -> object:
         nonlocal frames
         frames += 1
-        return take(now)
+        return take()
 
     source.poll, source.frame = counted_poll, counted_frame  # type: ignore[method-assign, assignment]
     async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.terminal import RUN, Terminal
+from support.screens.terminal import RUN, Terminal
 
 from ddptop.tui.app.app import FAILED
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dashboards import seen, until
-from support.fleets import FleetSource, StillFleet
-from support.frames import NOW, frame
+from support.screens.dashboards import seen, until
+from support.screens.fleets import FleetSource, StillFleet
+from support.screens.frames import NOW, frame
 
 from ddptop.agent.run import rundir
 from ddptop.tui.app.app import DdptopApp

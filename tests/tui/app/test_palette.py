@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.dashboards import dashboard, until
-from support.frames import NOW, StillSource, frame
+from support.screens.dashboards import dashboard, until
+from support.screens.frames import NOW, StillSource, frame
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import OptionList

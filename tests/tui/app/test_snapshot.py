@@ -10,10 +10,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from support.dashboards import dashboard, seen, until
-from support.frames import EVIL, StillSource, frame
 from support.harness import ddptop
 from support.harness import until as wait
+from support.screens.dashboards import dashboard, seen, until
+from support.screens.frames import EVIL, StillSource, frame
 
 from ddptop.agent.text import clean
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.terminal import Terminal
+from support.screens.terminal import Terminal
 
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.cli import manual

@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 from rich.cells import cell_len
 from rich.style import Style
-from support.dashboards import seen, until
-from support.frames import EVIL, NOW, StillSource, verdict_frame
-from support.terminal import FRAMES
+from support.screens.dashboards import seen, until
+from support.screens.frames import EVIL, NOW, StillSource, verdict_frame
+from support.screens.terminal import FRAMES
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.theme import Theme

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from support.frames import StillSource, frame
+from support.screens.frames import StillSource, frame
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run

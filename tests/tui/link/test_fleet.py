@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.frames import frame
+from support.screens.frames import frame
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from support.frames import frame_at
 from support.harness import until
+from support.screens.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.rank.records.digest import Digest

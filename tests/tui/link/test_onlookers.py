@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.frames import frame_at
+from support.screens.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.run.identity import Process, Row

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from support.dashboards import seen
-from support.frames import StillSource, frame_at
 from support.hostile import PIECES, cells, marks, structs, texts_in
+from support.screens.dashboards import seen
+from support.screens.frames import StillSource, frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.observer.supervisor import CleanFormatter

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.dashboards import seen, until
-from support.frames import StillSource, frame_at
+from support.screens.dashboards import seen, until
+from support.screens.frames import StillSource, frame_at
 from support.wiretypes import of_type
 
 from ddptop.agent import wire

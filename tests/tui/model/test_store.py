@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from support.frames import frame_at
+from support.screens.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Ended, Member, Process, Run

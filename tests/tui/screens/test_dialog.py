@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.frames import NOW, StillSource, frame
 from support.harness import DEADLINE_S
+from support.screens.frames import NOW, StillSource, frame
 from textual._compositor import Compositor
 from textual.pilot import Pilot
 

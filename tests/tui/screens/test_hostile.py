@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from support.dashboards import seen, until
-from support.frames import EVIL, NOW, StillSource, frame
+from support.screens.dashboards import seen, until
+from support.screens.frames import EVIL, NOW, StillSource, frame
 from textual import events
 from textual.screen import Screen
 

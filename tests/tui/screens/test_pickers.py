@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from support.dashboards import until
-from support.frames import StillSource, frame
+from support.screens.dashboards import until
+from support.screens.frames import StillSource, frame
 from textual.app import App
 from textual.binding import Binding
 from textual.content import Content

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.dashboards import SIZES, rests, seen, settled, until
-from support.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
-from support.frames import EVIL, NOW, frame
+from support.screens.dashboards import SIZES, rests, seen, settled, until
+from support.screens.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
+from support.screens.frames import EVIL, NOW, frame
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 

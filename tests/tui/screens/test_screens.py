@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dashboards import SIZES, settled, still_app
-from support.frames import frame, rank_frame, verdict_frame
+from support.screens.dashboards import SIZES, settled, still_app
+from support.screens.frames import frame, rank_frame, verdict_frame
 from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import Frame

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 
 import pytest
-from support.dashboards import seen, until
-from support.fleets import FleetSource, StillFleet
-from support.frames import NOW, StillSource, frame
+from support.screens.dashboards import seen, until
+from support.screens.fleets import FleetSource, StillFleet
+from support.screens.frames import NOW, StillSource, frame
 
 from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp

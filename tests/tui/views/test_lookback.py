@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import textual.constants
-from support.dashboards import SIZES, seen, settled, still_app
-from support.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
+from support.screens.dashboards import SIZES, seen, settled, still_app
+from support.screens.frames import NOW, StillSource, frame, history_of, rank_frame, recorded, verdict_frame
 from textual.app import App
 
 from ddptop.agent.wire import Collective, Step

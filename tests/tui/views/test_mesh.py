@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from support.dashboards import lines, numbers, table_of, text_of, until
-from support.frames import EVIL, NOW, StillSource, frame, frame_at, rank_frame
+from support.screens.dashboards import lines, numbers, table_of, text_of, until
+from support.screens.frames import EVIL, NOW, StillSource, frame, frame_at, rank_frame
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, still_app, text_of, until
-from support.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
+from support.screens.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, still_app, text_of, until
+from support.screens.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
 from textual.app import App
 from textual.content import Content
 from textual.pilot import Pilot
@@ -253,7 +253,7 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
     now = NOW
     source = StillSource(frame("paused"))
     still = source.frame
-    source.frame = lambda now: replace(still(now), at=now)  # type: ignore[method-assign]
+    source.frame = lambda: replace(still(), at=now)  # type: ignore[method-assign]
     app = DdptopApp(source, clock=lambda: now)
     painted: list[str] = []
     render = Drawn.grounded

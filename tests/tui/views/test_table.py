@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 import pytest
-from support.dashboards import lines, numbers, table_of
-from support.frames import EVIL, NOW, StillSource, frame, rank_frame
+from support.screens.dashboards import lines, numbers, table_of
+from support.screens.frames import EVIL, NOW, StillSource, frame, rank_frame
 from textual.events import Key
 from textual.pilot import Pilot
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.dashboards import INK, KEYS, text_of
-from support.frames import EVIL, frame, rank_frame, verdict_frame
+from support.screens.dashboards import INK, KEYS, text_of
+from support.screens.frames import EVIL, frame, rank_frame, verdict_frame
 
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of

@@ -18,7 +18,9 @@ def test_deaths_seen_in_one_look_have_one_time() -> None:
     sleep = (sys.executable, "-c", "import time; time.sleep(100)")
     with started(*sleep) as first, started(*sleep) as second, started(*sleep) as third:
         for rank, process in enumerate((first, second, third)):
-            exits.watch(rank, identify(process.pid))
+            identity = identify(process.pid)
+            assert identity is not None
+            exits.watch(rank, identity)
         _end(third)
         assert exits.read() == [2]
         _end(second)

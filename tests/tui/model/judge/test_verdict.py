@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.frames import frame_at
+from support.screens.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run

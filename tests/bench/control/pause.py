@@ -1,4 +1,4 @@
-"""Do pause, step and resume hold in practice?  `python tests/bench/control.py [--cycles N] [--case NAME]`.
+"""Do pause, step and resume hold in practice?  `python tests/bench/control/pause.py [--cycles N] [--case NAME]`.
 
 One job for each case trains under `ddptop launch`; it is paused at random moments, sometimes
 stepped, and let go, N times.  Where each rank stands is told by the script, which counts the

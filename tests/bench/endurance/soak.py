@@ -1,6 +1,6 @@
 """Runs, onlookers, pauses, kills and full disks for as long as one likes, with bounds on all that may leak.
 
-    python tests/bench/soak.py --minutes 60 [--seed N] [--runs 3] [--ranks 64]
+    python tests/bench/endurance/soak.py --minutes 60 [--seed N] [--runs 3] [--ranks 64]
 
 Two runs go on from the first minute to the last: two ranks that train, and fake ranks (`load.py`);
 a dashboard in a pseudo-terminal and one that writes lines look at each of them.  Beside them
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import samples
 from actions import Actions
@@ -34,6 +34,7 @@ from samples import Bound, Sampler
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDirError
 
+LOAD: Final = Path(__file__).resolve().parents[1] / "load.py"
 PERIOD_S: Final = 5.0
 STEADY: Final = "steady"
 SUPERVISOR: Final = (Bound(150, 24), Bound(128, 4), Bound(40, 4))
@@ -79,7 +80,7 @@ class Soak:
     def _load(self, ranks: int) -> subprocess.Popen[bytes] | None:
         if not ranks:
             return None
-        command = [sys.executable, str(Path(__file__).with_name("load.py")), "--world", str(ranks), "--rate", "2"]
+        command = [sys.executable, str(LOAD), "--world", str(ranks), "--rate", "2"]
         environment = os.environ | self.actions.environment(self.steady)
         # In a session of its own: Ctrl-C is not for it.
         return subprocess.Popen(

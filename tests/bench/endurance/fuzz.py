@@ -1,6 +1,6 @@
 """Hostile input into each socket and each file of live runs, for as long as one likes.
 
-    python tests/bench/fuzz.py --minutes 30 [--seed N] [--only socket|file]
+    python tests/bench/endurance/fuzz.py --minutes 30 [--seed N] [--only socket|file]
 
 Two runs under real supervisors: two ranks that train, and eight fake ranks (`load.py`) whose
 sockets send damaged records among the good ones and answer with damage.  Dashboards in
@@ -34,7 +34,7 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from actions import SCRIPT
 from onlookers import DDPTOP, Onlooker

@@ -1,6 +1,6 @@
 """What processes and folders take, sampled over time, and the bounds on it; read from /proc alone.
 
-    python tests/bench/samples.py PID [SECONDS]
+    python tests/bench/endurance/samples.py PID [SECONDS]
 
 A series is judged by its worst value and by its growth: the median of the last quarter of the
 time against that of the second.  What a process takes while it comes up is in neither.

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import readme
-from support.frames import verdict_frame
+from support.screens.frames import verdict_frame
 
 from ddptop.tui.cli import status
 

@@ -1,4 +1,4 @@
-"""What one slow rank costs, and what helps: `python tests/bench/asynchronous.py [--quick]`.
+"""What one slow rank costs, and what helps: `python tests/bench/programs/asynchronous.py [--quick]`.
 
 Images a second of the whole group, median of several rounds in turn. First `paramserver`: the
 same job on as many processes by DDP, by a server that waits for nobody, and with bounds on how far a

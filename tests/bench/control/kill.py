@@ -2,7 +2,7 @@
 
 Nothing left is what /proc says: no process carries the run's marker, and no socket of it is there.
 
-    python tests/bench/kill.py [--runs 30] [--world 4] [--workers 2] [--grace 2]
+    python tests/bench/control/kill.py [--runs 30] [--world 4] [--workers 2] [--grace 2]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from support.harness import carriers, ddptop, until
 

@@ -1,4 +1,4 @@
-"""All-reduce by hand against the backend's own: `python tests/bench/allreduce.py [--quick]`.
+"""All-reduce by hand against the backend's own: `python tests/bench/programs/allreduce.py [--quick]`.
 
 Time and bandwidth by size and number of ranks, as `collectives` measures them: bandwidth is the
 2(N-1)/N of the bytes that every rank has to send over the time, and the wanted ratio of the

@@ -1,4 +1,4 @@
-"""Bubbles of pipelines, measured and in theory: `python tests/bench/bubbles.py [--quick]`.
+"""Bubbles of pipelines, measured and in theory: `python tests/bench/programs/bubbles.py [--quick]`.
 
 For each schedule and number of microbatches the share of a step in which a rank computes nothing,
 over the steps of `pipeline`, whose ranks sleep as long as a device would compute.
