@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
 from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import Run, RunDirError
+from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +113,19 @@ def test_identity_is_more_than_a_number():
     assert rundir.is_alive(me)
     assert not rundir.is_alive(msgspec.structs.replace(me, started=me.started - 10))
     assert rundir.identify(2**22 + 1) is None
+
+
+def test_every_base_that_is_accepted_has_room_for_all_sockets(base, monkeypatch):
+    """In the longest base, a run with the longest name can bind the socket with the longest name."""
+    for length in range(1, 60):
+        monkeypatch.setenv(rundir.BASE_VARIABLE, f"{base}/{'b' * length}")
+        try:
+            accepted = rundir.base()
+        except RunDirError:
+            break
+    else:
+        raise AssertionError("no base is too long")
+    run = accepted / ("r" * rundir.LONGEST_NAME)
+    run.mkdir()
+    with zmq.Context() as context, context.socket(zmq.PUB) as socket:
+        socket.bind(RunDir(run).address("supervisor", "pub"))
