@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from support.harness import DEADLINE_S
-from support.screens.frames import NOW, StillSource
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -18,6 +16,8 @@ from ddptop.tui.drawing.theme import DARK, ink
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.views.table.table import RankTable
+from support.harness import DEADLINE_S
+from support.screens.frames import NOW, StillSource
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x50": (200, 50)}
 INK = ink(DARK.name)

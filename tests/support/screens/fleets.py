@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.screens.frames import StillSource, frame, verdict_frame
-
 from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.host import GpuLoad, HostLoad
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
+from support.screens.frames import StillSource, frame, verdict_frame
 
 OPTIONS = (
     Option("--epochs", "passes over the training set (default 3)", "how long", None, None, False, "N", "", 1),

@@ -1,0 +1,7 @@
+"""What tests of the dashboard share.
+
+dashboards  dashboards in process: wait for them, read them as text
+terminal    a program in a pseudo-terminal
+frames      frames and sources that stand still or move
+fleets      several runs, and the launch dialog's programs
+"""
