@@ -39,13 +39,13 @@ def add_interval(verb: argparse.ArgumentParser) -> None:
 
 
 def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type of argparse that tells what was typed and the reason in the ValueError of `read`."""
+    """Return a type of argparse whose error quotes what was typed and says what to give, as the ValueError of `read` has it."""
 
     def checked(text: str) -> Any:
         try:
             return read(text)
         except ValueError as problem:
-            raise argparse.ArgumentTypeError(f"{text!r}: {problem}") from problem
+            raise argparse.ArgumentTypeError(f"{text!r}: give {problem}") from problem
 
     return checked
 

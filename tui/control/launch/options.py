@@ -130,7 +130,7 @@ OPTIONS: Final = (
     LaunchOption(
         "max_restarts", "--max-restarts", "restarts",
         "start all ranks anew when one has failed, N times at most", "how often all start anew when a rank fails",
-        metavar="N", read=_whole("a number of restarts is 0 to 1000", most=1000),
+        metavar="N", read=_whole("a number of restarts, from 0 to 1000", most=1000),
     ),
     LaunchOption(
         "inject", "--inject", "faults",
