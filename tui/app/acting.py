@@ -94,7 +94,8 @@ class Acting:
             case "stop":
                 self._app.push_screen(about_stop(run), partial(self._stop, do, control))
             case "kill":
-                self._shown.let_go()
+                if not listed:
+                    self._shown.let_go()
                 killing = self._killing if run.run == self._killed else None
                 self._app.push_screen(KillDialog(control, run.run, rank, run.world, self._grace_s, killing))
             case "restart":

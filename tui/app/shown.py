@@ -34,6 +34,7 @@ class ShownRun:
 
     def hold(self) -> None:
         """Hold the view, or let it go on."""
+        self.advance()
         frame = self.newest()
         # Ranks that nobody looks at would be drawn up later, as they are then.
         upto = None if frame.history is None else frame.history.by_step.last

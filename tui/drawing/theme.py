@@ -201,7 +201,7 @@ class Ink:
         A state that is not known here, as a newer agent may say it, looks like a label.
         """
         found = self._styles.get(name)
-        if name == "kept" and found is None:
+        if name == "held" and found is None:
             found = self._styles[name] = Style(color=self._ground.hex, bgcolor=self.hues["state-paused"], bold=True)
         elif found is None:
             weight, _, hue = name.rpartition(" ")

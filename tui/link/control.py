@@ -1,7 +1,8 @@
 """What acts on a run: pauses and steps it, has it save, stops, freezes, ends and restarts it.
 
-Key and shell verb both come here.  Every action opens sockets of its own, because it runs in a
-thread and a ZeroMQ socket belongs to one; it is noted with the run, with who asked for it and its outcome.
+The keys come here, and the verbs `pause`, `step`, `resume`, `checkpoint` and `stop`.  Each of these five opens
+sockets of its own, because it runs in a thread and a ZeroMQ socket belongs to one; it is noted with the
+run, with who asked for it and its outcome.
 What ends a run goes through `ending`, which speaks to the supervisor and notes it by itself.
 """
 

@@ -72,7 +72,7 @@ class LogScreen(LiveScreen):
         right: Row = [
             Segment(
                 where,
-                ink["kept" if frame.view_held_s is not None else "label" if view.following else "bold state-paused"],
+                ink["held" if frame.view_held_s is not None else "label" if view.following else "bold state-paused"],
             )
         ]
         rows = [spread(left, right, width)]

@@ -1,7 +1,7 @@
 """The choice of events that are written: all, but a repeated event once with its count, and of a flood the beginning.
 
 A faulty rank may send the same event ten times a second for a week, and a hostile one a
-thousand different events.  Omitted events are plural, and the count is itself an event.  This module knows no file.
+thousand different events.  Omitted events are counted, and the count is itself an event.  This module knows no file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Frames and sources for tests of the screens; run as a program it shows a moving run.
 
-python tests/support/frames.py [WORLD] [STATE]
+python tests/support/screens/frames.py [WORLD] [STATE]
 """
 
 from __future__ import annotations

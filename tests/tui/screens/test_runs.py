@@ -355,10 +355,28 @@ def test_what_was_typed_is_remembered_as_it_was(state: Path) -> None:
     assert found.launch["environment"] == draft.launch["environment"]
 
 
+def test_a_remembered_escape_sequence_does_not_come_back(state: Path) -> None:
+    """Texts of the file are cleaned, but for variables, which a process gets byte by byte."""
+    state.parent.mkdir()
+    state.write_text('{"inject": "rank=1\\u001b[31m", "environment": "A=\\u001b"}')
+    found, notice = remembered.recall()
+    assert notice is None
+    assert "\x1b" not in found.launch["inject"]
+    assert found.launch["environment"] == "A=\x1b"
+
+
 async def test_foreign_content_is_ignored_with_a_notice(state: Path) -> None:
     """A file of last settings that cannot be read costs a line, not the dialog."""
     state.parent.mkdir()
-    for content in ("{", '{"other": 1}', '{"other": ""}', '{"world": 3}', '{"world": ' + "[" * 100_000, EVIL):
+    for content in (
+        "{",
+        '{"other": 1}',
+        '{"other": ""}',
+        '{"launch": {}}',
+        '{"world": 3}',
+        '{"world": ' + "[" * 100_000,
+        EVIL,
+    ):
         state.write_text(content)
         draft, notice = remembered.recall()
         assert draft == Draft()

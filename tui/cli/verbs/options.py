@@ -39,7 +39,7 @@ def add_interval(verb: argparse.ArgumentParser) -> None:
 
 
 def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type of argparse whose error quotes what was typed and says what to give, as the ValueError of `read` has it."""
+    """Return a type of argparse; its error quotes the text, and says what to give as the ValueError of `read` does."""
 
     def checked(text: str) -> Any:
         try:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from ddptop.agent.run.files import private
+from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch.form import Draft, without_secrets
@@ -53,5 +54,10 @@ def remember(draft: Draft) -> str | None:
 
 
 def _draft(stored: _Stored) -> Draft:
+    if "launch" in stored:
+        raise msgspec.ValidationError("Object contains unknown field `launch`")
     launch = {option.key: stored.pop(option.key) for option in OPTIONS if option.key in stored}
-    return msgspec.convert({**stored, "launch": launch}, Draft)
+    draft = msgspec.convert({**stored, "launch": launch}, Draft)
+    # Values of variables are passed on as they are, like the arguments of a script.
+    draft.launch = {key: text if key == "environment" else clean(text) for key, text in draft.launch.items()}
+    return draft

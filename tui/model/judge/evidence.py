@@ -67,7 +67,7 @@ class Evidence:
     def take(self, together: dict[int, Step]) -> bool:
         """Take in the records that all ranks made of one step; return whether a block was completed."""
         self._open.append(together)
-        self._open_ns += next(iter(together.values())).wall_ns
+        self._open_ns += next(reversed(together.values())).wall_ns
         if len(self._open) < BLOCK_STEPS or (self._open_ns < BLOCK_NS and len(self._open) < MOST_STEPS):
             return False
         self._add(_block(self._open, self._world))

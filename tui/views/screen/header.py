@@ -90,7 +90,7 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
         held = units.duration(frame.view_held_s)
         key = Segment(f" {keys['view.freeze']}: goes on", ink["bold value"])
-        clock = [Segment(f" VIEW HELD {held} ", ink["kept"]), key]
+        clock = [Segment(f" VIEW HELD {held} ", ink["held"]), key]
     elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at
         clock = [Segment("up " if frame.ended_at is None else "ran ", ink["label"])]
