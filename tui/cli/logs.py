@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,11 +46,22 @@ def _sources(directory: RunDir, rank: int | None) -> Iterator[tuple[Path, str]]:
 
 def lines(log: Follower, label: str) -> Iterator[str]:
     """Yield the lines of a log that have ended since the last call, clean and behind `label`."""
-    # It may not be written yet.
-    with contextlib.suppress(OSError):
-        while (ended := log.read(LINE_BYTES)) is not None:
-            if len(log.rest) >= LINE_BYTES:
-                ended.append(log.rest)
-                log.rest = b""
-            for line in ended:
-                yield label + clean(line.decode(errors="replace").rstrip("\r"), 2 * LINE_BYTES)
+    while (ended := _read(log)) is not None:
+        if len(log.rest) >= LINE_BYTES:
+            ended.append(log.rest)
+            log.rest = b""
+        for line in ended:
+            yield label + clean(line.decode(errors="replace").rstrip("\r"), 2 * LINE_BYTES)
+
+
+def _read(log: Follower) -> list[bytes] | None:
+    try:
+        return log.read(LINE_BYTES)
+    except FileNotFoundError:
+        # It is not written yet, or was removed with its run.
+        return None
+    except OSError:
+        # Half a log is not told as a whole one.
+        if log.begun:
+            raise
+        return None

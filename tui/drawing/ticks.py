@@ -11,18 +11,21 @@ LABEL: Final = 8
 """Cells of a label beside an axis."""
 
 
-def even_step(least: float) -> float:
-    """Return the smallest of 1, 2 and 5 times a power of ten that is not below `least`."""
+def even_step(least: float, tolerance: float = 1e-9) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not below `least`.
+
+    `tolerance` is the part of `least` by which it may be below all the same.
+    """
     ten = 10.0 ** math.floor(math.log10(least))
-    # In floating point the power may come out one too small, and a step a little below what it equals.
-    return next(part * ten for part in (1, 2, 5, 10, 20) if part * ten >= least * (1 - 1e-9))
+    # In floating point the power may come out one too small.
+    return next(part * ten for part in (1, 2, 5, 10, 20) if part * ten >= least * (1 - tolerance))
 
 
-def even_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most so many ticks between two values, at multiples of an even step."""
+def even_ticks(low: float, high: float, most: int, tolerance: float = 1e-9) -> list[float]:
+    """Return at most so many ticks between two values, at multiples of an even step; see `even_step`."""
     if high <= low:
         return [low]
-    apart = even_step((high - low) / max(1, most))
+    apart = even_step((high - low) / max(1, most), tolerance)
     first = math.ceil(low / apart - 1e-9)
     ticks = [round(number * apart, 12) for number in range(first, first + most + 1)]
     return [tick for tick in ticks if low <= tick <= high][:most]

@@ -50,9 +50,10 @@ class Follower:
             if status.st_ino != self._inode or status.st_size < self._position:
                 self._begin(descriptor, status)
             piece = sparse.read(descriptor, self._position, most)
-        self._position = piece.position + len(piece.data)
+        # A hole up to the end is told with what comes after it.
         if not piece.data:
             return None
+        self._position = piece.position + len(piece.data)
         ended: list[bytes] = []
         if piece.skipped:
             # The line before it is whole, as far as it is still there.

@@ -20,6 +20,8 @@ UNSPLIT: Final = "─"
 LAST: Final = "▼"
 ENTERED: Final = "│"
 _TICK_CELLS: Final = 12
+_ROUND: Final = 1e-3
+"""A step that is round but for this part of it has the ticks of the round one; its axis does not flicker."""
 _ROOMY: Final = 100
 """Cells from which on there is room for whole sentences."""
 
@@ -49,7 +51,7 @@ def title(line: Timeline, standing: Standing, world: int, width: int, ink: Ink, 
 def axis(length: int, width: int, before: int, ink: Ink) -> Row:
     """Return ticks in ms, behind `before` cells for the ranks' numbers."""
     cells = [" "] * width
-    for at in even_ticks(0.0, length / 1e6, max(1, width // _TICK_CELLS)):
+    for at in even_ticks(0.0, length / 1e6, max(1, width // _TICK_CELLS), _ROUND):
         column = cell(round(at * 1e6), length, width)
         text = f"│{at:g}" + (" ms" if not at else "")
         if column + len(text) <= width:

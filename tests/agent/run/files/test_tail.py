@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
-from ddptop.agent.run.files import tail
+import pytest
+
+from ddptop.agent.run.files import sparse, tail
 from ddptop.tui.cli import logs
 
 
@@ -44,6 +48,38 @@ def test_another_file_is_read_from_its_beginning(tmp_path: Path) -> None:
     assert follower.read(100) == [b"a longer line than before"]
     assert follower.read(100) is None
     assert follower.begun == 3
+
+
+def test_a_hole_at_the_end_is_told_with_what_follows(tmp_path: Path) -> None:
+    """The bytes that are cut out are told once, also where nothing came after them for a while."""
+    log = tmp_path / "rank-0.log"
+    log.write_bytes(b"")
+    os.truncate(log, 1 << 20)
+    follower = tail.Follower(log)
+    assert follower.read(1 << 16) is None
+    with log.open("ab") as writer:
+        writer.write(b"after\n")
+    lines = follower.read(1 << 16)
+    assert lines is not None
+    assert len(lines) == 2
+    assert b"cut out" in lines[0]
+    assert lines[1] == b"after"
+
+
+def test_half_a_log_is_not_told_as_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is missing is empty; one that fails while it is read is an error."""
+    log = tmp_path / "rank-0.log"
+    follower = tail.Follower(log)
+    assert list(logs.lines(follower, "")) == []
+    log.write_bytes(b"first\n")
+    assert list(logs.lines(follower, "")) == ["first"]
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(sparse, "read", fail)
+    with pytest.raises(OSError, match="error"):
+        list(logs.lines(follower, ""))
 
 
 def test_the_end_of_a_log_is_text(tmp_path: Path) -> None:
