@@ -1,6 +1,6 @@
 """The files of a run on disk, and the states that follow from them.
 
-rundir      the run directories of a user: members, addresses, ends of runs
+rundir      the run directories of a user: members, addresses, ends, and how many ended ones stay
 base        the folder that holds them
 records     the record of a run and of each rank
 states      the state of a rank and of a run, from evidence

@@ -6,5 +6,5 @@ ring        bounds the bytes of the file
 thinning    chooses the steps that stay when there is no room for all
 floods      chooses the events that are written
 logs        bounds the bytes of the log files
-retention   removes ended runs where all runs together are too large
+retention   removes ended runs where all runs together take too many bytes; how many stay: run.rundir
 """

@@ -4,5 +4,5 @@ plot        the widget; `placeholder` stands for it until it is loaded
 contents    which lines it shows
 window      which steps it shows
 curves      series to columns
-ticks       the ticks of the axes
+ticks       where the ticks of its axes lie; by the arithmetic of drawing.ticks
 """
