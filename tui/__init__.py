@@ -8,7 +8,7 @@ link      where frames come from: a run, the fleet, the machine
 control   what acts on runs: kill, signal, launch; which action is offered when
 model     what is known of a run: frames, store, history, judgement
 drawing   lines, bars, colors, units
-settings  the user's settings
+settings  the user's settings, among them the seconds after which a rank is stalled or silent
 
 Each imports only what stands below it here; `control` and `model` do not know each other.
 

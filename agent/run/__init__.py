@@ -3,7 +3,7 @@
 rundir      the run directories of a user: members, addresses, ends, and how many ended ones stay
 base        the folder that holds them
 records     the record of a run and of each rank
-states      the state of a rank and of a run, from evidence
+states      the state of a rank and of a run, from evidence; its limits in seconds come from the caller
 decisions   actions that either all ranks or none must carry out
 generations the present start of the group, among those that ranks claim
 identity    processes, told from later ones with the same pid

@@ -2,6 +2,7 @@
 
 The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
 A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
+`latencies` makes the latency of all-reduces from `Step` records, alike in the agent and in the dashboard.
 Telemetry goes out on PUB sockets as two frames, `[topic, payload]`; commands travel
 DEALER -> ROUTER as one payload and are answered by one `Reply` (and, for `Fill`, by any
 number of `Steps` before it). An answer that cannot be delivered is dropped.

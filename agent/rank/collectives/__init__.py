@@ -1,6 +1,6 @@
 """Timing of collectives.
 
-timing      by the hooks of torch's process groups
+timing      by the hooks of torch's process groups; the latency made of it is in `agent.wire.latencies`
 wrapper     where torch has no such hooks
 backends    the number of workers of a backend, and the clock of its collectives
 waits       the time for which the main thread waits

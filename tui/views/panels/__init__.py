@@ -1,1 +1,1 @@
-"""A box for each rank: `panels` is the widget, `panel` draws one."""
+"""A box for each rank: `panels` divides the room among them, `panel` draws one and has its least size."""
