@@ -6,6 +6,7 @@ acting      which action asks first, does it and tells the outcome; the words of
 several     the list of runs, another run, a launch
 keymap      which keys do what
 palette     every action by its name
+program     the app as a program: exit codes, and one line on an error of its own
 snapshot    the screen as an SVG file
 web         the dashboard in a browser: `ddptop serve`
 """

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import io
-import os
 import signal
-import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
-import msgspec
 from rich.color import ColorSystem
 from textual import on
 from textual.app import App
@@ -30,7 +24,6 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import var
 from textual.worker import WorkerFailed
 
-from ddptop.agent.text import clean_line
 from ddptop.tui.app import keymap
 from ddptop.tui.app.acting import Acted, Acting
 from ddptop.tui.app.palette import Palette, RunCommands
@@ -38,7 +31,6 @@ from ddptop.tui.app.several import SeveralRuns
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing.filters import AsciiFilter
-from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import ReadOnly, Source
@@ -58,15 +50,11 @@ from ddptop.tui.views.runs import RunList
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
-GARBAGE: Final = 10_000
-"""Objects between two looks for unreachable ones: a frame makes and drops thousands, none of them in a cycle."""
 DEFAULT: Final = Settings()
 THEME_NAMES: Final = {"dark": DARK.name, "light": LIGHT.name}
 _COLOR_SYSTEMS: Final = {
     "16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR,
 }  # fmt: skip
-FAILED: Final = 70
-"""Exit code when the dashboard itself failed (EX_SOFTWARE of sysexits.h)."""
 
 
 class DdptopApp(App[None]):
@@ -401,7 +389,7 @@ class DdptopApp(App[None]):
     # Errors of its own
 
     def _handle_exception(self, error: Exception) -> None:
-        # Textual would fill the terminal with a traceback; the first error is kept for `run_dashboard`,
+        # Textual would fill the terminal with a traceback; the first error is kept for `app.program`,
         # which says it in one line. Textual offers no public hook for this.
         if isinstance(error, WorkerFailed):
             error = error.error if isinstance(error.error, Exception) else error
@@ -409,52 +397,3 @@ class DdptopApp(App[None]):
             self.failure = error
         super()._handle_exception(error)
         self._exit_renderables.clear()
-
-
-def run_dashboard(
-    source: Source,
-    grace_s: float = 5.0,
-    settings: Settings = DEFAULT,
-    fleet: Fleet | None = None,
-    *,
-    read_only: bool = False,
-    listed: bool = False,
-) -> int:
-    """Show the dashboard until the user leaves it; for `fleet` and `listed` see `DdptopApp`.
-
-    Returns:
-        0 when the user left, 128 + the number of the signal that ended it, `FAILED` after an error of its own.
-    """
-    if settings.look.glyphs == "auto" and not locale_is_unicode():
-        look = msgspec.structs.replace(settings.look, glyphs="ascii")
-        settings = msgspec.structs.replace(settings, look=look)
-    app = DdptopApp(source, grace_s, settings=settings, fleet=fleet, read_only=read_only, listed=listed)
-    # What is imported stays: to look through it for garbage again and again took an eighth of the CPU of 64 panels.
-    gc.freeze()
-    # The middle generation in good time, too: after ten times as much it held up a key by 0.1 s.
-    gc.set_threshold(GARBAGE, 5)
-    try:
-        try:
-            app.run()
-        finally:
-            source.close()
-            if fleet is not None:
-                fleet.close()
-    except Exception as error:  # The last wall: what comes here, Textual has not caught.
-        app.failure = app.failure or error
-    if app.failure is not None:
-        print(f"ddptop: the dashboard failed; the run goes on. {report(app.failure)}", file=sys.stderr)
-        return FAILED
-    return app.return_code or 0
-
-
-def report(error: Exception) -> str:
-    """Write the traceback of an error to a file; return what failed and the file's name, in one line."""
-    what = clean_line(traceback.format_exception_only(error)[-1], 400)
-    try:
-        descriptor, path = tempfile.mkstemp(prefix="ddptop-", suffix=".traceback")
-        with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
-            file.writelines(traceback.format_exception(error))
-    except OSError as problem:
-        return f"{what} (no traceback kept: {problem.strerror})"
-    return f"{what} (traceback in {path})"

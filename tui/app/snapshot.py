@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 from textual.pilot import Pilot
 
-from ddptop.tui.app.app import DdptopApp, report
+from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.program import report
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Control, Refused, frame_now

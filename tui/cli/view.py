@@ -39,7 +39,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
         # The ranks send their history while the dashboard, which takes half a second, is imported.
         source.poll()
 
-    from ddptop.tui.app.app import run_dashboard
+    from ddptop.tui.app.program import run_dashboard
     from ddptop.tui.link.runs import Runs
 
     # Closes the source when it ends; the last frame is still there.
@@ -83,7 +83,7 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
 def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
     """Write a snapshot of the dashboard into a file; return the exit code."""
     from ddptop.tui.app import snapshot
-    from ddptop.tui.app.app import FAILED
+    from ddptop.tui.app.program import FAILED
 
     link = Link(directory, who("shell"), settings.thresholds, looks_back=True)
     try:

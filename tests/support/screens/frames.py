@@ -328,7 +328,7 @@ class MovingSource(StillSource):
 
 
 if __name__ == "__main__":
-    from ddptop.tui.app.app import run_dashboard
+    from ddptop.tui.app.program import run_dashboard
 
     world = int(sys.argv[1]) if len(sys.argv) > 1 else 4
     raise SystemExit(run_dashboard(MovingSource(world, sys.argv[2] if len(sys.argv) > 2 else "running")))

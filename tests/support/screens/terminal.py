@@ -16,7 +16,7 @@ from pathlib import Path
 from support.harness import DEADLINE_S
 
 FRAMES = Path(__file__).with_name("frames.py")
-RUN = "from frames import MovingSource\nfrom ddptop.tui.app.app import run_dashboard\nsource = MovingSource()\n"
+RUN = "from frames import MovingSource\nfrom ddptop.tui.app.program import run_dashboard\nsource = MovingSource()\n"
 
 
 class Terminal:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.screens.terminal import RUN, Terminal
 
-from ddptop.tui.app.app import FAILED
+from ddptop.tui.app.program import FAILED
 
 PLACES = {
     "timer": ("source", "poll", b""),

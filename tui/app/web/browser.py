@@ -19,7 +19,7 @@ from ddptop.agent.observer.supervisor import DATA_ROOM_VARIABLE
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui import settings
-from ddptop.tui.app.app import run_dashboard
+from ddptop.tui.app.program import run_dashboard
 from ddptop.tui.app.web import unfinished
 from ddptop.tui.control.actor import who
 from ddptop.tui.link.live import Link

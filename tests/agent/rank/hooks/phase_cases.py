@@ -30,6 +30,8 @@ from ddptop.agent.run import rundir
 
 RANK = int(sys.argv[1])
 DELAY = 0.02
+LATE = 8 * DELAY
+"""By how much rank 1 is late for a collective: the delay that is to be found in the phases."""
 cases: list[Callable[[], dict[str, Any] | None]] = []
 session: Session
 """The rank's own, made before the first case."""
@@ -233,7 +235,7 @@ def synced_by_hand() -> None:
     sgd = torch.optim.SGD(module.parameters(), lr=1e-3)
     for batch in DataLoader(Slow(), batch_size=4):
         module(batch).mean().backward()
-        time.sleep(8 * DELAY * RANK)
+        time.sleep(LATE * RANK)
         for parameter in module.parameters():
             assert parameter.grad is not None
             distributed.all_reduce(parameter.grad)

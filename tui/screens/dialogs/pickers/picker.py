@@ -6,6 +6,7 @@ move it are here; the keys' ids and tooltips are each picker's own.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from rich.text import Text
@@ -32,9 +33,9 @@ class Picker(Dialog[ScreenResultType]):
         super().__init__()
         self._heading = heading
 
+    @abstractmethod
     def contents(self) -> ComposeResult:
         """Yield the widgets between title and hint."""
-        raise NotImplementedError
 
     def compose(self) -> ComposeResult:
         heading, hint = Content(self._heading), self.hint(self.HINT)
@@ -57,13 +58,13 @@ class ListPicker(Picker[ScreenResultType]):
     FILTER: ClassVar[str | None] = None
     """The text of the empty field; None for no field."""
 
+    @abstractmethod
     def rows(self, typed: str) -> dict[str, Text]:
         """Return the rows that fit what is typed, each by a key of its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choose(self, key: str) -> None:
         """Do what the choice of a row means."""
-        raise NotImplementedError
 
     def contents(self) -> ComposeResult:
         """Yield the field, where there is one, and the list."""
