@@ -11,6 +11,7 @@ import contextlib
 import io
 import signal
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
@@ -19,9 +20,11 @@ from rich.color import ColorSystem
 from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.events import AppBlur, DeliveryComplete, DeliveryFailed, Resize
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.reactive import var
+from textual.widget import Widget
 from textual.worker import WorkerFailed
 
 from ddptop.tui.app import keymap
@@ -391,9 +394,22 @@ class DdptopApp(App[None]):
     def _handle_exception(self, error: Exception) -> None:
         # Textual would fill the terminal with a traceback; the first error is kept for `app.program`,
         # which says it in one line. Textual offers no public hook for this.
+        if isinstance(error, NoMatches) and self._is_left(error):
+            return
         if isinstance(error, WorkerFailed):
             error = error.error if isinstance(error.error, Exception) else error
         if self.failure is None:
             self.failure = error
         super()._handle_exception(error)
         self._exit_renderables.clear()
+
+    def _is_left(self, error: NoMatches) -> bool:
+        """Say whether a widget was looked for where there is none left, or none yet: on a screen that is being left."""
+        if self.return_code is not None:
+            return True
+        # One that is left while it opens is mounted without its widgets; Textual does not say so beforehand.
+        owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        return any(
+            isinstance(owner, Widget) and not (owner.is_attached and owner.screen in self.screen_stack)
+            for owner in owners
+        )

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.screens.dashboards import dashboard, until
+from support.screens.frames import StillSource, frame
 from support.screens.terminal import RUN, Terminal
+from textual.css.query import NoMatches
+from textual.screen import Screen
 
 from ddptop.tui.app.program import FAILED
+from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.log import LogScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.run import RunScreen
 
 PLACES = {
     "timer": ("source", "poll", b""),
@@ -53,3 +65,51 @@ raise SystemExit(run_dashboard(source))
         Path(said[2]).unlink()
     finally:
         terminal.close()
+
+
+OPENED: dict[str, Callable[[], Screen[Any]]] = {
+    "rank": lambda: RankScreen(frame(), 0),
+    "log": lambda: LogScreen(frame(), 0),
+    "help": lambda: HelpScreen([]),
+    "run": lambda: RunScreen(frame()),
+    "kill": lambda: KillDialog(StillSource(frame()), "resnet", 0, 2, 5.0, None),
+}
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+@pytest.mark.parametrize("name", OPENED)
+async def test_a_screen_left_while_it_opens_ends_nothing(name: str, turns: int) -> None:
+    """Two keys in one burst open and leave a screen without widgets yet; the dashboard and its keys go on."""
+    app = dashboard(StillSource(frame()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(OPENED[name]())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        app.pop_screen()
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen), "the help")
+    assert app.failure is None
+
+
+@pytest.mark.parametrize("name", OPENED)
+async def test_leaving_while_a_screen_opens_is_no_failure(name: str) -> None:
+    """The dashboard is left in the moment in which a screen opens: nothing is told to have failed."""
+    app = dashboard(StillSource(frame()))
+    async with app.run_test(size=(80, 24)):
+        app.push_screen(OPENED[name]())
+        app.exit()
+    assert app.failure is None
+
+
+async def test_a_widget_that_is_missing_on_a_shown_screen_is_a_failure() -> None:
+    """Only where a screen is being left a missing widget is no error."""
+    app = dashboard(StillSource(frame()))
+
+    async def look_for_it() -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.screen.call_later(lambda: app.screen.query_one("#nowhere"))
+            await pilot.pause()
+
+    with pytest.raises(NoMatches):
+        await look_for_it()
+    assert isinstance(app.failure, NoMatches)
