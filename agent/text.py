@@ -10,6 +10,8 @@ import re
 import unicodedata
 from typing import Final
 
+_KIB: Final = 1024.0
+
 # CSI; OSC, DCS, SOS, PM and APC up to their terminator; charset choices; any other two-character escape.
 # A string without a terminator ends where the next sequence begins: a search beyond that would take quadratic
 # time for a text of introducers only.
@@ -65,6 +67,20 @@ def shorten(text: str, limit: int) -> str:
 def plural(number: int, noun: str) -> str:
     """Return `1 rank`, `4 ranks`, `1,024 ranks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size(value: int) -> str:
+    """Return `64 KiB`, `812 MiB`, `1.23 GiB`, `61.4 GiB`: a number of at most four characters, and its unit."""
+    if value < 999.5:
+        return f"{value} B"
+    if value / _KIB < 999.5:
+        return f"{value / _KIB:.0f} KiB"
+    mib = value / _KIB**2
+    if mib < 999.5:
+        return f"{mib:.0f} MiB"
+    gib = mib / _KIB
+    number, unit = (gib, "GiB") if gib < 999.5 else (gib / _KIB, "TiB")
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f} {unit}"
 
 
 def _cut(missing: int) -> str:

@@ -5,7 +5,11 @@ A message that was read here is clean and bounded, whoever sent it: text by `inc
 `latencies` makes the latency of all-reduces from `Step` records, alike in the agent and in the dashboard.
 Telemetry goes out on PUB sockets as two frames, `[topic, payload]`; commands travel
 DEALER -> ROUTER as one payload and are answered by one `Reply` (and, for `Fill`, by any
-number of `Steps` before it). An answer that cannot be delivered is dropped.
+number of `Steps` before it, for `History` by an `Extent` and any number of `HistoryPart`).
+An answer that cannot be delivered is dropped.
+The observer repeats what its ranks publish, under the topic and the number of the rank (`topic_of`), and `Ranks`, in
+which the newest of all is together. What comes to its command socket as two frames, `[number of a rank, payload]`, goes
+on to that rank; its answers come back as two such frames.
 Fields whose name ends in `at_ns` are wall-clock nanoseconds (`time.time_ns`), other `_ns` fields are
 durations, but for `asked_ns` and `until_ns` (see `Expiring`).  `None` means "not known", never zero.
 A field may be added only at the end and only with a default; any other change raises `PROTOCOL`.
@@ -28,9 +32,13 @@ PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
 TOPIC_HELLO: Final = b"hello"
 TOPIC_BEAT: Final = b"beat"
 TOPIC_STEPS: Final = b"steps"
+TOPIC_BATCH: Final = b"batch"
+"""The records of a second in one message of `Steps`: for a subscriber to very many ranks, instead of `TOPIC_STEPS`."""
 TOPIC_SUMMARY: Final = b"summary"
 TOPIC_EVENT: Final = b"event"
 TOPIC_RUN: Final = b"run"
+TOPIC_VERDICTS: Final = b"verdicts"
+TOPIC_RANKS: Final = b"ranks"
 
 
 # A message with a number beyond its range is unreadable.
@@ -46,6 +54,10 @@ Span = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
 """A duration in nanoseconds, up to 104 days; below zero where a clock was set back."""
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 """Bytes, or samples, of one step: sums of them stay within what a float and 64 bits hold."""
+Furthest = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+"""Steps or seconds of a history: a float holds them."""
+MOST_COLUMNS: Final = 8192
+"""Columns of a part of a history at most."""
 Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """A number that the script gives."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
@@ -209,6 +221,20 @@ class EncodedSteps(_Message, frozen=True, tag="steps"):
     generation: Count = 0
 
 
+class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The number of a `Step`, without the rest of it."""
+
+    seq: Count
+
+
+class NumberedSteps(_Message, frozen=True, tag="steps"):
+    """A `Steps` message of which only the numbers are read: enough to store it, at a tenth of the cost."""
+
+    rank: Rank
+    steps: tuple[Numbered, ...]
+    generation: Count = 0
+
+
 class Summary(_Message, frozen=True, tag="summary"):
     """Means over a rank's newest steps, once a second: enough for a view of many ranks."""
 
@@ -260,7 +286,7 @@ class Event(_Message, frozen=True, tag="event"):
 
 
 class RunState(_Message, frozen=True, tag="run"):
-    """State of the whole run, sent by the supervisor once a second and at every change."""
+    """State of the whole run, sent by the observer once a second and at every change."""
 
     at_ns: Moment
     state: Name
@@ -270,12 +296,70 @@ class RunState(_Message, frozen=True, tag="run"):
     cause: Line | None = None
     """First cause of a failure, one line."""
     refused: Count = 0
-    """Messages that the supervisor could not read."""
+    """Messages that the observer could not read."""
     ending: Line = ""
     """While processes are being ended: those that are left, and the time of the escalation's next stage."""
 
 
-Telemetry = Hello | Beat | Steps | Summary | Event | RunState
+class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One thing that is wrong with the run, from its beginning to its end, as the observer judges it."""
+
+    number: Count
+    """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
+    kind: Name
+    """`slow_rank`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`, `memory_creep` or `health`."""
+    text: Line
+    """The whole of it, one line; its figures may change while it goes on."""
+    since_at_ns: Moment
+    until_at_ns: Moment | None = None
+    """None: it goes on."""
+    rank: Rank | None = None
+    """The rank that is to blame, None where it is all of them or none."""
+    phase: Name | None = None
+    """The phase of `PHASES` that is to blame."""
+    cost_ms: Amount | None = None
+    """Milliseconds of each step."""
+    share: Amount | None = None
+    """Part of the step that this is."""
+    since_step: Count | None = None
+    confidence: Amount | None = None
+    """From 0 to 1: the share of the steps looked at that agree."""
+    every: Count | None = None
+    """It comes once in so many steps. None: in every step, or at random."""
+    generation: Count = 0
+    """Restart count of the group."""
+
+
+class Verdicts(_Message, frozen=True, tag="verdicts"):
+    """All verdicts of this moment, sent by the observer at every change, once a second, and to each new subscriber."""
+
+    at_ns: Moment
+    verdicts: tuple[Verdict, ...] = ()
+    """The one that matters most first. Empty: nothing is wrong, or nothing is known yet."""
+
+
+class Ranks(_Message, frozen=True, tag="ranks"):
+    """The newest of each of some ranks, by the observer: once a second in a large group, and to each new subscriber.
+
+    A large group takes several of them, so that each is within `MAX_MESSAGE_BYTES`.
+    """
+
+    at_ns: Moment
+    hellos: tuple[Hello, ...] = ()
+    beats: tuple[Beat, ...] = ()
+    summaries: tuple[Summary, ...] = ()
+
+
+class EncodedRanks(_Message, frozen=True, tag="ranks"):
+    """A `Ranks` message whose parts stay encoded; other processes read it as `Ranks`."""
+
+    at_ns: Moment
+    hellos: tuple[msgspec.Raw, ...] = ()
+    beats: tuple[msgspec.Raw, ...] = ()
+    summaries: tuple[msgspec.Raw, ...] = ()
+
+
+Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks
 
 
 class Hold(_Message, frozen=True, tag="hold"):
@@ -390,7 +474,7 @@ class Note(_Message, frozen=True, tag="note"):
 
 
 class Kill(_Message, frozen=True, tag="kill"):
-    """To the supervisor: end the run, one of its ranks or processes, or only send them a signal."""
+    """To the observer: end the run, one of its ranks or processes, or only send them a signal."""
 
     id: Whole
     grace_s: float
@@ -407,6 +491,25 @@ class Kill(_Message, frozen=True, tag="kill"):
     until_ns: Whole | None = None
 
 
+class History(_Message, frozen=True, tag="history"):
+    """To the observer: ask for a number of some ranks over a stretch of steps or of time, as columns of a plot."""
+
+    id: Whole
+    metric: Label = ""
+    """A name of `agent.observer.history.numbers`. Empty: the answer is the `Extent` alone."""
+    ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=1024)] | None = None
+    """None: all."""
+    first: Furthest = 0
+    last: Furthest = 1 << 53
+    """Both ends are included: steps, counted on over restarts, or seconds since the epoch."""
+    by: Name = "step"
+    """`step` or `time`."""
+    most: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 512
+    """Columns that the asker can draw, about: the answer's columns are so wide that there are not more."""
+    width: Furthest = 1
+    """Steps or seconds of a column at least."""
+
+
 Expiring = Hold | Commit | Resume | Save | Note | Kill
 """Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
 
@@ -414,7 +517,7 @@ Expiring = Hold | Commit | Resume | Save | Note | Kill
 decision, which every rank also reads by itself.
 """
 
-Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note
+Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History
 
 
 class Reply(_Message, frozen=True, tag="reply"):
@@ -426,7 +529,7 @@ class Reply(_Message, frozen=True, tag="reply"):
     """The outcome, or the reason for the refusal."""
     step: Count | None = None
     pending: bool = False
-    """`Save`: the function still runs; ask again."""
+    """Ask again: the function of a `Save` still runs, or too many others wait for the answer to a `Fill`."""
     took_ns: Moment | None = None
     """`Save`: the time that the script's function took."""
     kept: bool = False
@@ -437,12 +540,60 @@ class Reply(_Message, frozen=True, tag="reply"):
     """`Query`: timeout of collectives in the default process group."""
 
 
+class Extent(_Message, frozen=True, tag="extent"):
+    """What a history holds; the first part of an answer to `History`."""
+
+    id: Whole
+    first: Furthest = 0
+    last: Furthest = 0
+    """The first and the last step of the ranks that were asked about, of all where none was; 0 where there is none."""
+    newest: Furthest = 0
+    """The last step of any rank."""
+    complete: bool = True
+    """False while the history is still being read from the recording."""
+    names: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
+    """Values given by the script, in the order in which they came."""
+    refused: Count = 0
+    """Values left out because there were too many names."""
+
+
+class HistoryPart(_Message, frozen=True, tag="history_part"):
+    """A number of some ranks over consecutive columns, in tables of little-endian `float32`, a row each rank.
+
+    A value that is not known is NaN, one that is not finite is infinite.
+    """
+
+    id: Whole
+    metric: Label
+    by: Name
+    width: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+    """Steps or seconds of a column."""
+    begin: Furthest
+    """Number of the first column. Column n has the steps from `n * width + 1` to `(n + 1) * width`, or the seconds
+    from `n * width` on."""
+    columns: Annotated[int, msgspec.Meta(ge=0, le=MOST_COLUMNS)]
+    ranks: bytes
+    """The ranks of the rows, as little-endian `uint32`."""
+    mean: bytes
+    low: bytes = b""
+    high: bytes = b""
+    count: bytes = b""
+    """Steps that the mean is of. This and the other tables below `mean` are empty in an answer by time."""
+    at: bytes = b""
+    """End of the last step of the column, in seconds after `at_s`."""
+    at_s: Amount = 0.0
+    """Seconds since the epoch."""
+
+
 Answer = Steps | Reply
+HistoryAnswer = Extent | HistoryPart | Reply
 
 _encoder = msgspec.msgpack.Encoder()
 _telemetry: msgspec.msgpack.Decoder[Telemetry] = msgspec.msgpack.Decoder(Telemetry)
+_numbers: msgspec.msgpack.Decoder[NumberedSteps] = msgspec.msgpack.Decoder(NumberedSteps)
 _command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_history: msgspec.msgpack.Decoder[HistoryAnswer] = msgspec.msgpack.Decoder(HistoryAnswer)
 
 Unreadable = msgspec.MsgspecError
 """Raised by the `read_*` functions for anything that is not a message of this protocol."""
@@ -452,7 +603,7 @@ MAX_COMMAND_BYTES: Final = 4096
 MAX_RECORD_BYTES: Final = 256 << 10
 """Bound on one `Step`; a larger one is sent without its collectives and metrics."""
 MAX_MESSAGE_BYTES: Final = 1 << 20
-"""Bound on what a rank or the supervisor sends; set as MAXMSGSIZE on the side that connects.
+"""Bound on what a rank or the observer sends; set as MAXMSGSIZE on the side that connects.
 
 ZeroMQ closes the connection to a peer that sends more; `agent.control.listening` opens another.
 """
@@ -460,7 +611,12 @@ UNREAD: Final = 300
 """Messages that may be queued on either side of a connection: those of a rank in half a minute."""
 
 
-def encode(message: Telemetry | EncodedSteps | Command | Answer | Step) -> bytes:
+def topic_of(topic: bytes, rank: int) -> bytes:
+    """Return the topic under which the observer repeats what a rank publishes under `topic`: `steps/00017`."""
+    return b"%s/%05d" % (topic, rank)
+
+
+def encode(message: Telemetry | EncodedSteps | EncodedRanks | Command | Answer | HistoryAnswer | Step) -> bytes:
     """Return the msgpack form of any message."""
     return _encoder.encode(message)
 
@@ -482,7 +638,15 @@ def read_telemetry(payload: bytes) -> Telemetry:
     # Most messages are steps.
     if message.__class__ is Steps:
         return _cleaned_steps(message)
+    if isinstance(message, Ranks):
+        # The names of metrics in it are cleaned as those of a summary that comes alone.
+        message = msgspec.structs.replace(message, summaries=tuple(map(_cleaned_summary, message.summaries)))
     return _cleaned_summary(message) if isinstance(message, Summary) else cleaned(message)
+
+
+def read_numbers(payload: bytes) -> NumberedSteps:
+    """Decode the numbers of a `Steps` message; raises `Unreadable`, but not for what is wrong in the rest of it."""
+    return _typed(_numbers, payload)
 
 
 def read_command(payload: bytes) -> Command:
@@ -494,6 +658,29 @@ def read_answer(payload: bytes) -> Answer:
     """Decode an answer of a ROUTER socket and clean its text; raises `Unreadable`."""
     answer = _typed(_answer, payload)
     return _cleaned_steps(answer) if isinstance(answer, Steps) else cleaned(answer)
+
+
+def read_history(payload: bytes) -> HistoryAnswer:
+    """Decode an answer to `History`: its tables have the size that they claim, its text is clean. Raises `Unreadable`.
+
+    The values in the tables are any that four bytes can be; see `agent.observer.history.columns`.
+    """
+    answer = _typed(_history, payload)
+    if isinstance(answer, HistoryPart):
+        _check_tables(answer)
+    return cleaned(answer)
+
+
+def _check_tables(part: HistoryPart) -> None:
+    rows, rest = divmod(len(part.ranks), 4)
+    size = 4 * rows * part.columns
+    others = (part.low, part.high, part.count, part.at)
+    if rest or len(part.mean) != size or any(len(table) not in (0, size) for table in others):
+        raise msgspec.ValidationError("a table does not have the size of its rows and columns")
+    if part.by == "step" and not all(len(table) == size for table in others):
+        raise msgspec.ValidationError("a table is missing")
+    if (part.begin + part.columns) * part.width > 1 << 54:
+        raise msgspec.ValidationError("the columns are beyond what can be counted")
 
 
 # Most messages are steps, ten a second of every rank: the names in a step are checked together, and once.

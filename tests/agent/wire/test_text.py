@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.text import clean, shorten
+from ddptop.agent.text import clean, shorten, size
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,15 @@ def test_a_string_without_an_end_ends_at_the_next_sequence(introducer: str) -> N
     assert clean(f"a{introducer}0;owned{introducer}again") == "a"
     # Where each of them looked for an end further on, this would take hours.
     assert clean(introducer * 200_000 + "\x1b", 200_000) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"), (999, "999 B"), (1000, "1 KiB"), (64 * 2**10, "64 KiB"), (812 * 2**20, "812 MiB"),
+        (1000 * 2**20, "0.98 GiB"), (round(61.4 * 2**30), "61.4 GiB"), (999 * 2**30, "999 GiB"), (2**40, "1.00 TiB"),
+    ],
+)  # fmt: skip
+def test_a_size_has_three_digits_and_a_unit(value: int, text: str) -> None:
+    """In the unit that leaves at most three digits before the point."""
+    assert size(value) == text

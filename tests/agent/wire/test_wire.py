@@ -26,10 +26,18 @@ STEP = wire.Step(
         (wire.Summary(3, 1, 9, 7, 7, 2, 100, 10, 20, 30, 5, None, 35, metrics={"lr": 0.1}), wire.read_telemetry),
         (wire.Event(1, "text", None, "warning"), wire.read_telemetry),
         (wire.RunState(1, "killing", 12), wire.read_telemetry),
+        (wire.Verdicts(5, (wire.Verdict(1, "slow_rank", "rank 2", 3, rank=2, every=10),)), wire.read_telemetry),
+        (wire.Ranks(5, beats=(wire.Beat(1, 4, "running", "data", 7, None, 7),)), wire.read_telemetry),
         (wire.Hold(1, "token"), wire.read_command),
         (wire.Kill(1, 5.0, None, "ada"), wire.read_command),
         (wire.Reply(1, False, "no", 3), wire.read_answer),
         (wire.Steps(0, ()), wire.read_answer),
+        (wire.History(1, "loss", (0, 5), 7, 900, "step", 80, 4), wire.read_command),
+        (wire.Extent(1, 1, 9, 12, False, ("lr",), 3), wire.read_history),
+        (
+            wire.HistoryPart(1, "loss", "time", 4, 10, 2, b"\0\0\0\0", b"\0\0\x80\x3f" * 2),
+            wire.read_history,
+        ),
     ],
 )
 def test_round_trip(message, read):
@@ -51,12 +59,34 @@ def test_garbage_is_refused_and_nothing_else_is_raised():
         junk = bytearray(good)
         for _ in range(seed.randrange(1, 4)):
             junk[seed.randrange(len(junk))] = seed.randrange(256)
-        for read in (wire.read_telemetry, wire.read_command, wire.read_answer):
+        for read in (wire.read_telemetry, wire.read_command, wire.read_answer, wire.read_history):
             with contextlib.suppress(wire.Unreadable):
                 read(bytes(junk))
     for nest in (b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff", b""):
         with pytest.raises(wire.Unreadable):
             wire.read_command(nest)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mean": b"\0" * 4},
+        {"low": b"\0" * 4},
+        {"at": b""},
+        {"ranks": b"\0" * 7},
+        {"columns": 3},
+        {"columns": wire.MOST_COLUMNS + 1},
+        {"width": 0},
+        {"width": 1 << 53, "begin": 3},
+    ],
+)
+def test_a_part_of_a_history_has_the_tables_that_it_claims(changes):
+    """A table that is longer or shorter than its rows and columns, or lies beyond all steps, is refused when read."""
+    table = b"\0" * 16
+    part = wire.HistoryPart(1, "loss", "step", 4, 10, 2, b"\0" * 8, table, table, table, table, table)
+    assert wire.read_history(wire.encode(part)) == part
+    with pytest.raises(wire.Unreadable):
+        wire.read_history(wire.encode(msgspec.structs.replace(part, **changes)))
 
 
 def test_a_newer_peer_may_add_fields():
@@ -65,7 +95,9 @@ def test_a_newer_peer_may_add_fields():
     assert wire.read_telemetry(msgspec.msgpack.encode(newer)) == wire.Event(1, "text")
 
 
-@pytest.mark.parametrize("kind", [wire.Collective, wire.Step, *wire.Telemetry.__args__, *wire.Command.__args__])
+@pytest.mark.parametrize(
+    "kind", [wire.Collective, wire.Step, *wire.Telemetry.__args__, *wire.Command.__args__, *wire.HistoryAnswer.__args__]
+)
 def test_every_whole_number_is_bounded(kind):
     """No field takes a number that 63 bits do not hold."""
 
