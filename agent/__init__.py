@@ -5,7 +5,7 @@ Importing this package loads neither torch nor textual.  No call raises an `Exce
 arguments are: a value that cannot be used is left out and counted as a fault of the rank, which the
 screens show.
 
-observer  beside the ranks: supervisor, recording, ending
+observer  beside the ranks, one process a run: starts them, relays, records, judges, ends
 rank      inside a rank: hooks, records, sockets
 control   what a controller asks of ranks
 run       what a run leaves on disk

@@ -1,11 +1,14 @@
-"""The connection of a controller to the ranks of a run: their command sockets and the run's decisions."""
+"""The connection of a controller to the ranks of a run, through its observer, and to the run's decisions.
+
+A rank that acts on its own group, because its scheduler told it to, asks the others without the observer.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Hashable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import zmq
 
@@ -62,11 +65,77 @@ class Caller:
         return replies
 
 
+class Relayed:
+    """Commands to several ranks at once, by one socket to the observer of their run; for use from one thread."""
+
+    def __init__(self, directory: RunDir) -> None:
+        """Connect; raises `Refused` where the observer's socket belongs to another user or is open to others."""
+        self._context = zmq.Context()
+        try:
+            self._socket = connect(self._context, zmq.DEALER, directory.address("observer", "cmd"))
+        except Refused:
+            self._context.destroy(linger=0)
+            raise
+
+    def __enter__(self) -> Relayed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy(linger=0)
+
+    def ask(self, commands: Mapping[int, wire.Command], timeout_s: float) -> dict[int, wire.Reply]:
+        """Send each rank its command and return the replies that come in time; ranks refuse commands after that.
+
+        A rank that does not answer is left out, also where the observer says so in its place.
+        """
+        give_up = time.monotonic() + timeout_s
+        self._socket.sndtimeo = int(timeout_s * 1000)
+        waiting: dict[int, int] = {}
+        for rank, command in commands.items():
+            try:
+                self._socket.send_multipart([b"%d" % rank, wire.encode(deadline.limited(command, timeout_s))])
+            except zmq.Again:
+                break
+            waiting[rank] = command.id
+        replies: dict[int, wire.Reply] = {}
+        while waiting and (left := give_up - time.monotonic()) > 0:
+            if not self._socket.poll(int(left * 1000) + 1):
+                continue
+            rank, answer = _of_rank(self._socket.recv_multipart())
+            if rank in waiting and isinstance(answer, wire.Reply) and answer.id == waiting[rank]:
+                del waiting[rank]
+                if answer.done or answer.text != silence(rank):
+                    replies[rank] = answer
+        return replies
+
+
+def silence(rank: int) -> str:
+    """Return the refusal with which the observer answers in place of a rank that does not."""
+    return f"rank {rank} does not answer"
+
+
+def _of_rank(frames: list[bytes]) -> tuple[int, wire.Answer | None]:
+    """Return the number of the rank that has answered, -1 for none, and its answer, None where it is unreadable."""
+    if len(frames) != 2 or not frames[0].isdigit() or len(frames[0]) > 5:
+        return -1, None
+    return int(frames[0]), readable(frames[1])
+
+
+class Calls(Protocol):
+    """The way to the ranks of a run."""
+
+    def ask(self, commands: Mapping[int, wire.Command], timeout_s: float) -> dict[int, wire.Reply]:
+        """Send each rank its command and return the replies that come in time."""
+        ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class LiveGroup:
     """The live ranks of a run, for one action; a `controller.Group`."""
 
-    def __init__(self, directory: RunDir) -> None:
-        """Connect to the ranks.
+    def __init__(self, directory: RunDir, *, relayed: bool = True) -> None:
+        """Connect to the ranks through the observer, or without it where they are not to be `relayed`.
 
         Raises:
             Refused: the run is in a state in which not all of its ranks can be asked.
@@ -88,14 +157,14 @@ class LiveGroup:
         self.ranks = sorted(alive)
         self._directory = directory
         self._decisions = Decisions(directory.path)
-        self._caller = Caller(alive)
+        self._caller: Calls = Relayed(directory) if relayed else Caller(alive)
         self.ask = self._caller.ask
 
     def __enter__(self) -> LiveGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._caller.__exit__()
+        self._caller.__exit__(None, None, None)
 
     def departed(self) -> set[int]:
         """Return the ranks whose script has ended or whose process is gone."""

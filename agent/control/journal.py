@@ -1,7 +1,7 @@
 """The journal of a run: actions, their authors and outcomes, as events that are recorded and shown at once.
 
-The supervisor records them; where none lives, the acting process writes into the run's database itself, and
-a living rank publishes the event to the onlookers.
+The observer publishes and records them; where none lives, the acting process writes into the run's database itself,
+and onlookers see the event when they open the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ddptop.agent.control.polled import Refused
 from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped, may_live
-from ddptop.agent.run.rundir import RunDir, RunDirError, is_alive
+from ddptop.agent.run.rundir import RunDir, RunDirError
 
 _ANSWER_S: Final = 1.0
 _BUSY_S: Final = 2.0
@@ -34,11 +34,8 @@ def note(directory: RunDir, event: wire.Event) -> None:
     """Record an event with the run and publish it to the onlookers, where that is possible; a failure is ignored."""
     with contextlib.suppress(OSError, RunDirError, Refused, zmq.ZMQError):
         run = directory.read()
-        if may_live(run.supervisor) and not is_stopped(run.supervisor) and _tell(directory, "supervisor", event):
+        if may_live(run.observer) and not is_stopped(run.observer) and _tell(directory, event):
             return
-        living = [rank for rank, member in directory.members().items() if is_alive(member.process) and not member.ended]
-        if living:
-            _tell(directory, living[0], event)
         if os.path.lexists(directory.database) and not is_plain(directory.database):
             return
         with contextlib.suppress(*DAMAGE), contextlib.closing(_open(directory.database)) as connection:
@@ -60,7 +57,8 @@ def events(database: Path) -> list[wire.Event]:
     return found[::-1]
 
 
-def _tell(directory: RunDir, peer: int | str, event: wire.Event) -> bool:
+def _tell(directory: RunDir, event: wire.Event) -> bool:
+    peer = "observer"
     with Caller({peer: directory.address(peer, "cmd")}) as caller:
         replies = caller.ask({peer: wire.Note(1, event)}, _ANSWER_S)
     return peer in replies and replies[peer].done

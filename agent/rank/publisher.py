@@ -36,6 +36,7 @@ from ddptop.agent.run.files.private import seal
 PERIOD_S = 0.1
 BEAT_S = 1.0
 SUMMARY_S = 1.0
+BATCH_S = 1.0
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss before it is sent without them."""
 _DESCRIPTORS: Final = 32
@@ -136,6 +137,11 @@ class Publisher:
         self._summary: bytes | None = None
         """The last summary, for new subscribers."""
         self._summary_due = 0.0
+        self._batching = False
+        """True while somebody subscribes to the records of a second in one message."""
+        self._batch: list[bytes] = []
+        self._batch_bytes = 0
+        self._batch_due = 0.0
         self._addresses = (pub, cmd)
         self._context = zmq.Context()
         try:
@@ -206,6 +212,7 @@ class Publisher:
         self._waited = PATIENCE_TICKS
         self._beat_due = 0.0
         self._summary_due = 0.0
+        self._batch_due = 0.0
         self._try("publishing the end", self._publish)
         self._close()
 
@@ -237,6 +244,17 @@ class Publisher:
         records = [record for step in collected if (record := self._store(step)) is not None]
         for payload in history.batches(self._session.rank, records, self._session.hello.generation):
             self._send(wire.TOPIC_STEPS, payload)
+        if self._batching:
+            self._batch += records
+            self._batch_bytes += sum(map(len, records))
+            if self._batch_bytes >= history.PIECE or time.monotonic() >= self._batch_due:
+                self._send_batch()
+
+    def _send_batch(self) -> None:
+        records, self._batch, self._batch_bytes = self._batch, [], 0
+        self._batch_due = time.monotonic() + BATCH_S
+        for payload in history.batches(self._session.rank, records, self._session.hello.generation):
+            self._send(wire.TOPIC_BATCH, payload)
 
     def _store(self, step: wire.Step) -> bytes | None:
         """Add a record to the history and return it encoded, without metrics and collectives where it is too large.
@@ -333,6 +351,11 @@ class Publisher:
                 message = self._pub.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
+            if message[1:] == wire.TOPIC_BATCH and message[:1] in (b"\x00", b"\x01"):
+                # Of those that leave only the last one is announced.
+                self._batching = message[:1] == b"\x01"
+                if not self._batching:
+                    self._batch, self._batch_bytes = [], 0
             if message[:1] == b"\x01":
                 newcomers = True
             elif message[:1] != b"\x00":
@@ -368,6 +391,9 @@ class Publisher:
         except Exception as error:
             self._session.faults.note("a command", error)
             reply = wire.Reply(command.id, False, f"the agent could not: {describe(error)}")
+        if self._situation() != self._published:
+            # Before the reply: who asks for the state of the run next finds what was just reported here.
+            self._try("a sign of life", self._send_beat)
         if reply is not None:
             self._answers.reply(peer, wire.encode(reply))
 
@@ -426,4 +452,6 @@ class Publisher:
                 self._send(wire.TOPIC_EVENT, wire.encode(event))
                 return wire.Reply(id, True, "told", gate.completed)
             case wire.Kill(id):
-                return wire.Reply(id, False, "a rank does not end itself; ask the supervisor")
+                return wire.Reply(id, False, "a rank does not end itself; ask the observer")
+            case wire.History(id):
+                return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")

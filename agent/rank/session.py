@@ -19,7 +19,7 @@ from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
-from ddptop.agent.rank.process import ancestry
+from ddptop.agent.rank.process import ancestry, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.enrolment import Standing
 from ddptop.agent.rank.process.output import Output, say_unobserved
@@ -395,4 +395,6 @@ def open_session(
         session.open()
     except Exception as error:
         say_unobserved(error)
+    if session is not None and session.hello.local_rank == 0:
+        observing.ensure(directory, session.hello.generation, session.faults)
     return session

@@ -24,7 +24,7 @@ _DEFAULT: Final = "ddptop-"
 _LONGEST_USER: Final = 10
 """Digits of a uid at most."""
 _SOCKET_PATH_LIMIT: Final = 107
-_LONGEST_SOCKET_NAME: Final = "supervisor.pub"
+_LONGEST_SOCKET_NAME: Final = "observer.pub"
 
 
 def base() -> Path:

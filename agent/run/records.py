@@ -94,7 +94,7 @@ ENGINE: Final = "torch.distributed.run"
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run: its launch options, its supervisor and torchrun, its state and end."""
+    """A run: its launch options, its observer and torchrun, its state and end."""
 
     run: Name
     run_id: Label
@@ -110,7 +110,7 @@ class Run(msgspec.Struct, frozen=True):
     """True for `ddptop launch`, False for a job started by hand under the agent."""
     cwd: Verbatim = ""
     command: tuple[Verbatim, ...] = ()
-    """The torchrun command line that the supervisor starts."""
+    """The torchrun command line that the observer starts; empty for a job started by hand."""
     environment: dict[Verbatim, Verbatim] = {}
     """Variables that the launch adds to the environment of the ranks."""
     placement: Line = ""
@@ -120,10 +120,11 @@ class Run(msgspec.Struct, frozen=True):
     grace_s: _Seconds = 5.0
     on_term: Name = ""
     """Reaction to a TERM from outside: `checkpoint` saves one and stops; empty leaves the reaction to the script."""
-    supervisor: Process | None = None
+    observer: Process | None = None
     torchrun: Process | None = None
+    """The process that starts the ranks; of a job started by hand the torchrun of this host, None without one."""
     state: Name = "starting"
-    """One of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; out of date where the supervisor
+    """One of `starting`, `running`, `finished`, `stopped`, `failed`, `killed`, `lost`; out of date where the observer
     has died."""
     exit_code: _Code | None = None
     ended_at_ns: _Whole | None = None
@@ -135,7 +136,7 @@ class Run(msgspec.Struct, frozen=True):
     owner: _User | None = None
     """User of the run: a process of another user does not belong to it, whatever its environment says."""
     killed_by: Label | None = None
-    """Author of a kill, so that a supervisor that takes over completes it."""
+    """Author of a kill, so that an observer that takes over completes it."""
     run_bytes: _Bytes = RUN_BYTES
     """Bound on its bytes on disk: its recording is thinned and its logs are cut to fit."""
     all_bytes: _Bytes = ALL_BYTES
@@ -143,8 +144,12 @@ class Run(msgspec.Struct, frozen=True):
     guessed: bool | None = None
     """True where the launch did not name the number of ranks, so that `world` is a default of its machine; None in
     records of older versions."""
+    local_world: _World | None = None
+    """Of a job started by hand, its ranks on this host, `world` being that of all hosts; None where nobody has told."""
 
     @property
     def leader(self) -> str:
         """Name of the process that starts the ranks: torchrun, or the program where it spawns them itself."""
+        if not self.launched and self.torchrun is None:
+            return "its launcher"
         return "torchrun" if not self.command or ENGINE in self.command else "the program"

@@ -1,7 +1,7 @@
 """The run directories of a user: the ranks of each run, their socket addresses, and how the run ended.
 
 A run has one folder, `<base>/<run>/`, of mode 0700. It holds `run.json` (the record of the run), `ranks/N.json`
-(the record of a rank, written by its agent), `logs/`, `run.db` (recorded by the supervisor)
+(the record of a rank, written by its agent), `logs/`, `run.db` (recorded by the observer)
 and the sockets.  Records are replaced atomically, so that a reader gets the old one or the new one; but a rank that
 ends on a full disk writes over its record in place, and a reader of that moment may find it damaged.
 Each folder bears our mark.  A folder without it is neither listed nor removed, because another base than the default
@@ -57,7 +57,7 @@ LEAST_ROOM: Final = 1 << 20
 MOST_ENTRIES: Final = 100_000
 """Entries read of one folder: a folder with more must not block its readers."""
 _RELEASE_S: Final = 1.0
-"""Time for which a supervisor may still hold a run whose record says that it has ended."""
+"""Time for which an observer may still hold a run whose record says that it has ended."""
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _LEFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}")
 """The name of a run directory while it is made or removed."""
@@ -114,12 +114,12 @@ class RunDir:
         return self.logs / "torchrun.log"
 
     @property
-    def supervisor_log(self) -> Path:
-        """Log of the supervisor."""
-        return self.logs / "supervisor.log"
+    def observer_log(self) -> Path:
+        """Log of the observer."""
+        return self.logs / "observer.log"
 
     def address(self, who: int | str, kind: str) -> str:
-        """Return the socket address of a rank or of `supervisor`; kind is `pub` or `cmd`."""
+        """Return the socket address of a rank or of `observer`; kind is `pub` or `cmd`."""
         return f"ipc://{self.path}/{who}.{kind}"
 
     def read(self) -> Run:
@@ -194,7 +194,7 @@ class RunDir:
             return
         for suffix in (".pub", ".cmd"):
             for file in _files(self.path, suffix):
-                if file.stem.isdecimal() or file.stem == "supervisor":
+                if file.stem.isdecimal() or file.stem == "observer":
                     file.unlink(missing_ok=True)
 
     def mark(self) -> Mark | None:
@@ -277,7 +277,7 @@ def _make_way(target: RunDir) -> None:
         _adopt(target)
         old = target.read_own()
         if old.state in ENDED_STATES:
-            # The supervisor still holds the directory for a moment after it has written the record.
+            # The observer still holds the directory for a moment after it has written the record.
             # Files that cannot be removed are in a folder of another name, and the next launch tries again.
             with contextlib.suppress(removal.Remained):
                 removal.remove(target, old.run_id, _RELEASE_S)

@@ -1,16 +1,16 @@
 """The state of a rank and of a run, derived from evidence: the same rules for the dashboard and for every verb.
 
-Pure: the caller gathers the evidence (records, the process table, messages, the supervisor's recording) and asks
+Pure: the caller gathers the evidence (records, the process table, messages, the observer's recording) and asks
 here. A rank that sends no messages is silent, frozen or lost, and not `starting` once it has been seen to run.  An
 ended rank does not come to life again, but for one whose own process denies the record of its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from ddptop.agent.run.records import Ended
+from ddptop.agent.run.records import Ended, Run
 from ddptop.agent.text import clean
 
 STATES: Final = (
@@ -28,6 +28,8 @@ LONGEST: Final = 12
 
 _STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 """Descriptions of a stopped process, by its status in psutil's spelling."""
+_ALL_COME_S: Final = 30.0
+"""Seconds after the first rank of a job within which the others on its host come, where their number is not known."""
 _BUSY: Final = 50.0
 """Percent of a core from which on a process is called busy, whatever its status was at the moment of the look."""
 _DOING: Final = {"running": "is busy", "disk-sleep": "waits for the disk", "sleeping": "sleeps", "idle": "sleeps"}
@@ -154,7 +156,7 @@ def of_run(
         ranks: the states of its ranks; each state once is enough.
         ran: whether any of them was seen to run in this generation.
         record: the state in the run's record.
-        told: the state in the supervisor's last message, None where there was none.
+        told: the state in the observer's last message, None where there was none.
         found: the state by the process table, None where it was not read.
         killed: whether somebody has killed the run.
         frozen: whether somebody has frozen the run.
@@ -174,7 +176,7 @@ def of_run(
     for state in ("running", "stalled", "silent", "frozen"):
         if state in live:
             return state
-    # Where a script has ended, the run is past its start; the end of the run is for the supervisor to report.
+    # Where a script has ended, the run is past its start; the end of the run is for the observer to report.
     return "running" if ran or len(live) < len(set(ranks)) else "starting"
 
 
@@ -195,6 +197,20 @@ def in_run(rank: str, run: str, culprit: bool) -> str:
     return run if rank not in ENDED and (run in ENDED or run == "frozen") else rank
 
 
-def of_reports(reported: Iterable[int], world: int) -> str:
-    """Return the state of a living run of which only the ranks that have reported are known."""
-    return "running" if len(set(reported)) >= world else "starting"
+def of_reports(run: Run, reported: Collection[int], at_ns: int) -> str:
+    """Return the state of a living run of which only the ranks that have reported are known, at a time of the clock."""
+    if run.launched or run.local_world is not None:
+        return "running" if len(reported) >= ranks_here(run, len(reported)) else "starting"
+    late = abs(at_ns - run.created_at_ns) > _ALL_COME_S * 1e9
+    return "running" if reported and (late or len(reported) >= run.world) else "starting"
+
+
+def ranks_here(run: Run, known: int) -> int:
+    """Return how many ranks of a run report on this host, of which `known` have.
+
+    The ranks that a job has on other hosts never do. A launcher other than torchrun may not tell how many those are;
+    then the ranks that have reported count as all.
+    """
+    if run.launched:
+        return run.world
+    return min(run.world, run.local_world or max(1, known))

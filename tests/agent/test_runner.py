@@ -99,6 +99,18 @@ def test_a_process_forked_by_the_script_carries_the_marker(tmp_path):
     assert run("-m", "ddptop.agent", "fork.py", cwd=tmp_path).stdout == "1\n"
 
 
+def test_a_script_that_waits_for_any_child_gets_its_own(tmp_path):
+    """The start of the observer of a job started by hand is over before the script begins."""
+    (tmp_path / "wait.py").write_text(
+        "import os, time\n"
+        "if (child := os.fork()) == 0:\n"
+        "    time.sleep(0.3)\n"
+        "    os._exit(0)\n"
+        "print(os.wait()[0] == child)\n"
+    )
+    assert run("-m", "ddptop.agent", "wait.py", cwd=tmp_path).stdout == "True\n"
+
+
 @pytest.mark.parametrize("arguments", [(), ("missing.py",), ("--lr",)])
 def test_bad_input_gives_one_line(tmp_path, arguments):
     """A missing script is told in one line, exit code 2."""

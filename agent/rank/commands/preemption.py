@@ -96,7 +96,8 @@ class _Preemption:
         noted = ""
         while time.monotonic() < deadline and self._session.gate.ended_by is None:
             try:
-                with LiveGroup(self._directory) as group:
+                # The scheduler ends the observer as well, and maybe first.
+                with LiveGroup(self._directory, relayed=False) as group:
                     Controller(group, WHO).stop(progress=lambda saved: self._note(f"stops: {saved}", "warning"))
                 return
             except Exception as problem:

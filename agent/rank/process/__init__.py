@@ -1,6 +1,7 @@
 """The process of a rank: its run, its output, its record and its end.
 
 enrolment   finds or makes the run
+observing   starts the observer of a run that something else launched
 ancestry    tells a rank from the processes that it starts
 spawned     ranks that the program has spawned itself
 output      the log, as long as the disk has room

@@ -12,11 +12,16 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from ddptop.agent.rank.process.output import Output, say
 from ddptop.agent.run import injection, rundir
-from ddptop.agent.run.rundir import Run, RunDir, RunDirError
+from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
+
+_MOST_LIKE_IT: Final = 1000
+"""Ended jobs with the same marks as this one that may have a record at most."""
 
 
 class Standing(NamedTuple):
@@ -65,32 +70,53 @@ def enrol_and_restart(program: str, arguments: tuple[str, ...]) -> None:
 def _find_or_make(program: str, arguments: tuple[str, ...]) -> tuple[RunDir, str]:
     under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     launcher = rundir.identify(os.getppid()) if under_torchrun else None
-    run_id = hashlib.sha256(_shared(launcher).encode()).hexdigest()[:32]
+    shared = _shared(launcher)
     stem = rundir.stem_of(program, 24)
-    for digits in (4, 8, 12):
-        run = Run(
-            run=f"{stem}-{run_id[:digits]}",
-            run_id=run_id,
-            program=program,
-            arguments=arguments,
-            world=int(os.environ.get("WORLD_SIZE", "1")),
-            backend=None,
-            device=None,
-            created_at_ns=time.time_ns(),
-            launched=False,
-            cwd=os.getcwd(),
-            torchrun=launcher,
-            injected=injection.describe(injection.from_environment(os.environ)),
-            state="running",
-            owner=os.getuid(),
-        )
-        try:
-            return rundir.create(run), run_id
-        except RunDirError:
-            there = RunDir(rundir.base() / run.run)
-            if there.read().run_id == run_id:
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    run = Run(
+        run=stem,
+        run_id="",
+        program=program,
+        arguments=arguments,
+        world=world,
+        backend=None,
+        device=None,
+        created_at_ns=time.time_ns(),
+        launched=False,
+        cwd=os.getcwd(),
+        torchrun=launcher,
+        injected=injection.describe(injection.from_environment(os.environ)),
+        owner=os.getuid(),
+        local_world=_local_world(os.environ, world),
+    )
+    for number in range(_MOST_LIKE_IT):
+        # The same shell may start the same job again: each has a run of its own, and the ended ones stay.
+        text = f"{shared} {number}" if number else shared
+        run_id = hashlib.sha256(text.encode()).hexdigest()[:32]
+        for digits in (4, 8, 12):
+            name = f"{stem}-{run_id[:digits]}"
+            there = RunDir(rundir.base() / name)
+            if not os.path.lexists(there.path):
+                try:
+                    return rundir.create(msgspec.structs.replace(run, run=name, run_id=run_id)), run_id
+                except RunDirError:
+                    # Another rank of this job may have made it meanwhile.
+                    if not os.path.lexists(there.path):
+                        raise
+            found = there.read()
+            if found.run_id == run_id:
+                if found.state in ENDED_STATES:
+                    break
                 return there, run_id
     raise RunDirError(f"no free name for {stem} in {rundir.base()}; remove ended runs there")
+
+
+def _local_world(environment: Mapping[str, str], world: int) -> int | None:
+    """Return the number of ranks of this job on this host, None where the launcher does not tell it."""
+    if world == 1:
+        return 1
+    text = environment.get("LOCAL_WORLD_SIZE", "")
+    return int(text) if text.isdecimal() and 1 <= int(text) <= world else None
 
 
 def _shared(launcher: rundir.Process | None) -> str:

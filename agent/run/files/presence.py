@@ -1,6 +1,6 @@
 """Protection of a run directory that a process uses: a lock on the folder, and files with a recent time.
 
-The supervisor and the agent of each rank hold the lock from their start to their end.  No ddptop removes
+The observer and the agent of each rank hold the lock from their start to their end.  No ddptop removes
 the directory meanwhile, even where its record is gone; cleaners of the temporary directory either
 respect the lock (systemd-tmpfiles) or go by the age of the files (tmpwatch), which are touched every hour.
 No `OSError` leaves this module: the training goes on without the protection.

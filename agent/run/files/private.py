@@ -222,7 +222,7 @@ os.register_at_fork(after_in_child=Hold._release_all)
 
 
 class Claim:
-    """The exclusive right to supervise or remove a run: a lock in its folder, which ends with the process."""
+    """The exclusive right to look after or remove a run: a lock in its folder, which ends with the process."""
 
     _NAME: Final = "lock"
 

@@ -57,7 +57,7 @@ def remove(directory: Directory, run_id: str, patience_s: float = 0.0) -> None:
     """Remove the directory of that run, whatever its state; wait up to `patience_s` for processes that are leaving it.
 
     Raises:
-        RunDirError: it is not ours, a process supervises or uses it, or it cannot be removed.
+        RunDirError: it is not ours, a process looks after or uses it, or it cannot be removed.
         Remained: its name is free, but not all of its files could be removed.
     """
     name, path = directory.name, directory.path

@@ -6,14 +6,18 @@ import itertools
 import math
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import zmq
+from support.messages import read_steps
 
+from ddptop.agent import wire
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
+from ddptop.agent.rank.records.history import PIECE
 from ddptop.agent.rank.records.stamps import Stamps, StepStamps
 
 
@@ -95,3 +99,60 @@ def test_it_never_asks_again_within_a_millisecond(monkeypatch: pytest.MonkeyPatc
     gaps = [after - before for before, after in itertools.pairwise(published)]
     assert gaps
     assert all(math.isclose(gap, PERIOD_S, abs_tol=0.002) for gap in gaps)
+
+
+def test_the_records_of_a_second_are_joined_only_for_who_subscribes_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them once, in order, until the last subscriber has left; large ones do not wait for the second."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    numbers, size = itertools.count(), 10
+    thread = bare()
+    thread._refused = 0
+    thread._batching, thread._batch, thread._batch_bytes, thread._batch_due = False, [], 0, 0.0
+    thread._session.rank, thread._session.hello = 3, wire.Hello(1, "r", "i", 3, 3, 4, 1, 0, "h", "p", "0", "3", 2)
+    thread._summary, thread._send_beat = None, lambda: None
+    thread._collect = lambda: [next(numbers)]
+    thread._starvation = SimpleNamespace(stamp=lambda steps: steps)
+    thread._store = lambda seq: wire.encode(wire.Step(seq, seq, 0, 10, 1, 2, 3, 4, 0, 0, metrics={"x" * size: 1.0}))
+    heard: list[tuple[bytes, bytes]] = []
+    waiting: list[bytes] = []
+
+    class Pub:
+        def recv(self, _: int) -> bytes:
+            if not waiting:
+                raise zmq.Again
+            return waiting.pop(0)
+
+        def send_multipart(self, frames: tuple[bytes, bytes]) -> None:
+            heard.append((frames[0], frames[1]))
+
+    def batches() -> list[list[int]]:
+        found = [read_steps(payload) for topic, payload in heard if topic == wire.TOPIC_BATCH]
+        return [[step.seq for step in steps] for steps in found]
+
+    def turn(times: int) -> None:
+        for _ in range(times):
+            clock[0] += PERIOD_S
+            thread._send_steps()
+
+    thread._pub = Pub()
+    turn(5)
+    waiting.append(b"\x01" + wire.TOPIC_BATCH)
+    thread._greet()
+    turn(1)
+    turn(25)
+    waiting.append(b"\x00" + wire.TOPIC_BATCH)
+    thread._greet()
+    turn(20)
+    joined = batches()
+    assert joined[0][0] == 5
+    assert [seq for batch in joined for seq in batch] == list(range(5, joined[-1][-1] + 1))
+    assert 2 <= len(joined) <= 4
+    assert len(joined[1]) == pytest.approx(10, abs=1)
+    assert thread._batch == []
+    heard.clear()
+    size = PIECE // 2
+    waiting.append(b"\x01" + wire.TOPIC_BATCH)
+    thread._greet()
+    turn(6)
+    assert len([seq for batch in batches() for seq in batch]) >= 5

@@ -97,7 +97,7 @@ def test_a_stopped_process_is_told_from_one_that_runs(me: Process) -> None:
 
 @pytest.mark.skipif(not can_unshare(), reason="needs the right to make a pid namespace")
 def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
-    """Its processes live though their numbers are nobody's here: no lost run, no other supervisor, no signal."""
+    """Its processes live though their numbers are nobody's here: no lost run, no other observer, no signal."""
     process = Process(1, 1.0)
     name = f"boxed-{time.monotonic_ns() % 10**9}"
     run = Run(name, name, "x.py", (), 1, None, None, time.time_ns() - 10**11, True, state="running")
@@ -116,12 +116,12 @@ def test_a_run_of_another_container_is_left_alone(tmp_path: Path) -> None:
         process = msgspec.convert(json.loads(box.stdout.readline()), Process)
         assert process.pid == 1
         assert process.namespace not in ("", identity.namespace())
-        directory.update(supervisor=process, torchrun=process)
+        directory.update(observer=process, torchrun=process)
         directory.write_member(Member(0, 0, 1, process, "host", 0, "", "", None))
         found = takeover.meet(directory)
         assert (found.state, found.supervised, found.alive, found.cause) == ("running", True, (0,), ELSEWHERE)
         assert directory.read().state == "running"
-        assert not directory.supervisor_log.exists(), "no other supervisor was started"
+        assert not directory.observer_log.exists(), "no other observer was started"
         refused = refusal(directory)
         assert f"run {name} lives in another pid namespace (container): not visible from here" in refused
         assert box.poll() is None

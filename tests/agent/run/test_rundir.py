@@ -128,4 +128,4 @@ def test_every_base_that_is_accepted_has_room_for_all_sockets(base, monkeypatch)
     run = accepted / ("r" * rundir.LONGEST_NAME)
     run.mkdir()
     with zmq.Context() as context, context.socket(zmq.PUB) as socket:
-        socket.bind(RunDir(run).address("supervisor", "pub"))
+        socket.bind(RunDir(run).address("observer", "pub"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.observer import launcher
+from ddptop.agent.observer.engine import launcher
 from ddptop.agent.run import rundir
 from ddptop.agent.startup import pythonpath
 from ddptop.tui.control.launch import launch
@@ -77,7 +77,7 @@ def test_a_search_path_that_the_user_gives_is_kept(tmp_path: Path, monkeypatch: 
     """`--env PYTHONPATH=…` counts with `--start spawn` too; our folder comes before it."""
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ddptop.agent.observer.supervisor.start", lambda directory: None)
+    monkeypatch.setattr("ddptop.agent.observer.observer.start", lambda directory: None)
     request = Request("train.py", world=1, backend="gloo", start="spawn", environment=("PYTHONPATH=/mine",))
     directory = launch.launch(request)
     assert directory.read().environment["PYTHONPATH"].split(os.pathsep) == [str(FILE.parent), "/mine"]

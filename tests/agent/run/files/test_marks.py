@@ -207,7 +207,7 @@ HOLDER = (
 
 
 def test_a_run_in_which_a_rank_lives_is_not_removed() -> None:
-    """A job started by hand has no supervisor: its ranks' agents hold the directory, and their end lets go of it."""
+    """A job started by hand has no observer: its ranks' agents hold the directory, and their end lets go of it."""
     directory = rundir.create(a_run("a"))
     with started(sys.executable, "-c", HOLDER + SLEEP, directory.path, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -291,14 +291,14 @@ def skips(folder: Path) -> bool:
 
 
 def test_systemd_tmpfiles_skips_the_directory_of_a_live_run() -> None:
-    """While a supervisor or a rank is present, a cleaner that takes the lock passes over it; afterwards not."""
+    """While an observer or a rank is present, a cleaner that takes the lock passes over it; afterwards not."""
     directory = rundir.create(a_run("a", "running"))
     assert not skips(directory.path)
-    supervisor, rank = Presence(directory), Presence(directory, 0)
-    supervisor.begin()
+    observer, rank = Presence(directory), Presence(directory, 0)
+    observer.begin()
     rank.begin()
     assert skips(directory.path)
-    supervisor.end()
+    observer.end()
     assert skips(directory.path)
     rank.end()
     assert not skips(directory.path)
@@ -323,7 +323,7 @@ def test_a_hold_that_a_cleaner_was_in_the_way_of_is_taken_later() -> None:
 
 @pytest.mark.parametrize("rank", [None, 1])
 def test_the_files_of_a_live_run_never_look_old(base: Path, rank: int | None) -> None:
-    """Once an hour, and not more often, they get the date of now: all by the supervisor, its own by a rank."""
+    """Once an hour, and not more often, they get the date of now: all by the observer, its own by a rank."""
     directory = rundir.create(a_run("a", "running"))
     for number in (0, 1):
         directory.write_member(Member(number, number, 2, Process(1, 1.0), "h", 0, "", "", None))
@@ -623,7 +623,7 @@ def test_on_a_full_disk_nothing_begins_and_ended_runs_can_be_removed(
         assert not (small / "old").exists()
 
 
-def test_a_restart_waits_for_the_supervisor_to_let_go() -> None:
+def test_a_restart_waits_for_the_observer_to_let_go() -> None:
     """The record calls a run over a moment before its claim is free: its name can be taken at once all the same."""
     directory = rundir.create(a_run("a"))
     code = (

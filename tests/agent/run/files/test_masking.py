@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.harness import started, until
 
-from ddptop.agent.observer import launcher, supervisor
+from ddptop.agent.observer import observer
 from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.status import membership
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files import masking
@@ -65,11 +66,11 @@ def test_a_mask_is_masked_to_itself(words: list[str]) -> None:
 
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A run with secrets whose supervisor is not started."""
+    """A run with secrets whose observer is not started."""
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MY_TOKEN", SECRET)
-    monkeypatch.setattr(supervisor, "start", lambda directory: None)
+    monkeypatch.setattr(observer, "start", lambda directory: None)
     return launch.launch(
         Request(
             "train.py",

@@ -1,0 +1,47 @@
+"""The agent of local rank 0 sees to it that the run has an observer, where something else launched the job.
+
+The observer is another process, which has nothing of the rank (`run.detached`).  For some 30 ms the start has a child
+of this process: the script begins afterwards, because one that waits for any child must get its own.  A thread
+does it, so that a start which hangs holds nobody up; the rank goes on alike with and without an observer.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.run import detached
+from ddptop.agent.run.identity import may_live
+from ddptop.agent.run.rundir import ENDED_STATES, RunDir
+
+_PATIENCE_S: Final = 2.0
+"""Seconds that the script waits at most; on a machine that is not overloaded, one or two hundredths pass."""
+
+
+def ensure(directory: RunDir, generation: int, faults: Faults) -> None:
+    """Start the observer of this run, unless it has one; a failure is counted as a fault.
+
+    Args:
+        directory: the directory of the run, in which this rank has its record.
+        generation: that of this rank.
+        faults: receives a failure.
+    """
+    thread = threading.Thread(target=_start, args=(directory, generation, faults), name="ddptop-observer", daemon=True)
+    try:
+        thread.start()
+        thread.join(_PATIENCE_S)
+    except Exception as error:  # no more threads
+        faults.note("starting the run's observer", error)
+
+
+def _start(directory: RunDir, generation: int, faults: Faults) -> None:
+    try:
+        run = directory.read()
+        # The first generation of a launched run was started by its observer.
+        if run.state in ENDED_STATES or may_live(run.observer) or (run.launched and not generation):
+            return
+        if detached.is_due(directory):
+            detached.start(directory).wait()
+    except Exception as error:  # the training goes on, whatever the error is
+        faults.note("starting the run's observer", error)
