@@ -12,22 +12,21 @@ from typing import Final
 
 import numpy as np
 
-from ddptop.tui.model.judge.evidence import OWN_PHASES, SCALES, UNEVEN, Array, Block
+from ddptop.agent.observer.judge.evidence.blocks import OWN_PHASES, ROUNDS, SCALES, UNEVEN, Array, Block, Span
 
-WINDOWS: Final = 8
-"""A suspicion looks at so many windows."""
-CONSISTENT: Final = 7
-"""Windows of `WINDOWS` that have to agree."""
 STEADY: Final = 4.0
 """The cost has to be so many times its own standard error."""
-LATELY: Final = 4
-"""Windows that tell whether it goes on."""
+OUTSTANDING: Final = 6.0
+"""Among so many ranks that somebody is always far out, a slow one leads by so many times the spread of the others:
+the first of a thousand that scatter by chance is 3.2 times the spread ahead."""
 REMAINS: Final = 0.3
 """What has become less than this part of what it was is over."""
 ALL_OVER: Final = 0.5
 """A rank is slow all over, not in a phase, where the rest is slowed down by this part of what the worst phase is."""
+LASTING: Final = 16
+"""Blocks in a window from which on it shows what lasts: eight of them are a minute."""
 ALL_OVER_LASTING: Final = 0.2
-"""Share of the step from which that is told once it fills the longest windows: a neighbour on the same core
+"""Share of the step from which that is told once it fills such windows: a neighbour on the same core
 makes a fifth of it anywhere, and is gone again in less than a minute."""
 ALL_OVER_AT_ONCE: Final = 0.45
 """Share of the step from which it is told without waiting for that: nearly twice the time of the others."""
@@ -44,6 +43,8 @@ class Bounds:
     """Share of the step from which it is named on the shortest windows."""
     named: float
     """Share of the step from which it is named once it fills longer ones."""
+    lasting: float
+    """The same of the longest: four minutes of it are no accident."""
     kept: float
     """Share of the step down to which the name stays."""
     least_ms: float
@@ -53,10 +54,10 @@ class Bounds:
 
 # Two equal ranks on two cores of their own were seen to differ by a ninth of the step for several seconds.
 BOUNDS: Final = {
-    "slow_rank": Bounds(0.12, 0.07, 0.03, 0.5),
-    "unequal_work": Bounds(0.10, 0.10, 0.05, 0.5),
-    "input_bound": Bounds(0.35, 0.35, 0.25, 1.0),
-    "communication_bound": Bounds(0.60, 0.60, 0.50, 3.0, weight=0.5),
+    "slow_rank": Bounds(0.12, 0.07, 0.05, 0.03, 0.5),
+    "unequal_work": Bounds(0.10, 0.10, 0.10, 0.05, 0.5),
+    "input_bound": Bounds(0.35, 0.35, 0.35, 0.25, 1.0),
+    "communication_bound": Bounds(0.60, 0.60, 0.60, 0.50, 3.0, weight=0.5),
 }
 
 
@@ -69,13 +70,16 @@ class Suspicion:
     costs: Array
     """In ms a step, by window, oldest first."""
     step_ms: float
+    span: Span
     all_over: bool = False
     """True for a rank that is slower in all it does, without having more to do."""
+    outstanding: bool = True
+    """False for a rank of a large group that is within what one of so many is by chance."""
 
     @property
     def cost(self) -> float:
         """In ms a step."""
-        return float(np.median(self.costs[-WINDOWS:]))
+        return float(np.median(self.costs[-self.span.windows :]))
 
     @property
     def weight(self) -> float:
@@ -84,20 +88,21 @@ class Suspicion:
 
     def is_strong(self, scale: int) -> bool:
         """Say whether it is enough to be told, on windows of `scale` blocks."""
-        bounds, recent = BOUNDS[self.kind], self.costs[-WINDOWS:]
+        bounds, recent = BOUNDS[self.kind], self.costs[-self.span.windows :]
         agreeing = int((recent > bounds.kept * self.step_ms).sum())
-        named = bounds.at_once if scale == 1 else bounds.named
+        named = bounds.at_once if scale == 1 else bounds.lasting if scale == SCALES[-1] else bounds.named
         if self.all_over:
-            named = ALL_OVER_LASTING if scale == SCALES[-1] else ALL_OVER_AT_ONCE
+            named = ALL_OVER_LASTING if scale >= LASTING else ALL_OVER_AT_ONCE
         enough = self.cost >= max(named * self.step_ms, bounds.least_ms)
         # From the median deviation, which one odd window does not blow up.
-        error = 1.4826 * float(np.median(np.abs(recent - self.cost))) / np.sqrt(WINDOWS)
-        return agreeing >= CONSISTENT and enough and self.cost >= STEADY * error
+        error = 1.4826 * float(np.median(np.abs(recent - self.cost))) / np.sqrt(len(recent))
+        agreed = agreeing >= self.span.agreeing and self.outstanding
+        return agreed and enough and self.cost >= STEADY * error
 
     def goes_on(self, before: float) -> bool:
         """Say whether it still costs enough, compared to what it cost when it was named."""
         level = max(BOUNDS[self.kind].kept * self.step_ms, REMAINS * before)
-        return float(self.costs[-LATELY:].mean()) >= level
+        return float(self.costs[-self.span.lately :].mean()) >= level
 
     @property
     def beginning(self) -> int:
@@ -112,37 +117,65 @@ class Suspicion:
         return (int((since > self.cost / 2).sum()) + 1) / (len(since) + 2)
 
 
-def worst(view: Sequence[Block], scale: int) -> Suspicion | None:
+def worst(view: Sequence[Block], scale: int, span: Span) -> Suspicion | None:
     """Return the strong suspicion that weighs most; it looks at the last windows, of `scale` blocks, alone."""
-    suspicions = (suspect(kind, None, view[-WINDOWS:]) for kind in BOUNDS)
+    suspicions = (suspect(kind, None, view[-span.windows :], span) for kind in BOUNDS)
     strong = (each for each in suspicions if each is not None and each.is_strong(scale))
     return max(strong, key=lambda each: each.weight, default=None)
 
 
-def suspect(kind: str, rank: int | None, view: Sequence[Block]) -> Suspicion | None:
+def suspect(kind: str, rank: int | None, view: Sequence[Block], span: Span) -> Suspicion | None:
     """Return the suspicion of a kind, against `rank` or whoever is nearest to it; None where nothing is known."""
-    recent = view[-WINDOWS:]
+    recent = view[-span.windows :]
     step_ms = float(np.median([block.step_ms for block in recent]))
     if kind == "input_bound":
-        return Suspicion(kind, None, np.array([block.phases[:, 0].min() for block in view]), step_ms)
+        return Suspicion(kind, None, np.array([block.phases[:, 0].min() for block in view]), step_ms, span)
     if len(view[0].samples) < 2 or any(block.least_wait is None for block in recent):
         return None
     if kind == "communication_bound":
-        return Suspicion(kind, None, np.array([block.least_wait or 0.0 for block in view]), step_ms)
+        return Suspicion(kind, None, np.array([block.least_wait or 0.0 for block in view]), step_ms, span)
     if kind == "unequal_work":
-        return Suspicion(kind, None, np.array([block.uneven_ms for block in view]), step_ms)
-    own: Array = np.array([block.phases.sum(axis=1) for block in view])
-    # A rank that waited for a core did not have more to do: it is blamed for what is left without that.
-    fed = np.maximum(0.0, own - np.array([block.starved for block in view]))
+        return Suspicion(kind, None, np.array([block.uneven_ms for block in view]), step_ms, span)
+    lead = leads(recent)
     if rank is None:
-        lead = fed[-WINDOWS:] - np.median(fed[-WINDOWS:], axis=1, keepdims=True)
         rank = int(np.argmax(np.median(lead, axis=0)))
-        if rank != int(np.argmax(fed[-1])):
+        if rank != int(np.argmax(lead[-1] if span is not ROUNDS else lead[-span.lately :].mean(axis=0))):
             # Somebody else is the last to arrive by now.
             return None
-    costs = np.minimum(_above_others(own, rank), _above_others(fed, rank))
-    busier = more_work(recent, rank, float(np.median(costs[-WINDOWS:]))) is not None
-    return Suspicion(kind, rank, costs, step_ms, not busier and _is_all_over(recent, rank))
+    costs = np.minimum(
+        _above_others(np.array([block.own for block in view]), rank),
+        _above_others(np.array([block.fed for block in view]), rank),
+    )
+    busier = more_work(recent, rank, float(np.median(costs[-span.windows :]))) is not None
+    all_over = not busier and _is_all_over(recent, rank)
+    outstanding = span is not ROUNDS or _distances(lead)[rank] >= OUTSTANDING
+    return Suspicion(kind, rank, costs, step_ms, span, all_over, bool(outstanding))
+
+
+def leads(view: Sequence[Block]) -> Array:
+    """Return, by window and rank, by how much a rank's own time is above the middle of all, in ms.
+
+    A rank that waited for a core did not have more to do: it is judged by what is left without that.
+    """
+    fed = np.array([block.fed for block in view])
+    lead: Array = fed - np.median(fed, axis=1, keepdims=True)
+    return lead
+
+
+def _distances(lead: Array) -> Array:
+    """Return, by rank, its mean lead in standard deviations of all ranks, which a few odd ones do not widen."""
+    mean = lead.mean(axis=0)
+    from_middle: Array = mean - np.median(mean)
+    return from_middle / max(1e-9, 1.4826 * float(np.median(np.abs(from_middle))))
+
+
+def nearest(view: Sequence[Block], most: int, blamed: int | None) -> tuple[list[int], list[int]]:
+    """Return the ranks of a large group that may be slow, or the one that is blamed, and ordinary ones."""
+    lead = leads(view)
+    median, step_ms = np.median(lead, axis=0), float(np.median([block.step_ms for block in view]))
+    likely = (median >= BOUNDS["slow_rank"].named * step_ms) & (_distances(lead) >= OUTSTANDING * 2 / 3)
+    suspected = sorted(np.flatnonzero(likely).tolist(), key=lambda rank: -median[rank])[:most]
+    return suspected if blamed is None else [blamed], np.argsort(np.abs(median), kind="stable")[: 2 * most].tolist()
 
 
 def _above_others(values: Array, rank: int) -> Array:
@@ -154,18 +187,19 @@ def _above_others(values: Array, rank: int) -> Array:
 def phase_of(suspicion: Suspicion, view: Sequence[Block]) -> str | None:
     """Return the phase that is to blame."""
     if suspicion.kind == "slow_rank" and suspicion.rank is not None:
-        return OWN_PHASES[int(np.argmax(_excess(view[-WINDOWS:], suspicion.rank)[0]))]
+        return OWN_PHASES[int(np.argmax(_excess(view[-suspicion.span.windows :], suspicion.rank)[0]))]
     return {"input_bound": "data", "communication_bound": "wait"}.get(suspicion.kind)
 
 
-def turned(rank: int, phase: str | None, view: Sequence[Block]) -> Suspicion | None:
+def turned(rank: int, phase: str | None, view: Sequence[Block], span: Span) -> Suspicion | None:
     """Return what another phase of a slow rank costs, where that is clearly more than the one that was blamed does."""
-    excess, _ = _excess(view[-WINDOWS:], rank)
+    excess, _ = _excess(view[-span.windows :], rank)
     at = int(np.argmax(excess))
     if phase is None or excess[at] < TURNED * max(0.0, float(excess[OWN_PHASES.index(phase)])):
         return None
-    step_ms = float(np.median([block.step_ms for block in view[-WINDOWS:]]))
-    return Suspicion("slow_rank", rank, _above_others(np.array([block.phases[:, at] for block in view]), rank), step_ms)
+    step_ms = float(np.median([block.step_ms for block in view[-span.windows :]]))
+    costs = _above_others(np.array([block.phases[:, at] for block in view]), rank)
+    return Suspicion("slow_rank", rank, costs, step_ms, span)
 
 
 def _excess(view: Sequence[Block], rank: int) -> tuple[Array, Array]:
@@ -184,7 +218,7 @@ def _is_all_over(view: Sequence[Block], rank: int) -> bool:
 
 def first_step(suspicion: Suspicion, view: Sequence[Block]) -> int:
     """Return the step it began with; a window that it fills only in part tells where within."""
-    at, parts = suspicion.beginning, suspicion.costs / suspicion.cost
+    at, parts = suspicion.beginning, suspicion.costs / max(1e-9, suspicion.cost)
     if at > 0 and parts[at] > 0.9 and parts[at - 1] > 0.15:
         at -= 1
     block = view[at]

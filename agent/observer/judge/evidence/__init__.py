@@ -1,0 +1,7 @@
+"""What the ranks tell of their steps, brought together for the judge.
+
+blocks  steps of all ranks, added up to blocks
+join    the records of one step, of all ranks
+rounds  the summaries of a large group, one of each rank
+detail  the records of a few ranks of a large group
+"""

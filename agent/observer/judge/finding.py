@@ -1,0 +1,39 @@
+"""What is found wrong at one moment; `intervals` makes a verdict with a beginning and an end of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+IN_WORDS: Final = {
+    "data": "data loading",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer step",
+    "other": "between the phases (logging, checkpoint, evaluation)",
+}
+MOST_SHARE: Final = 1e6
+"""A share beyond that is of steps that took no time at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong; the fields are those of `wire.Verdict`."""
+
+    kind: str
+    text: str
+    rank: int | None = None
+    phase: str | None = None
+    cost_ms: float | None = None
+    share: float | None = None
+    since_step: int | None = None
+    confidence: float | None = None
+    every: int | None = None
+    since_at_ns: int = 0
+    urgent: bool = False
+    """True for what ends the training, or makes it useless, if nobody acts."""
+
+
+def in_ms(value: float) -> str:
+    """Return `31 ms`, `4.2 ms`."""
+    return f"{value:.0f} ms" if value >= 9.5 else f"{value:.1f} ms"

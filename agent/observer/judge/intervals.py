@@ -1,0 +1,134 @@
+"""Verdicts with a beginning, an end and a number, made of what is found from moment to moment. Pure and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.wire import Verdict
+
+RENEWED_NS: Final = 1_000_000_000
+"""The figures of a verdict that goes on change no more often than this, so that its line can be read."""
+RESUMED_NS: Final = 90_000_000_000
+"""What a former observer told goes on to be told so long, unless it is found again: the slowest takes a minute."""
+MOST: Final = 4096
+"""Accusations whose last end is remembered."""
+
+Accusation = tuple[str, int | None, str | None]
+"""Kind, rank and phase; of the numbers' health the kind alone, because one rank's NaN is everybody's a step later."""
+
+
+@dataclass(slots=True)
+class _Open:
+    verdict: Verdict
+    renewed_ns: int
+    urgent: bool
+    resumed_ns: int | None = None
+    """For one of a former observer that was not found again yet: the time from which it is told here."""
+
+
+class Intervals:
+    """The verdicts that go on."""
+
+    def __init__(self, first: int, generation: int) -> None:
+        """Count from `first` on."""
+        self._next = first
+        self.generation = generation
+        self._open: dict[Accusation, _Open] = {}
+        self._ended: list[Verdict] = []
+        self._until: dict[Accusation, int] = {}
+        """When each was over last."""
+
+    def resume(self, verdicts: Iterable[Verdict]) -> None:
+        """Go on with what another observer told last; what is not found again within `RESUMED_NS` is over."""
+        for verdict in verdicts:
+            self._next = max(self._next, verdict.number + 1)
+            if verdict.until_at_ns is None and verdict.generation == self.generation:
+                accusation = (verdict.kind, None, None) if verdict.kind == "health" else _of(verdict)
+                self._open[accusation] = _Open(verdict, 0, verdict.kind == "health", resumed_ns=-1)
+
+    def update(self, findings: Iterable[Finding], ceased: Mapping[str, int | None], now_ns: int) -> None:
+        """Take in what is found at this moment, and by kind when what was found before ceased."""
+        found: dict[Accusation, Finding] = {}
+        for finding in findings:
+            found.setdefault(_of(finding), finding)
+        for accusation, each in list(self._open.items()):
+            if accusation in found:
+                continue
+            if each.resumed_ns is not None:
+                each.resumed_ns = now_ns if each.resumed_ns < 0 else min(each.resumed_ns, now_ns)
+                if now_ns - each.resumed_ns < RESUMED_NS:
+                    continue
+                self._close(accusation, each.resumed_ns, now_ns)
+            else:
+                until = ceased.get(accusation[0]) or 0
+                # What ceased before this began was another one of its kind.
+                self._close(accusation, until if until > each.verdict.since_at_ns else now_ns, now_ns)
+        for accusation, finding in found.items():
+            self._tell(accusation, finding, now_ns)
+
+    def close(self, at_ns: int) -> None:
+        """End all that go on, at this time or when they were looked at last."""
+        for accusation, each in list(self._open.items()):
+            self._close(accusation, at_ns, max(at_ns, each.renewed_ns))
+
+    def ended(self) -> list[Verdict]:
+        """Return those that have ended since this was last asked."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Those that go on, the one that matters most first: what ends the training, then what costs most of it."""
+        order = sorted(self._open.values(), key=_weight)
+        return tuple(each.verdict for each in order)
+
+    def _tell(self, accusation: Accusation, finding: Finding, now_ns: int) -> None:
+        known = self._open.get(accusation)
+        if known is not None:
+            known.resumed_ns = None
+            known.urgent = finding.urgent
+            if 0 <= now_ns - known.renewed_ns < RENEWED_NS:
+                return
+            number, since = known.verdict.number, known.verdict.since_at_ns
+        else:
+            number, self._next = self._next, self._next + 1
+            since = min(max(finding.since_at_ns, self._until.get(accusation, 0)), now_ns)
+        verdict = Verdict(
+            number=number,
+            kind=finding.kind,
+            text=finding.text,
+            since_at_ns=max(0, since),
+            rank=finding.rank,
+            phase=finding.phase,
+            cost_ms=finding.cost_ms,
+            share=finding.share,
+            since_step=finding.since_step,
+            confidence=finding.confidence,
+            every=finding.every,
+            generation=self.generation,
+        )
+        self._open[accusation] = _Open(verdict, now_ns, finding.urgent)
+
+    def _close(self, accusation: Accusation, until_ns: int, now_ns: int) -> None:
+        verdict = self._open.pop(accusation).verdict
+        until = max(verdict.since_at_ns, min(until_ns, max(now_ns, 0)))
+        self._ended.append(msgspec.structs.replace(verdict, until_at_ns=until))
+        del self._ended[:-MOST]
+        self._until.pop(accusation, None)
+        self._until[accusation] = until
+        if len(self._until) > MOST:
+            del self._until[next(iter(self._until))]
+
+
+def _of(told: Finding | Verdict) -> Accusation:
+    return (told.kind, None, None) if told.kind == "health" else (told.kind, told.rank, told.phase)
+
+
+def _weight(each: _Open) -> tuple[bool, bool, float, int]:
+    verdict = each.verdict
+    return not (each.urgent and verdict.kind == "health"), not each.urgent, -(verdict.cost_ms or 0.0), verdict.number

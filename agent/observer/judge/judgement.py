@@ -1,0 +1,142 @@
+"""The whole judgement of a run: what the ranks tell goes in, verdicts come out. Pure, and without a clock.
+
+Whatever is given is taken or left out; nothing raises, and nothing grows with the length of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.observer.judge.evidence.blocks import ROUNDS, STEPS
+from ddptop.agent.observer.judge.evidence.detail import MOST_SUSPECTS, Detail
+from ddptop.agent.observer.judge.evidence.join import StepJoin
+from ddptop.agent.observer.judge.evidence.rounds import Rounds
+from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.intervals import Intervals
+from ddptop.agent.observer.judge.kinds.health import Health
+from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
+from ddptop.agent.observer.judge.kinds.slow import Judge
+
+EACH_RECORD: Final = 64
+"""Groups of at most so many ranks are judged from the records of their steps, larger ones from their summaries."""
+_OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
+
+
+class Judgement:
+    """What is wrong with one run."""
+
+    def __init__(self, world: int, *, generation: int = 0, first: int = 1, known: Iterable[wire.Verdict] = ()) -> None:
+        """Know nothing of the ranks yet.
+
+        Args:
+            world: Number of ranks.
+            generation: The restart count of the group that is judged; see `restart`.
+            first: Number of the first new verdict.
+            known: Verdicts of the observer before this one. Those of them that go on are told until they are found
+                again, with their numbers, or are over after a while; new ones are counted on from the last.
+        """
+        self._world = world
+        self._intervals = Intervals(first, generation)
+        self._intervals.resume(known)
+        self._heard_ns = self._now_ns = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._large = self._world > EACH_RECORD
+        self._detail = Detail()
+        self._judge = Judge(self._world, ROUNDS if self._large else STEPS, self._detail if self._large else None)
+        self._join = StepJoin(self._world)
+        self._rounds = Rounds(self._world)
+        self._memory = GroupMemory(self._world)
+        self._health = Health(self._world)
+        self._last: dict[int, int] = {}
+        """By rank, its newest step that was taken in."""
+
+    @property
+    def generation(self) -> int:
+        """The restart count of the group that is judged."""
+        return self._intervals.generation
+
+    def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+        """Take in records of a rank, in order; one that comes again or too late is left out.
+
+        Of a large group only the records of `suspects` are used.
+        """
+        if generation != self.generation or not 0 <= rank < self._world:
+            return
+        if self._large and rank not in self._detail.places:
+            return
+        last = self._last.get(rank, -1)
+        for record in records:
+            if record.step <= last:
+                continue
+            last = record.step
+            self._heard_ns = max(self._heard_ns, record.end_at_ns)
+            if self._large:
+                self._detail.take(rank, record)
+            elif (together := self._join.take(rank, record)) is not None:
+                self._judge.take(together)
+        self._last[rank] = last
+
+    def summary(self, message: wire.Summary) -> None:
+        """Take in a summary; those of a small group say nothing that its records do not."""
+        if not self._large or message.generation != self.generation:
+            return
+        self._heard_ns = max(self._heard_ns, message.end_at_ns)
+        block = self._rounds.take(message)
+        if block is not None:
+            self._judge.take_round(block)
+            asked = self._detail.ranks
+            self._detail.ask(*self._judge.suspects(MOST_SUSPECTS))
+            if self._detail.ranks != asked:
+                # Records are filled in from before those that had been heard.
+                self._last.clear()
+
+    def beat(self, message: wire.Beat) -> None:
+        """Take in a heartbeat."""
+        if message.rank < self._world and message.generation in (None, self.generation):
+            self._heard_ns = max(self._heard_ns, message.at_ns)
+            self._memory.take(message)
+            self._health.take(message)
+
+    def restart(self, generation: int) -> None:
+        """Forget the ranks, because others have taken their places; what was wrong with them is over.
+
+        This is called, too, with the same generation, for a new process of a rank, whose steps are counted anew.
+        """
+        self._intervals.close(min(self._heard_ns, self._now_ns))
+        self._intervals.generation = generation
+        self._begin()
+
+    def suspects(self) -> frozenset[int]:
+        """Return the ranks of a large group whose records would tell more: a few that may be slow, and others."""
+        return self._detail.ranks
+
+    def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+        """Return what is wrong at this moment, the one that matters most first.
+
+        Numbers that are not finite come first, because the training is worth nothing from then on; then memory that
+        is full within the hour, which ends it; then what holds the group back, by its cost; then other growth.
+        """
+        self._now_ns = now_ns
+        health = self._health.finding(now_ns, self._judge.evidence.time_of)
+        found = (health, self._judge.finding, self._judge.turns, self._memory.finding)
+        ceased = {
+            **dict.fromkeys(_OF_STEPS, self._judge.ceased_at_ns),
+            "taking_turns": self._judge.turns_ceased_at_ns,
+            "memory_creep": self._memory.ceased_at_ns,
+            "health": self._health.ceased_at_ns,
+        }
+        self._intervals.update([each for each in found if isinstance(each, Finding)], ceased, now_ns)
+        return self._intervals.verdicts
+
+    def ended(self) -> list[wire.Verdict]:
+        """Return the verdicts that are over and were not returned before; asked after `verdicts`, each comes once."""
+        return self._intervals.ended()
+
+    def close(self, at_ns: int) -> list[wire.Verdict]:
+        """End what goes on, because the run has ended, and return it with what is over."""
+        self._intervals.close(at_ns)
+        return self._intervals.ended()

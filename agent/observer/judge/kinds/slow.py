@@ -1,0 +1,239 @@
+"""Who holds the group back, in which phase, at what cost: or nobody.
+
+Pure and without a clock.  Wall times say nothing here, because a collective makes them equal
+on all ranks; a rank's own time, its step without waiting, does not lie.  The slow rank is the
+one whose own time is above the middle of the others' in window after window of steps, in
+milliseconds, not in how often it is the last: among equals somebody is always last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from ddptop.agent.observer.judge.evidence.blocks import STEPS, Block, Evidence, Span
+from ddptop.agent.observer.judge.evidence.detail import Detail
+from ddptop.agent.observer.judge.finding import IN_WORDS, MOST_SHARE, Finding, in_ms
+from ddptop.agent.observer.judge.kinds.rhythm import Rhythm, rhythm_of
+from ddptop.agent.observer.judge.kinds.suspects import (
+    Suspicion,
+    first_step,
+    more_work,
+    nearest,
+    phase_of,
+    suspect,
+    turned,
+    worst,
+)
+from ddptop.agent.observer.judge.kinds.turns import Turns
+from ddptop.agent.wire import Step
+
+CLEARLY: Final = 1.25
+"""What is blamed now is replaced by what weighs so many times as much."""
+
+
+@dataclass(frozen=True)
+class _Blame:
+    """What is being told, as it was when it was first told."""
+
+    kind: str
+    rank: int | None
+    scale: int
+    since_step: int
+    since_at_ns: int
+    phase: str | None
+    cost: float
+    all_over: bool
+
+
+class Judge:
+    """Takes the steps of a group and holds one finding at a time, or none."""
+
+    def __init__(self, world: int, span: Span = STEPS, detail: Detail | None = None) -> None:
+        """Know nothing yet; `detail` where the records of all ranks are too many, and their summaries are judged."""
+        self._world = world
+        self._span = span
+        self.detail = detail
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything: the ranks begin anew."""
+        self.evidence = Evidence(self._world, self._span)
+        self._blame: _Blame | None = None
+        self._turns = Turns()
+        self.finding: Finding | None = None
+        """What holds the group back at this moment; None where nothing does, or nothing is known."""
+        self.turns: Finding | None = None
+        """The same of ranks that take turns at it."""
+        self.ceased_at_ns: int | None = None
+        """When what was found before ceased."""
+
+    @property
+    def turns_ceased_at_ns(self) -> int | None:
+        """When ranks ceased to take turns."""
+        return self._turns.ceased_at_ns
+
+    def take(self, together: dict[int, Step]) -> None:
+        """Take in the records that all ranks made of one step; in the order of the steps."""
+        if self.evidence.take(together):
+            self._turns.take(self.evidence.rows[-1])
+            self._deliberate()
+            # A rank that is to blame, or batches that vary, say more.
+            blamed = self._blame is not None and (self._blame.rank is not None or self._blame.kind == "unequal_work")
+            self.turns = None if blamed else self._turns.finding
+
+    def take_round(self, block: Block) -> None:
+        """Take in what the ranks of a large group tell of one second."""
+        self.evidence.add(block)
+        self._deliberate()
+
+    def suspects(self, most: int) -> tuple[list[int], list[int]]:
+        """Return ranks that may be slow, or the one that is blamed alone, and as many ordinary ones or more."""
+        view = self._views().get(1)
+        if view is None or view[-1].least_wait is None:
+            return [], []
+        blamed = None if self._blame is None else self._blame.rank
+        return nearest(view[-self._span.windows :], most, blamed)
+
+    def _deliberate(self) -> None:
+        views = self._views()
+        if 1 not in views:
+            return
+        blame = self._blame
+        suspicion = None if blame is None else suspect(blame.kind, blame.rank, views[blame.scale], self._span)
+        if blame is not None and (suspicion is None or not suspicion.goes_on(blame.cost)):
+            self.ceased_at_ns = _end_of(suspicion, blame.cost, views[blame.scale])
+            # What was before the recovery must not be found again on a longer scale.
+            self.evidence.retain(self._span.windows)
+            self._blame = suspicion = None
+            views = self._views()
+        before = self._blame
+        if suspicion is None:
+            self._accuse(views)
+        else:
+            self._replace_if_worse(suspicion, views[1])
+            self._follow_phase(views)
+        if before is not None and self._blame is not before and self._blame is not None:
+            self.ceased_at_ns = self._blame.since_at_ns
+        self.finding = self._told(suspicion if self._blame is before else None, views)
+
+    def _told(self, suspicion: Suspicion | None, views: dict[int, Sequence[Block]]) -> Finding | None:
+        blame = self._blame
+        if blame is None:
+            return None
+        view = views[blame.scale]
+        found = suspicion or suspect(blame.kind, blame.rank, view, self._span)
+        assert found is not None
+        rhythm, since = self._rhythm(blame)
+        return _in_words(replace(blame, since_step=since), found, view[-self._span.windows :], rhythm)
+
+    def _rhythm(self, blame: _Blame) -> tuple[Rhythm | None, int]:
+        """Return how often the delay comes, and the step it began with, as far as single records tell more."""
+        column, evidence = blame.rank, self.evidence
+        if self.detail is not None:
+            column, evidence = None if blame.rank is None else self.detail.places.get(blame.rank), self.detail.evidence
+        if column is None or blame.kind != "slow_rank" or blame.phase is None:
+            return None, blame.since_step
+        since = blame.since_step
+        if self.detail is not None:
+            view = list(evidence.windows[1])
+            seen = suspect("slow_rank", column, view, evidence.span) if len(view) >= evidence.span.windows else None
+            if seen is not None and seen.beginning > 0:
+                since = first_step(seen, view)
+        rhythm = rhythm_of(evidence.rows, column, blame.phase, since)
+        if rhythm is not None and abs(rhythm.first_step - since) <= 2 * rhythm.every:
+            since = rhythm.first_step
+        return rhythm, since
+
+    def _views(self) -> dict[int, Sequence[Block]]:
+        windows = self.evidence.windows.items()
+        return {scale: list(view) for scale, view in windows if len(view) >= self._span.windows}
+
+    def _replace_if_worse(self, now: Suspicion, view: Sequence[Block]) -> None:
+        other = worst(view, 1, self._span)
+        if other is not None and (other.kind, other.rank) != (now.kind, now.rank):
+            same = suspect(now.kind, now.rank, view[-self._span.windows :], self._span)
+            if same is None or other.weight > CLEARLY * same.weight:
+                self._blame = self._blamed(other, view, 1)
+
+    def _follow_phase(self, views: dict[int, Sequence[Block]]) -> None:
+        """Blame another phase of the same rank once that is what costs, and say since when it does."""
+        blame = self._blame
+        if blame is None or blame.kind != "slow_rank" or blame.rank is None:
+            return
+        for scale in dict.fromkeys((1, blame.scale)):
+            view = views[scale]
+            found = turned(blame.rank, blame.phase, view, self._span)
+            whole = suspect(blame.kind, blame.rank, view, self._span)
+            if found is not None and found.is_strong(scale) and whole is not None:
+                since = first_step(found, view)
+                at_ns = self._time_of(since)
+                self._blame = replace(self._blamed(whole, view, scale), since_step=since, since_at_ns=at_ns)
+                return
+
+    def _accuse(self, views: dict[int, Sequence[Block]]) -> None:
+        for scale, view in views.items():
+            found = worst(view, scale, self._span)
+            if found is not None:
+                self._blame = self._blamed(found, view, scale)
+                return
+
+    def _time_of(self, step: int) -> int:
+        at_ns = self.evidence.time_of(step)
+        return int(self.evidence.windows[1][-1].ends[-1]) if at_ns is None else at_ns
+
+    def _blamed(self, found: Suspicion, view: Sequence[Block], scale: int) -> _Blame:
+        suspicion = suspect(found.kind, found.rank, view, self._span)
+        assert suspicion is not None
+        since = first_step(suspicion, view)
+        return _Blame(
+            kind=suspicion.kind,
+            rank=suspicion.rank,
+            scale=scale,
+            since_step=since,
+            since_at_ns=self._time_of(since),
+            phase=phase_of(suspicion, view),
+            cost=suspicion.cost,
+            all_over=suspicion.all_over,
+        )
+
+
+def _end_of(suspicion: Suspicion | None, cost: float, view: Sequence[Block]) -> int | None:
+    """Return the end of the last window in which it cost more than half of what it did."""
+    above: Sequence[int] = [] if suspicion is None else np.flatnonzero(suspicion.costs > cost / 2).tolist()
+    return int(view[above[-1]].ends[-1]) if above else None
+
+
+def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm: Rhythm | None) -> Finding:
+    kind, cost, share = blame.kind, suspicion.cost, suspicion.cost / max(suspicion.step_ms, 1e-9)
+    amount = f"{in_ms(cost)} a step ({share:.0%})"
+    since = f"since step {blame.since_step}"
+    more = None if blame.rank is None else more_work(view, blame.rank, cost)
+    if blame.kind == "slow_rank" and more is not None:
+        kind = "unequal_work"
+        text = f"rank {blame.rank} has more work, {more}: it holds the group back by {amount}, {since}"
+    elif blame.kind == "slow_rank":
+        where = ("all phases, most in " if blame.all_over else "") + IN_WORDS[blame.phase or "other"]
+        often = "" if rhythm is None else f", {in_ms(rhythm.ms)} every {rhythm.every} steps"
+        text = f"rank {blame.rank} holds the group back by {amount}: {where}{often}, {since}"
+    elif blame.kind == "unequal_work":
+        text = f"batch sizes differ between the ranks: waiting for the largest costs {amount}, {since}"
+    elif blame.kind == "input_bound":
+        text = f"all ranks wait for data: {amount}, {since}"
+    else:
+        text = f"communication bound: all ranks spend {amount} in collectives, {since}"
+    return Finding(
+        kind=kind,
+        text=text,
+        rank=blame.rank,
+        phase=blame.phase,
+        cost_ms=round(max(0.0, cost), 3),
+        share=round(min(max(0.0, share), MOST_SHARE), 4),
+        since_step=blame.since_step,
+        confidence=round(suspicion.confidence, 3),
+        every=None if rhythm is None else rhythm.every,
+        since_at_ns=blame.since_at_ns,
+    )

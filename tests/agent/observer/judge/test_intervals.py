@@ -1,0 +1,123 @@
+"""Verdicts as intervals: numbers, beginnings and ends."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.intervals import RESUMED_NS, Intervals
+from ddptop.agent.wire import Verdict
+
+SECOND = 10**9
+SLOW = Finding("slow_rank", "rank 1", rank=1, phase="data", cost_ms=5.0, since_at_ns=3 * SECOND)
+MEMORY = Finding("memory_creep", "memory", rank=0, since_at_ns=SECOND)
+FINDINGS = st.builds(
+    Finding,
+    kind=st.sampled_from(["slow_rank", "memory_creep", "health", "taking_turns"]),
+    text=st.text(max_size=5),
+    rank=st.none() | st.integers(0, 2),
+    phase=st.none() | st.sampled_from(["data", "forward"]),
+    cost_ms=st.none() | st.floats(0, 100),
+    since_at_ns=st.integers(0, 2**63 - 1),
+    urgent=st.booleans(),
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    moments=st.lists(
+        st.tuples(
+            st.lists(FINDINGS, max_size=4),
+            st.dictionaries(st.sampled_from(["slow_rank", "health"]), st.none() | st.integers(0, 2**63 - 1)),
+            st.integers(-5, 20),
+        ),
+        max_size=25,
+    )
+)
+def test_intervals_of_an_accusation_never_overlap(moments):
+    """Whatever is found and however clocks go: consecutive numbers, and since before until before the next since."""
+    intervals, now, seen = Intervals(7, 0), 100 * SECOND, dict[int, Verdict]()
+    for findings, ceased, seconds in moments:
+        now += seconds * SECOND
+        intervals.update(findings, ceased, now)
+        for verdict in (*intervals.verdicts, *intervals.ended()):
+            before = seen.get(verdict.number)
+            assert before is None or before.until_at_ns is None
+            assert before is None or before.since_at_ns == verdict.since_at_ns
+            seen[verdict.number] = verdict
+    intervals.close(now)
+    seen |= {verdict.number: verdict for verdict in intervals.ended()}
+    assert sorted(seen) == list(range(7, 7 + len(seen)))
+    until: dict[object, int] = {}
+    for _, verdict in sorted(seen.items()):
+        accused = verdict.kind if verdict.kind == "health" else (verdict.kind, verdict.rank, verdict.phase)
+        assert verdict.until_at_ns is not None
+        assert verdict.since_at_ns <= verdict.until_at_ns
+        if moments and all(seconds >= 0 for _, _, seconds in moments):
+            assert verdict.since_at_ns >= until.get(accused, 0)
+        until[accused] = verdict.until_at_ns
+
+
+def test_what_goes_on_keeps_its_number_and_its_text_for_a_second():
+    """Figures move ten times a second; the line does not."""
+    intervals = Intervals(1, 0)
+    texts = []
+    for tenth in range(25):
+        now = 10 * SECOND + tenth * SECOND // 10
+        intervals.update([Finding("slow_rank", f"{tenth}", rank=1, since_at_ns=SECOND)], {}, now)
+        (verdict,) = intervals.verdicts
+        texts.append(verdict.text)
+        assert (verdict.number, verdict.since_at_ns) == (1, SECOND)
+    assert list(dict.fromkeys(texts)) == ["0", "10", "20"]
+
+
+def test_it_ends_when_it_ceased_and_not_when_that_was_noticed():
+    """Once each, with the time that the judge gives; without one, or with one of before it began, now."""
+    intervals = Intervals(1, 0)
+    intervals.update([SLOW, MEMORY], {}, 10 * SECOND)
+    intervals.update([MEMORY], {"slow_rank": 8 * SECOND}, 12 * SECOND)
+    (ended,) = intervals.ended()
+    assert (ended.kind, ended.since_at_ns, ended.until_at_ns) == ("slow_rank", 3 * SECOND, 8 * SECOND)
+    intervals.update([], {"memory_creep": SECOND // 2}, 13 * SECOND)
+    (ended,) = intervals.ended()
+    assert ended.until_at_ns == 13 * SECOND
+    assert intervals.ended() == []
+
+
+def test_what_ends_the_training_comes_first():
+    """Numbers that are not finite, then what is about to end it, then what costs most of it, then the rest."""
+    findings = [
+        MEMORY,
+        SLOW,
+        Finding("communication_bound", "", cost_ms=50.0),
+        Finding("memory_creep", "", rank=3, urgent=True),
+        Finding("health", "", urgent=True),
+    ]
+    intervals = Intervals(1, 0)
+    intervals.update(findings, {}, 10 * SECOND)
+    told = [(each.kind, each.rank) for each in intervals.verdicts]
+    assert told == [
+        ("health", None), ("memory_creep", 3), ("communication_bound", None), ("slow_rank", 1), ("memory_creep", 0),
+    ]  # fmt: skip
+
+
+def test_another_observer_goes_on_where_one_was_killed():
+    """What is found again is the same verdict; what is not is over after a while; new ones are counted on."""
+    before = [
+        Verdict(4, "slow_rank", "rank 1", 2 * SECOND, rank=1, phase="data"),
+        Verdict(5, "memory_creep", "memory", SECOND, rank=0),
+        Verdict(6, "health", "nan", SECOND, SECOND),
+        Verdict(3, "input_bound", "of the group before", SECOND, generation=7),
+    ]
+    intervals = Intervals(1, 0)
+    intervals.resume(before)
+    intervals.update([], {}, 20 * SECOND)
+    assert {each.number for each in intervals.verdicts} == {4, 5}
+    intervals.update([SLOW, Finding("health", "inf", since_at_ns=SECOND)], {}, 24 * SECOND)
+    assert {(each.number, each.since_at_ns) for each in intervals.verdicts} == {
+        (4, 2 * SECOND), (5, SECOND), (7, SECOND),
+    }  # fmt: skip
+    intervals.update([SLOW], {}, 20 * SECOND + RESUMED_NS)
+    ended = {each.number: each.until_at_ns for each in intervals.ended()}
+    assert ended == {5: 20 * SECOND, 7: 20 * SECOND + RESUMED_NS}
