@@ -1,11 +1,12 @@
-"""Code that runs beside the ranks, outside their processes: it starts a group, supervises, records and ends it.
+"""Code that runs beside the ranks, outside their processes: one process for each run.
 
-supervisor  one process for each launched run
-launcher    torchrun, or the program that spawns its own ranks
-orders      commands to the supervisor
-broadcast   its state and events, published
-machine     GPUs and cores
-record      the recording of the run
-end         ends a run, and finds the cause of its end
-status      the present state of a run
+observer  the process and its main thread: it starts the group where ddptop launched it, and looks after the run
+engine    who starts the ranks, and on which machine
+orders    commands to the observer
+relay     what the ranks tell: received once, repeated, recorded and judged
+judge     who holds the group back, and what else is wrong
+record    the recording of the run
+history   the numbers of the run over steps and time
+end       ends a run, and finds the cause of its end
+status    the present state of a run, and the start of another observer where it has none
 """

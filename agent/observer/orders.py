@@ -1,4 +1,4 @@
-"""Commands to the supervisor: their socket, and the endings and signals that carry them out.
+"""Commands to the observer, and the endings and signals that carry them out.
 
 Each command is one message and gets one reply: done, or refused with the reason.  An ending
 takes seconds and runs in a thread, so that the run's state is published meanwhile.
@@ -9,33 +9,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final
-
-import zmq
+from collections.abc import Callable
+from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.end import escalation, processes
-from ddptop.agent.run.files.private import seal
+from ddptop.agent.observer.relay.door.requests import TOO_LATE, Requests
 from ddptop.agent.run.identity import boot
 from ddptop.agent.run.rundir import Process, Run, RunDir, RunDirError
 from ddptop.agent.text import clean_line
 
-_log = logging.getLogger("ddptop.supervisor")
+_log = logging.getLogger("ddptop.observer")
 
-LINGER_MS: Final = 300
-_MOST_A_TURN: Final = 1000
 _LONGEST_GRACE_S: Final = 3600.0
 _PATIENCE_S: Final = 2.0
 _OTHERS_S: Final = 15.0
 """Seconds beyond the grace period after which this process ends the run itself, where another one has begun to."""
-
-_TOO_LATE: Final = "not done: the run is over, or its supervisor leaves it; look, and ask again where it is still there"
 
 Say = Callable[[str, str, "int | None"], None]
 """Publishes an event of text, level and rank."""
@@ -46,14 +39,11 @@ class Orders:
 
     def __init__(
         self,
-        context: zmq.Context[Any],
         directory: RunDir,
+        requests: Requests,
         say: Say,
         publish: Callable[[wire.Event], None] = lambda event: None,
     ) -> None:
-        """Bind the command socket; raises `zmq.ZMQError` where that is impossible."""
-        self.refused = 0
-        """Messages that could not be read."""
         self.killed_by: str | None = None
         """Author of the first kill of the run."""
         self.ranks_killed_by: dict[int, str] = {}
@@ -65,17 +55,12 @@ class Orders:
         self._others_until: float | None = None
         """While another process ends the run, because this one was stopped or slow: when to do it here instead."""
         self._directory = directory
+        self._requests = requests
         self._say = say
         self._publish = publish
         self._ending: threading.Thread | None = None
         self._partial_endings: list[threading.Thread] = []
         self._waiting: list[tuple[bytes, int]] = []
-        self._replies: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.linger = LINGER_MS
-        self.socket.maxmsgsize = wire.MAX_COMMAND_BYTES
-        self.socket.bind(directory.address("supervisor", "cmd"))
-        seal(directory.address("supervisor", "cmd"))
 
     @property
     def ending(self) -> bool:
@@ -83,33 +68,13 @@ class Orders:
         return self._others_until is not None or (self._ending is not None and self._ending.is_alive())
 
     def turn(self, run: Run) -> None:
-        """Send the replies that are ready and carry out the commands that have arrived."""
-        self._send_replies()
-        for sender, command in self._received():
+        """Carry out the commands that have arrived."""
+        for sender, command in self._requests.received():
             refusal = lateness(command) or self._obey(sender, command, run)
             if refusal is not None:
                 self._publish_refusal(command, refusal)
-                self._send(sender, wire.Reply(command.id, False, refusal))
+                self._requests.reply(sender, wire.Reply(command.id, False, refusal))
         self._watch_others(run)
-
-    def _send_replies(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._send(*self._replies.get_nowait())
-
-    def _received(self) -> Iterator[tuple[bytes, wire.Command]]:
-        """Yield the commands that have arrived, each with its sender; unreadable ones are counted."""
-        with contextlib.suppress(zmq.Again):
-            for _ in range(_MOST_A_TURN):
-                sender, *rest = self.socket.recv_multipart(zmq.NOBLOCK)
-                try:
-                    if len(rest) != 1:
-                        raise wire.Unreadable("not a command in one frame")
-                    command = wire.read_command(rest[0])
-                except wire.Unreadable:
-                    self.refused += 1
-                    continue
-                yield sender, command
 
     def await_parts(self) -> None:
         """Wait for the outcomes of the endings of single ranks and processes."""
@@ -118,19 +83,18 @@ class Orders:
             thread.join(_PATIENCE_S)
 
     def close(self) -> None:
-        """Send the last replies, after this process has released the run: new commands are refused."""
+        """Give the last replies, after this process has released the run: new commands are refused."""
         self.await_parts()
-        self._send_replies()
-        for sender, command in self._received():
+        self._requests.refuse()
+        for sender, command in self._requests.received():
             if self.outcome is not None and _ends_all(command):
                 # The run is ended already.
                 self._waiting.append((sender, command.id))
             else:
-                self._send(sender, wire.Reply(command.id, False, _TOO_LATE))
+                self._requests.reply(sender, wire.Reply(command.id, False, TOO_LATE))
         done = self.outcome is not None and not self.outcome.survivors
         for sender, number in self._waiting:
-            self._send(sender, wire.Reply(number, done, self.summary))
-        self.socket.close()
+            self._requests.reply(sender, wire.Reply(number, done, self.summary))
 
     @property
     def summary(self) -> str:
@@ -138,7 +102,7 @@ class Orders:
         return self.outcome.text if self.outcome else self._problem
 
     def resume_ending(self, run: Run) -> None:
-        """Continue the ending during which an earlier supervisor was killed."""
+        """Continue the ending during which an earlier observer was killed."""
         if run.killed_by is not None:
             self._end_run(run, run.grace_s, run.killed_by)
 
@@ -149,7 +113,7 @@ class Orders:
         with contextlib.suppress(RunDirError):
             self.killed_by = self._directory.read().killed_by
         if self.killed_by is not None:
-            self._problem = f"{self.killed_by} ended it without the supervisor, which did not answer"
+            self._problem = f"{self.killed_by} ended it without the observer, which did not answer"
             self._others_until = time.monotonic() + run.grace_s + _OTHERS_S
 
     def _watch_others(self, run: Run) -> None:
@@ -170,10 +134,10 @@ class Orders:
         """Begin to carry out a command, whose reply comes later, or return the reason for its refusal."""
         if isinstance(command, wire.Note):
             self._publish(command.event)
-            self._send(sender, wire.Reply(command.id, True, "told"))
+            self._requests.reply(sender, wire.Reply(command.id, True, "told"))
             return None
         if not isinstance(command, wire.Kill):
-            return "the supervisor only ends runs; ask the ranks for everything else"
+            return "the observer only ends runs; ask the ranks for everything else"
         if not (math.isfinite(command.grace_s) and 0 <= command.grace_s <= _LONGEST_GRACE_S):
             return f"a grace period is 0 to {_LONGEST_GRACE_S:.0f} seconds"
         if command.pid is not None and command.started is None:
@@ -194,7 +158,7 @@ class Orders:
         if command.pid is None and command.rank is not None:
             self.ranks_killed_by.setdefault(command.rank, who)
         thread = threading.Thread(target=self._end_part, args=(sender, command, run), daemon=True)
-        self._partial_endings.append(thread)
+        self._partial_endings = [each for each in self._partial_endings if each.is_alive()] + [thread]
         thread.start()
         return None
 
@@ -222,12 +186,12 @@ class Orders:
                 if target.role == "rank" and target.rank is not None:
                     self.ranks_killed_by.setdefault(target.rank, who)
         self._acted("signal", f"{text}, sent by {who}", who, command.rank)
-        self._send(sender, wire.Reply(command.id, True, text))
+        self._requests.reply(sender, wire.Reply(command.id, True, text))
         return None
 
     def _end_run(self, run: Run, grace_s: float, who: str) -> None:
         self.killed_by = who
-        # If this supervisor is killed meanwhile, the next one must know that the run was killed and did not fail.
+        # If this observer is killed meanwhile, the next one must know that the run was killed and did not fail.
         with contextlib.suppress(OSError, RunDirError):
             self._directory.update(killed_by=who)
         self._ending = threading.Thread(target=self._end, args=(run, grace_s), daemon=True)
@@ -262,17 +226,13 @@ class Orders:
             self._acted("kill", f"{_what(command)} by {_who(command)}: {reply.text}", _who(command), command.rank)
         else:
             self._publish_refusal(command, reply.text)
-        self._replies.put((sender, reply))
+        self._requests.reply(sender, reply)
 
     def _count_down(self, line: str) -> None:
         self.countdown = line
 
     def _progress(self, line: str) -> None:
         self._say(line, "warning", None)
-
-    def _send(self, sender: bytes, reply: wire.Reply) -> None:
-        # A ROUTER drops messages to a peer that has left.
-        self.socket.send_multipart([sender, wire.encode(reply)])
 
 
 def _who(command: wire.Kill) -> str:

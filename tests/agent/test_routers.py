@@ -15,12 +15,12 @@ import zmq
 from msgspec import inspect
 from support.harness import DEADLINE_S, until
 from support.hostile import announce, foreign, marks, texts_in, value_of
-from support.messages import read_reply
 
 from ddptop.agent import wire
-from ddptop.agent.observer.broadcast import Broadcast
 from ddptop.agent.observer.end import escalation
 from ddptop.agent.observer.orders import Orders
+from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import Run, RunDir
 
@@ -88,96 +88,102 @@ def context() -> Iterator[zmq.Context[Any]]:
         found.destroy(linger=0)
 
 
-def test_the_supervisor_answers_after_anything(
+def test_the_observer_answers_after_anything(
     directory: RunDir, context: zmq.Context[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Noise and commands of extremes: what is told on is clean, and a note is taken afterwards."""
     monkeypatch.setattr(escalation, "find", lambda *_: [])
     told: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
-    orders = Orders(context, directory, lambda *_: None, told.put)
-    address = directory.address("supervisor", "cmd")
-    rng = Random(SEED)
-    with contextlib.ExitStack() as strangers:
-        sockets = []
-        # Of many: who has sent a command that is too long is cut off, with what was on its way behind it.
-        for _ in range(ROUNDS // 20):
-            sockets.append(strangers.enter_context(stranger(context, address)))
-            for _ in range(20):
-                sockets[-1].send_multipart(frames_of(rng))
-            orders.turn(RUN)
-        heard: list[wire.Event] = []
+    with relaying(directory) as relay:
+        orders = Orders(directory, relay.requests, lambda *_: None, told.put)
+        address = directory.address("observer", "cmd")
+        rng = Random(SEED)
+        with contextlib.ExitStack() as strangers:
+            sockets = []
+            # Of many: who has sent a command that is too long is cut off, with what was on its way behind it.
+            for _ in range(ROUNDS // 20):
+                sockets.append(strangers.enter_context(stranger(context, address)))
+                for _ in range(20):
+                    sockets[-1].send_multipart(frames_of(rng))
+                orders.turn(RUN)
+            heard: list[wire.Event] = []
 
-        def is_told() -> bool:
-            orders.turn(RUN)
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    heard.append(told.get_nowait())
-            return any(event.text == "the last word" for event in heard)
+            def is_told() -> bool:
+                orders.turn(RUN)
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        heard.append(told.get_nowait())
+                return any(event.text == "the last word" for event in heard)
 
-        with stranger(context, address) as newcomer:
-            newcomer.send(wire.encode(wire.Note(7, wire.Event(1, "the last\x1b[31m word\u202e"))))
-            until(is_told, "the last note")
-        for socket in sockets:
-            while socket.poll(0):
-                answer = wire.read_answer(socket.recv())
-                assert not any(map(marks, texts_in(answer)))
-    assert not any(marks(text) for event in heard for text in texts_in(event))
-    assert orders.refused
-    orders.close()
-
-
-class _Socket:
-    """A ROUTER with messages that wait in it."""
-
-    def __init__(self, waiting: list[list[bytes]]) -> None:
-        self._waiting = waiting
-        self.sent: list[list[bytes]] = []
-
-    def recv_multipart(self, _: int) -> list[bytes]:
-        if not self._waiting:
-            raise zmq.Again
-        return self._waiting.pop(0)
-
-    def send_multipart(self, frames: list[bytes]) -> None:
-        self.sent.append(frames)
-
-    def close(self) -> None: ...
+            with stranger(context, address) as newcomer:
+                newcomer.send(wire.encode(wire.Note(7, wire.Event(1, "the last\x1b[31m word\u202e"))))
+                until(is_told, "the last note")
+            for socket in sockets:
+                while socket.poll(0):
+                    answer = wire.read_answer(socket.recv())
+                    assert not any(map(marks, texts_in(answer)))
+        assert not any(marks(text) for event in heard for text in texts_in(event))
+        assert relay.refused
+        assert relay.faults == 0
+        orders.close()
 
 
-def test_a_supervisor_that_has_let_go_of_the_run_refuses(directory: RunDir, context: zmq.Context[Any]) -> None:
+@pytest.fixture
+def requests() -> Iterator[Requests]:
+    """Return the commands that wait for an observer's main thread."""
+    made = Requests()
+    yield made
+    made.arrived.close()
+
+
+def put(requests: Requests, *commands: wire.Command) -> None:
+    """Let these commands wait."""
+    for command in commands:
+        requests.put(b"late", command)
+
+
+@contextlib.contextmanager
+def relaying(directory: RunDir) -> Iterator[Relay]:
+    """Return a relay at work."""
+    with zmq.Context() as context:
+        relay = Relay(context, directory, RUN)
+        relay.start()
+        try:
+            yield relay
+        finally:
+            relay.finish(None)
+            relay.close()
+
+
+def test_an_observer_that_has_let_go_of_the_run_refuses(directory: RunDir, requests: Requests) -> None:
     """What comes after the end is answered and not carried out: the run's name may be another run's by then."""
     told: list[wire.Event] = []
-    orders = Orders(context, directory, lambda *_: None, told.append)
     record = directory.read()
-    commands = (
+    put(
+        requests,
         wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0), wire.Kill(3, 0.0, signal=10),
         wire.Note(4, wire.Event(1, "x")),
     )  # fmt: skip
-    orders.socket.close()
-    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])
+    orders = Orders(directory, requests, lambda *_: None, told.append)
     orders.close()
-    replies = [wire.read_answer(payload) for _, payload in socket.sent]
-    assert [(reply.id, reply.done) for reply in replies if isinstance(reply, wire.Reply)] == [
-        (number, False) for number in (1, 2, 3, 4)
+    requests.put(b"later", wire.Kill(5, 0.0, who="ada"))
+    assert [(reply.id, reply.done) for _, reply in requests.replies()] == [
+        (number, False) for number in (1, 2, 3, 4, 5)
     ]
     assert (told, orders.killed_by, directory.read()) == ([], None, record)
 
 
 @pytest.mark.parametrize(("survivors", "done"), [((), True), (("process 7 stays: it is in the kernel",), False)])
 def test_who_asks_for_the_kill_that_was_just_done_is_told_what_came_of_it(
-    directory: RunDir, context: zmq.Context[Any], survivors: tuple[str, ...], done: bool
+    directory: RunDir, requests: Requests, survivors: tuple[str, ...], done: bool
 ) -> None:
     """A second kill of the whole, come while the run is put away, is answered with the outcome of the first."""
-    orders = Orders(context, directory, lambda *_: None, lambda event: None)
+    put(requests, wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
+    orders = Orders(directory, requests, lambda *_: None, lambda event: None)
     orders.outcome = escalation.Outcome(2, 0, survivors)
-    orders.socket.close()
-    commands = (wire.Kill(1, 0.0, who="ada"), wire.Kill(2, 0.0, rank=0))
-    orders.socket = socket = _Socket([[b"late", wire.encode(command)] for command in commands])
     orders.close()
-    replies = {reply.id: reply for reply in (read_reply(payload) for _, payload in socket.sent)}
+    replies = {reply.id: reply for _, reply in requests.replies()}
     whole, part = replies[1], replies[2]
-    assert isinstance(whole, wire.Reply)
-    assert isinstance(part, wire.Reply)
     assert (whole.done, whole.text) == (done, orders.outcome.text)
     assert not part.done
     assert "not done" in part.text
@@ -209,25 +215,20 @@ def test_a_rank_answers_after_anything(
 
 
 @pytest.mark.parametrize(("socket_name", "kind"), [("cmd", b"DEALER"), ("pub", b"SUB"), ("pub", b"XSUB")])
-def test_a_supervisor_cuts_off_who_sends_too_much(
+def test_an_observer_cuts_off_who_sends_too_much(
     directory: RunDir, context: zmq.Context[Any], socket_name: str, kind: bytes
 ) -> None:
     """A message above the bound, announced or sent, ends its connection and is not stored; events go on."""
-    orders = Orders(context, directory, lambda *_: None, lambda event: None)
-    events = Broadcast(context, directory)
-    with context.socket(zmq.SUB) as heard:
+    with relaying(directory) as relay, context.socket(zmq.SUB) as heard:
         heard.linger = 0
-        heard.connect(directory.address("supervisor", "pub"))
+        heard.connect(directory.address("observer", "pub"))
         heard.subscribe(wire.TOPIC_EVENT)
         for size, sent in ((1 << 40, 0), (wire.MAX_COMMAND_BYTES + 1, wire.MAX_COMMAND_BYTES + 1)):
-            with foreign(directory.address("supervisor", socket_name), kind) as connection:
+            with foreign(directory.address("observer", socket_name), kind) as connection:
                 announce(connection, size, sent)
 
         def hears() -> bool:
-            events.say("all well")
-            events.publish(wire.RunState(1, "running"), None)
+            relay.say("all well")
             return bool(heard.poll(10))
 
         until(hears, "an event")
-    events.close()
-    orders.close()

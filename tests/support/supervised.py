@@ -12,9 +12,9 @@ SLEEP = "import time; time.sleep(100)"
 
 
 def over(directory: RunDir) -> survey.Survey:
-    """Wait until the supervisor has written the end and has gone, and return what is true then."""
+    """Wait until the observer has written the end and has gone, and return what is true then."""
     until(lambda: survey.look(directory).ended, "the run is over")
-    until(lambda: not is_alive(directory.read().supervisor), "the supervisor has gone")
+    until(lambda: not is_alive(directory.read().observer), "the observer has gone")
     return survey.look(directory)
 
 

@@ -46,7 +46,7 @@ class Judgement:
     """The end of a run."""
 
     state: str
-    """`finished`, `stopped`, `ended`, `failed` or `lost`; the supervisor adds `killed`."""
+    """`finished`, `stopped`, `ended`, `failed` or `lost`; the observer adds `killed`."""
     exit_code: int | None
     cause: str | None = None
     rank: int | None = None
@@ -122,6 +122,13 @@ def judge(
     if exit_code < 0:
         return Judgement("failed", code, f"{leader} was killed by {signal_name(-exit_code)}")
     return Judgement("failed", code, last_line(torchrun_log) or f"{leader} ended with exit code {exit_code}")
+
+
+def last_end_ns(members: Mapping[int, Member], died_at_ns: Mapping[int, int], now_ns: int) -> int:
+    """Return the time at which the last rank ended, by records and by what was observed; now where nothing tells."""
+    told = {rank: member.ended.at_ns for rank, member in members.items() if member.ended is not None}
+    times = [told.get(rank, died_at_ns.get(rank, 0)) for rank in {*members, *died_at_ns}]
+    return min(max(times, default=0) or now_ns, now_ns)
 
 
 def last_line(text: str) -> str | None:

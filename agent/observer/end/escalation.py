@@ -198,8 +198,8 @@ def deliver(targets: list[Target], number: int) -> str:
 
 
 def _of_rank(run: Run, rank: int, member: Member) -> list[Target]:
-    # Without marker, torchrun and supervisor, only this rank and its descendants are found.
-    return find(msgspec.structs.replace(run, run_id="", torchrun=None, supervisor=None, world=1), {rank: member})
+    # Without marker, torchrun and observer, only this rank and its descendants are found.
+    return find(msgspec.structs.replace(run, run_id="", torchrun=None, observer=None, world=1), {rank: member})
 
 
 def _still(targets: list[Target]) -> list[Target]:
@@ -224,8 +224,9 @@ def _climb(
         for target in fresh:
             send(target.process, signal.SIGTERM)
             asked.add(target.process)
-            if target.status in STOPPED:
-                # A stopped process gets its TERM only after a CONT.
+        for target in targets:
+            # A stopped process gets its TERM only after a CONT; it may have stopped after it was asked.
+            if target.status in STOPPED and target.process in asked:
                 send(target.process, signal.SIGCONT)
         left_s = deadline - time.monotonic()
         if left_s <= 0:

@@ -1,6 +1,6 @@
 """The time at which the process of each rank ended: their order tells the first cause from its consequences.
 
-Ranks are torchrun's children, so that the supervisor cannot wait for them; a pidfd becomes
+Ranks are torchrun's children, so that the observer cannot wait for them; a pidfd becomes
 readable at the moment its process ends.  Without pidfds the process table is read instead.
 """
 

@@ -1,9 +1,9 @@
 """Finding the processes of a run that are visible from here, and sending them signals.
 
-A process belongs to a run when it descends from torchrun, a rank or the supervisor, when it is in a
+A process belongs to a run when it descends from torchrun, a rank or the observer, when it is in a
 session that one of the first two leads, or when its owner is the run's and its environment
 carries the run's marker.  A process without any of these is not found; the caller and its ancestors
-are left out.  Right before a signal goes out, pid and start time are compared
+are left out, but for ancestors of the observer.  Right before a signal goes out, pid and start time are compared
 again, through a pidfd where the platform has them.
 """
 
@@ -45,13 +45,15 @@ class Target:
 def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
     """Return every living process of a run, torchrun first, then the ranks.
 
-    The caller, its ancestors and the run's supervisor are not among them.
+    The caller, its ancestors and the run's observer are not among them; where the observer is the caller, its
+    ancestors may be.
     """
     table = identity.table()
-    spared = set(lineage(os.getpid(), table))
-    supervisor = run.supervisor.pid if run.supervisor and _is_in(table, run.supervisor) else None
-    if supervisor is not None:
-        spared.add(supervisor)
+    observer = run.observer.pid if run.observer and _is_in(table, run.observer) else None
+    # In a container, a process of the run may be the first one there, and so the parent of the run's own observer.
+    spared = {os.getpid()} if observer == os.getpid() else set(lineage(os.getpid(), table))
+    if observer is not None:
+        spared.add(observer)
     ranks = {member.process.pid: rank for rank, member in members.items() if _is_in(table, member.process)}
     roles = dict.fromkeys(ranks, "rank")
     if run.torchrun and _is_in(table, run.torchrun) and run.torchrun.pid not in spared:
@@ -66,8 +68,8 @@ def find(run: Run, members: Mapping[int, Member]) -> list[Target]:
     for pid, row in table.items():
         if pid not in roles and (row.session in led or _is_marked(row, run)):
             roles[pid] = "helper"
-    # Processes that have lost their parent are children of the supervisor.
-    for pid in _below((roles.keys() - spared) | ({supervisor} if supervisor is not None else set()), table):
+    # Processes that have lost their parent are children of the observer.
+    for pid in _below((roles.keys() - spared) | ({observer} if observer is not None else set()), table):
         roles.setdefault(pid, "helper")
     found = roles.keys() - spared
     names = {"torchrun": run.leader}
@@ -92,7 +94,7 @@ def _target(row: Row, role: str, ranks: Mapping[int, int], found: Iterable[int],
 
 
 def find_torchrun(run: Run) -> Process | None:
-    """Return the torchrun of a run whose supervisor was killed before it recorded that process."""
+    """Return the torchrun of a run whose observer was killed before it recorded that process."""
     for pid, row in identity.table().items():
         # The command in the record has masks for secrets, that of the process has not.
         if _is_marked(row, run) and masked_words(identity.command(pid)) == masked_words(run.command):

@@ -1,4 +1,4 @@
-"""The supervisor as parent of all its descendants that lose their own, whose exit status it then reads.
+"""The observer as parent of all its descendants that lose their own, whose exit status it then reads.
 
 On Linux a process can ask for that (a "child subreaper"); elsewhere init becomes the parent of orphans, and
 only marker and session show which run they belong to.

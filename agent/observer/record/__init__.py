@@ -1,6 +1,7 @@
 """The recording of a run, and the bounds on its bytes.
 
-recorder    subscribes to every rank and writes
+recorder    writes, in a thread of its own
+inbox       what waits for it, bounded
 recording   the tables of the file, and how they are read
 ring        bounds the bytes of the file
 thinning    chooses the steps that stay when there is no room for all

@@ -26,7 +26,7 @@ AT_ONCE: Final = 1_000
 EVERY_S: Final = 10.0
 """After those, one more event is written for each such time."""
 OWN_AT_ONCE: Final = 20_000
-"""`AT_ONCE` for events of the supervisor: actions on the run, and ends of ranks."""
+"""`AT_ONCE` for events of the observer: actions on the run, and ends of ranks."""
 _LONGEST_TEXT: Final = 4096
 """Bytes."""
 _LONGEST_LINE: Final = 400
@@ -38,8 +38,8 @@ _LEVELS: Final = frozenset({"info", "warning", "error"})
 _LARGEST: Final = 2**63 - 1
 
 Source = int | str | None
-"""The rank of an event, by its sender; None where the event names none, `SUPERVISOR` for those of the supervisor."""
-SUPERVISOR: Final = "supervisor"
+"""The rank of an event, by its sender; None where the event names none, `OBSERVER` for those of the observer."""
+OBSERVER: Final = "observer"
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Flood:
         return rows
 
     def _may(self, source: Source, now: float) -> bool:
-        most = OWN_AT_ONCE if source == SUPERVISOR else AT_ONCE
+        most = OWN_AT_ONCE if source == OBSERVER else AT_ONCE
         allowance = self._allowances.setdefault(source, _Allowance(most, now))
         allowance.left = min(most, allowance.left + (now - allowance.at) / EVERY_S)
         allowance.at = now

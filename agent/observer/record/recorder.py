@@ -1,81 +1,57 @@
-"""The recorder of a run: a subscriber to every rank that writes the run's SQLite file.
+"""The recorder of a run: the thread that writes the run's SQLite file.
 
 The messages of ranks are stored unchanged but for events (`floods`), in one transaction a second and one for each
-message of the supervisor.  A separate thread does it, so that a slow or failing disk does not affect supervision.  The
-recorder asks each rank for the records that it published earlier.  The thread also bounds the bytes of the run
-on disk: steps are thinned (`ring`), logs are cut (`logs`), and ended runs are removed (`retention`).
+message of the observer itself.  A separate thread does it, so that a slow or failing disk affects nothing else;
+messages wait for it in a queue of bounded size (`inbox`).  The thread also bounds the bytes of the run on disk: steps
+are thinned (`ring`), logs are cut (`logs`), and ended runs are removed (`retention`).  It knows no socket.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-
-import zmq
+from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.listening import Listener
 from ddptop.agent.observer.record import recording, retention
-from ddptop.agent.observer.record.floods import SUPERVISOR, Flood, Source, sound
+from ddptop.agent.observer.record.floods import OBSERVER, Flood, Source, sound
+from ddptop.agent.observer.record.inbox import Begin, Inbox, Item, Judged, Own, Saved, Told
 from ddptop.agent.observer.record.logs import Logs
 from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
 from ddptop.agent.run import generations
 from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.records import RUN_BYTES
-from ddptop.agent.run.rundir import Member
 
 BATCH_S: Final = 1.0
 THIN_S: Final = 0.3
-"""Seconds for thinning between two rounds of receiving at most; a piece that was begun is finished."""
+"""Seconds for thinning between two batches at most; a piece that was begun is finished."""
 LOGS_S: Final = 5.0
 """Seconds between two checks of the sizes of the logs."""
 ALL_S: Final = 60.0
 """Seconds between two checks of the sizes of all runs."""
 
-FILL_S: Final = 5.0
-"""Seconds without an older record from a rank after which it is assumed to have no more of them."""
-
-_MOST_A_BATCH: Final = 20_000
 _MOST_BATCH_BYTES: Final = 8 << 20
-_TOPICS: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_STEPS, wire.TOPIC_EVENT)
-_HIGH_WATER: Final = 1000
-"""Messages of a rank that may be queued while the disk is slow."""
-_LARGEST_LATEST: Final = 16 << 10
-"""Bytes of a `Hello` or a `Beat` at most; the file has one of each for every rank."""
 _LOGS_SHARE: Final = 2
 """Logs may take one part in so many of the run's bytes."""
 _LEAST_LOGS_SHARE: Final = 8
 """`_LOGS_SHARE` where the recording took the rest before there were logs."""
 _EVENTS_SHARE: Final = 4
-"""Events of ranks may take one part in so many of the recording's bytes, those of the supervisor twice as much."""
+"""Events of ranks may take one part in so many of the recording's bytes, those of the observer twice as much."""
+_HISTORY_SHARE: Final = 4
+"""The history may take one part in so many of the recording's bytes."""
 _MOST_OWED: Final = 10_000
 """Rows that wait for a failing disk at most; steps are dropped at once."""
-_LARGEST: Final = 2**63 - 1
-"""SQLite's largest integer; a message with a number beyond it is refused."""
-
-
-@dataclass(slots=True)
-class _Fill:
-    """A request for the older records of one rank; records that the rank publishes meanwhile wait behind them."""
-
-    socket: zmq.Socket[bytes]
-    give_up: float
-    waiting: list[tuple[wire.Steps, bytes]] = field(default_factory=list)
 
 
 class Recorder:
-    """Writes the messages of the ranks and those that the supervisor adds."""
+    """Writes the messages of the ranks and those that the observer adds."""
 
     def __init__(
         self,
-        context: zmq.Context[Any],
         database: Path,
         world: int,
         report: Callable[[str, str], None],
@@ -87,7 +63,6 @@ class Recorder:
         """Prepare a recorder of `world` ranks.
 
         Args:
-            context: of the sockets.
             database: the file.
             world: number of ranks.
             report: receives text and level of each problem, in any thread.
@@ -98,29 +73,28 @@ class Recorder:
         self.failures = 0
         """Batches that could not be written."""
         self.refused = 0
-        """Messages that could not be read or stored, or claimed to be from a rank that does not exist."""
+        """Messages that could not be stored, or have numbers that their rank cannot have reached."""
         self.faults = 0
         """Errors of the recorder itself, each of which costs a message or a batch."""
-        self.skipped = 0
-        """Messages with steps that were dropped because the file had no room for them."""
-        self._context = context
+        self.inbox = Inbox()
+        self.recorded_before: dict[int, tuple[int, int]] | None = None
+        """By rank, generation and number of the last record in the file before this recorder; None: not read yet."""
+        self.verdicts_before: list[wire.Verdict] = []
+        """The verdicts in the file before this recorder, once `recorded_before` is known."""
+        self._left_out = 0
         self._database = database
         self._world = world
         self._report = report
         self._budget = budget
+        self._most_a_batch = min(_MOST_BATCH_BYTES, budget // BATCH_SHARE)
         self._logs = None if logs is None else Logs(logs, report)
         self._all_bytes = all_bytes
-        self._newcomers: queue.SimpleQueue[Member] = queue.SimpleQueue()
-        self._own: queue.SimpleQueue[wire.Event | wire.RunState] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._heard: set[str] = set()
-        """Addresses subscribed to; the ranks of a new generation have the addresses of the old ones."""
         self._generation = 0
-        """The newest generation followed; the supervisor announces it, not a rank."""
+        """The newest generation followed; the observer announces it, not a rank."""
         self._reached: dict[int, tuple[int, float]] = {}
         """By rank, number and time of the last record accepted, which bound the number of the next one."""
-        self._fills: dict[int, _Fill] = {}
         self._newest: dict[int, tuple[int, int]] | None = None
         """Generation and number of the last record written, by rank."""
         self._ring = Ring(database, world)
@@ -133,61 +107,97 @@ class Recorder:
         self._unremoved: set[str] = set()
         """Reports on runs that could not be removed."""
         self._logs_due = self._all_due = 0.0
-        # A daemon: a disk that hangs forever must not prevent the supervisor from ending.
+        # A daemon: a disk that hangs forever must not prevent the observer from ending.
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
 
     def start(self) -> None:
         """Begin to record."""
         self._thread.start()
 
-    def follow(self, member: Member) -> None:
-        """Record one more rank, from its first unrecorded step on."""
-        self._newcomers.put(member)
+    @property
+    def skipped(self) -> int:
+        """Messages with steps that were dropped because disk or file had no room for them."""
+        return self._left_out + self.inbox.dropped
 
-    def add(self, message: wire.Event | wire.RunState) -> None:
-        """Record a message of the supervisor at once: the author of an action may read the record next."""
-        self._own.put(message)
+    def follow(self, rank: int, generation: int) -> None:
+        """Expect the records of a rank whose process was found."""
+        self.inbox.put(Begin(rank, generation))
+
+    def put(self, message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> bool:
+        """Record a sound message of a rank, steps in order; return False where there is no room for it now."""
+        taken = self.inbox.put(Told(message, payload))
+        if self.inbox.bytes > self._most_a_batch:
+            self._wake.set()
+        return taken
+
+    def add(self, message: wire.Event | wire.RunState | wire.Verdicts) -> None:
+        """Record a message of the observer at once: the author of an action may read the record next."""
+        self.inbox.put(Own(message))
         self._wake.set()
+
+    def judge(self, verdict: wire.Verdict) -> None:
+        """Record a verdict in place of what was recorded of it before."""
+        self.inbox.put(Judged(verdict))
+
+    def save(
+        self,
+        rows: Callable[[int], list[recording.Row]],
+        failed: Callable[[], None],
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write a part of the history.
+
+        Args:
+            rows: called with the bytes that all of it may take, in the recorder's thread as the others are.
+            failed: called where it could not be written.
+            written: called where it was.
+        """
+        self.inbox.put(Saved(rows, failed, written))
 
     def close(self, timeout_s: float = 3.0) -> bool:
         """Write the rest and close the file; return False when that takes longer than `timeout_s`."""
         self._stop.set()
         self._wake.set()
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _work(self) -> None:
         try:
-            with contextlib.closing(Listener(self._context, _TOPICS, _HIGH_WATER)) as listener:
-                ending = False
-                while not ending:
-                    # Ranks appear within moments of each other, and answer requests for records as quickly.
-                    hurry = self._fills or len(self._heard) < self._world
-                    self._wake.wait(0.1 if hurry else BATCH_S)
-                    self._wake.clear()
-                    ending = self._stop.is_set()
-                    try:
-                        self._record(listener)
-                    except Exception as error:  # a wall: an error costs one round
-                        self._fault(error)
-        except Exception as error:  # a wall: an error must be reported, and must not reach supervision
+            self.verdicts_before = recording.read_verdicts(self._database)
+            self.recorded_before = dict(self._recorded)
+            ending = False
+            while not ending:
+                self._wake.wait(BATCH_S)
+                self._wake.clear()
+                ending = self._stop.is_set()
+                try:
+                    self._record()
+                except Exception as error:  # a wall: an error costs one round
+                    self._fault(error)
+        except Exception as error:  # a wall: an error must be reported, and must not reach the main thread
             self._report(f"recording has stopped: {error!r}", "error")
-        for fill in self._fills.values():
-            fill.socket.close(linger=0)
         self._ring.close()
 
-    def _record(self, listener: Listener) -> None:
+    def _record(self) -> None:
         rest = True
         while rest:
             # All of this in each round: under overload the rounds do not end.
-            self._welcome(listener)
-            listener.mend()
             self._bound_sizes()
-            rows, rest = self._receive(listener.socket)
-            rows += self._receive_fills()
-            rows += self._flood.settle(time.time_ns())
-            if rows or self._owed:
-                self._write(rows)
+            items = self.inbox.take(self._most_a_batch)
+            saved = [item for item in items if isinstance(item, Saved)]
+            try:
+                rows = [row for item in items if not isinstance(item, Saved) for row in self._guarded(item)]
+                rows += self._flood.settle(time.time_ns())
+                if rows or self._owed:
+                    self._write(rows)
+            except Exception:
+                for each in saved:
+                    each.failed()
+                raise
+            for each in saved:
+                self._save(each)
+            rest = bool(self.inbox)
 
     def _fault(self, error: Exception) -> None:
         """Count an error of the recorder, and report the first one of each type."""
@@ -216,72 +226,55 @@ class Recorder:
         logs = 0 if self._logs is None else self._logs.bytes
         return max(self._budget - logs, self._budget // _LOGS_SHARE)
 
-    def _welcome(self, listener: Listener) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                member = self._newcomers.get_nowait()
-                if member.generation != self._generation:
-                    self._generation = member.generation
-                    self._reached.clear()
-                try:
-                    if member.pub not in self._heard:
-                        listener.connect(member.pub)
-                        self._heard.add(member.pub)
-                    self._ask(member)
-                except zmq.ZMQError as error:
-                    self._report(f"recording: {error} ({member.pub})", "warning")
-
     @property
     def _recorded(self) -> dict[int, tuple[int, int]]:
         if self._newest is None:
             self._newest = recording.last_recorded(self._database)
         return self._newest
 
-    def _ask(self, member: Member) -> None:
-        """Ask a rank for its published records that are not in the file."""
-        if not member.cmd:
-            return
-        generation, seq = self._recorded.get(member.rank, recording.NOTHING)
-        if generation > member.generation:
+    def _guarded(self, item: Item) -> list[recording.Row]:
+        """Return the rows of one item; an error costs only that item."""
+        try:
+            return self._rows_of(item)
+        except Exception as error:  # a wall: no message may end the thread
+            self.refused += 1
+            self._fault(error)
+            return []
+
+    def _rows_of(self, item: Item) -> list[recording.Row]:
+        match item:
+            case Begin():
+                self._begin(item.rank, item.generation)
+                return []
+            case Judged():
+                return recording.verdict_rows(item.verdict)
+            case Saved():
+                raise ValueError("the history is written on its own, after what cannot be made again")
+            case Own(wire.Event() as event):
+                # The event may come from another process: the observer's socket accepts `wire.Note`.
+                return self._event_rows(event, OBSERVER)
+            case Own():
+                return [recording.row(item.message, wire.encode(item.message))]
+            case Told(wire.Steps() | wire.NumberedSteps() as steps):
+                return self._fresh(steps, item.payload)
+            case Told(wire.Event() as event):
+                return self._event_rows(event, event.rank)
+            case Told():
+                return [recording.row(item.message, item.payload)]
+
+    def _begin(self, rank: int, generation: int) -> None:
+        if generation != self._generation:
+            self._generation = generation
+            self._reached.clear()
+        if self._recorded.get(rank, recording.NOTHING)[0] > generation:
             # The file has records of a generation that the rank has not reached: they are invalid.
-            self._recorded[member.rank] = generation, seq = recording.NOTHING
-        asking = self._context.socket(zmq.DEALER)
-        asking.linger = 0
-        asking.setsockopt(zmq.MAXMSGSIZE, wire.MAX_MESSAGE_BYTES)
-        asking.connect(member.cmd)
-        asking.send(wire.encode(wire.Fill(1, seq + 1 if generation == member.generation else 0)))
-        if (earlier := self._fills.pop(member.rank, None)) is not None:
-            earlier.socket.close()
-        self._fills[member.rank] = _Fill(asking, time.monotonic() + FILL_S)
+            self._recorded[rank] = recording.NOTHING
 
-    def _receive_fills(self) -> list[recording.Row]:
-        """Return the older records that have arrived, those of each rank before its newer ones."""
-        rows: list[recording.Row] = []
-        for rank, fill in list(self._fills.items()):
-            done = self._stop.is_set() or time.monotonic() > fill.give_up
-            with contextlib.suppress(zmq.Again, wire.Unreadable):
-                size = 0
-                while not isinstance(answer := wire.read_answer(payload := fill.socket.recv(zmq.NOBLOCK)), wire.Reply):
-                    fill.give_up = time.monotonic() + FILL_S
-                    if answer.rank == rank and self._is_sound(answer):
-                        rows += self._fresh(answer, payload)
-                    if (size := size + len(payload)) > _MOST_BATCH_BYTES or len(fill.waiting) > _HIGH_WATER:
-                        break
-                else:
-                    done = True
-                done = done or len(fill.waiting) > _HIGH_WATER
-            if done:
-                del self._fills[rank]
-                fill.socket.close(linger=0)
-                for steps, payload in fill.waiting:
-                    rows += self._fresh(steps, payload)
-        return rows
-
-    def _fresh(self, steps: wire.Steps, payload: bytes) -> list[recording.Row]:
+    def _fresh(self, steps: wire.Steps | wire.NumberedSteps, payload: bytes) -> list[recording.Row]:
         """Return the row of a batch; none where all of it is recorded already, or where the file has no room now."""
         newest = max(step.seq for step in steps.steps)
         if steps.generation > self._generation:
-            # A rank that has just restarted: it is asked for its records as soon as the supervisor has found it.
+            # A rank that has just restarted: it is asked for its records as soon as the observer has found it.
             return []
         if (steps.generation, newest) <= self._recorded.get(steps.rank, recording.NOTHING):
             return []
@@ -294,88 +287,14 @@ class Recorder:
         self._reached[steps.rank] = newest, now
         self._recorded[steps.rank] = (steps.generation, newest)
         if self._held_up:
-            self.skipped += 1
+            self._left_out += 1
             return []
         return [recording.row(steps, payload)]
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> tuple[list[recording.Row], bool]:
-        """Return the rows of the messages that have arrived, and whether there may be more."""
-        rows: list[recording.Row] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                rows += self._guarded(self._own_rows, self._own.get_nowait())
-        most = min(_MOST_BATCH_BYTES, self._budget // BATCH_SHARE)
-        size = 0
-        try:
-            for _ in range(_MOST_A_BATCH):
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-                rows += self._guarded(self._read, frames[-1])
-                size += len(frames[-1])
-                if size >= most:
-                    break
-        except zmq.Again:
-            return rows, False
-        return rows, not self._stop.is_set()
-
-    def _guarded(self, read: Callable[[Any], list[recording.Row]], message: object) -> list[recording.Row]:
-        """Return the rows of one message; an error costs only that message."""
-        try:
-            return read(message)
-        except Exception as error:  # a wall: no message may end the thread
-            self.refused += 1
-            self._fault(error)
-            return []
-
-    def _own_rows(self, message: wire.Event | wire.RunState) -> list[recording.Row]:
-        # The event may come from another process: the supervisor's socket accepts `wire.Note`.
-        if isinstance(message, wire.Event):
-            return self._event_rows(message, SUPERVISOR)
-        return [recording.row(message, wire.encode(message))]
-
     def _event_rows(self, event: wire.Event, source: Source) -> list[recording.Row]:
-        share = self._room // _EVENTS_SHARE * (2 if source == SUPERVISOR else 1)
+        share = self._room // _EVENTS_SHARE * (2 if source == OBSERVER else 1)
         full = self._ring.event_bytes > share
         return self._flood.rows_of(sound(event, self._world, time.time_ns()), source, full=full)
-
-    def _read(self, payload: bytes) -> list[recording.Row]:
-        try:
-            message = wire.read_telemetry(payload)
-        except wire.Unreadable:
-            self.refused += 1
-            return []
-        if not self._is_sound(message) or (
-            isinstance(message, wire.Hello | wire.Beat) and len(payload) > _LARGEST_LATEST
-        ):
-            self.refused += 1
-            return []
-        if isinstance(message, wire.Steps):
-            if message.rank in self._fills:
-                self._fills[message.rank].waiting.append((message, payload))
-                return []
-            return self._fresh(message, payload)
-        if isinstance(message, wire.Event):
-            return self._event_rows(message, message.rank)
-        return [recording.row(message, payload)]
-
-    def _is_sound(self, message: wire.Telemetry) -> bool:
-        match message:
-            case wire.RunState() | wire.Summary():
-                return False  # a `RunState` is for the supervisor to send; a `Summary` is not recorded
-            case wire.Event():
-                return 0 <= message.at_ns <= _LARGEST and (message.rank is None or 0 <= message.rank < self._world)
-            case wire.Steps():
-                numbers = [step.seq for step in message.steps]
-                return (
-                    0 <= message.rank < self._world
-                    and 0 <= message.generation <= self._generation + 1
-                    and bool(numbers)
-                    and 0 <= min(numbers) <= max(numbers) <= _LARGEST
-                )
-            case wire.Hello():
-                # It may arrive a moment before the supervisor notices the restart of the group.
-                return 0 <= message.rank < self._world and 0 <= message.generation <= self._generation + 1
-            case _:
-                return 0 <= message.rank < self._world
 
     def _write(self, rows: list[recording.Row]) -> None:
         new, rows = bool(rows), self._owed + rows
@@ -395,10 +314,23 @@ class Recorder:
             self._report(f"recording goes on after {self.failures:,} failures", "info")
         self._limit_size()
 
+    def _save(self, item: Saved) -> None:
+        """Write a part of the history; where that is impossible, it is made anew."""
+        try:
+            self._ring.write(item.rows(self._room // _HISTORY_SHARE), self._room)
+        except DAMAGE:
+            item.failed()
+        except Exception as error:  # a wall: the record goes on
+            item.failed()
+            self._fault(error)
+        else:
+            item.written()
+            self._limit_size()
+
     def _owe(self, rows: list[recording.Row]) -> None:
         """Store rows for the next attempt; where there are too many, the oldest are dropped."""
         self._owed = rows[-_MOST_OWED:]
-        self.skipped += max(0, len(rows) - _MOST_OWED)
+        self._left_out += max(0, len(rows) - _MOST_OWED)
 
     def _limit_size(self) -> None:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,14 @@ from ddptop.agent.run.files.database import DAMAGE
 
 NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""
-_SUPERVISOR: Final = -1
+_OBSERVER: Final = -1
 _PIECE: Final = 500
 """Rows that are read at a time, in a millisecond or two."""
+_LAST_ROW: Final = (1 << 63) - 1
+_MOST_LEVELS: Final = 100
+"""Levels are numbered with two digits."""
+MOST_VERDICTS: Final = 10_000
+"""Verdicts that are recorded, the newest."""
 _TABLE: Final = re.compile(r"steps(?:_([1-9][0-9]?))?")
 
 _STEPS: Final = """CREATE TABLE IF NOT EXISTS
@@ -34,6 +39,7 @@ _SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS
     latest(kind TEXT, rank INTEGER, generation INTEGER, payload BLOB, PRIMARY KEY(kind, rank, generation));
 CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB);
+CREATE TABLE IF NOT EXISTS verdicts(number INTEGER PRIMARY KEY, since INTEGER, until INTEGER, payload BLOB);
 """
 
 Row = tuple[str, tuple[Any, ...]]
@@ -90,10 +96,22 @@ def read_events(database: Path) -> Iterator[wire.Telemetry]:
     yield from _read(database, "SELECT payload FROM events ORDER BY at_ns, rowid")
 
 
+def read_verdicts(database: Path) -> list[wire.Verdict]:
+    """Return the recorded verdicts in order; none where the file has none."""
+    found: list[wire.Verdict] = []
+    for (payload,) in _rows(database, "SELECT payload FROM verdicts ORDER BY number"):
+        with contextlib.suppress(wire.Unreadable, TypeError):
+            message = wire.read_telemetry(payload)
+            if isinstance(message, wire.Verdicts):
+                found += message.verdicts
+    return found
+
+
 def read_end(database: Path) -> Iterator[wire.Telemetry]:
-    """Yield the last `Beat` of each rank, and the last state of the run."""
+    """Yield the last `Beat` of each rank, and of a run that is over its last state and what was wrong with it then."""
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'run'")
+    yield from _read(database, "SELECT payload FROM latest WHERE kind = 'verdicts'")
 
 
 def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
@@ -116,17 +134,46 @@ def read_steps(database: Path) -> Iterator[wire.Telemetry]:
     yield from _walk(database)
 
 
-def _walk(database: Path, generation: int | None = None) -> Iterator[wire.Telemetry]:
-    """Yield the steps level by level, each once, although the writer may thin them between two pieces."""
+def read_steps_since(
+    database: Path, known: Mapping[tuple[int, int], int], row: int, every: int = 1
+) -> Iterator[wire.Steps]:
+    """Yield the recorded steps that are not known yet, in order for each rank.
+
+    Args:
+        database: the file.
+        known: by rank and generation, the number of the newest record that is known.
+        row: row of `steps` up to which all records are known, so that it is not even looked at; 0 where there is none.
+        every: of each rank only the first record of so many is wanted.
+    """
     done: dict[int, int] = {}
-    """By level, the last row read."""
-    seen: dict[tuple[int, int], int] = {}
-    """By rank and generation, the number of the last record yielded: its row may have moved to another level since."""
+    first = _rows(database, "SELECT min(rowid), max(rowid) FROM steps")
+    # Where newer rows have been thinned meanwhile, or the table began anew, each row is looked at.
+    if row > 0 and first and first[0][0] is not None and first[0][0] <= row + 1 <= first[0][1] + 1:
+        done = dict.fromkeys(range(1, _MOST_LEVELS), _LAST_ROW) | {0: row}
+    yield from _walk(database, None, done, dict(known), every)
+
+
+def _walk(
+    database: Path,
+    generation: int | None = None,
+    done: dict[int, int] | None = None,
+    seen: dict[tuple[int, int], int] | None = None,
+    every: int = 1,
+) -> Iterator[wire.Steps]:
+    """Yield the steps level by level, each once, although the writer may thin them between two pieces.
+
+    `done` is by level the last row read; `seen`, by rank and generation, the number of the last record yielded: its row
+    may have moved to another level since.
+    """
+    done = {} if done is None else done
+    seen = {} if seen is None else seen
     while rows := _piece(database, generation, done):
         for rank, of, first, last, payload in rows:
             known = seen.get((rank, of), -1)
+            if last < known + every:
+                continue
             for message in _messages([(payload,)]):
-                if isinstance(message, wire.Steps) and last > known:
+                if isinstance(message, wire.Steps):
                     seen[rank, of] = last
                     yield message if first > known else without_seen(message, known)
 
@@ -168,10 +215,10 @@ def _rows(database: Path, query: str, *values: int) -> list[tuple[Any, ...]]:
     return rows
 
 
-def row(message: wire.Telemetry, payload: bytes) -> Row:
+def row(message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> Row:
     """Return the statement that stores a message; raises `ValueError` for one that is not recorded."""
     match message:
-        case wire.Steps():
+        case wire.Steps() | wire.NumberedSteps():
             seqs = [step.seq for step in message.steps]
             return "INSERT INTO steps VALUES(?, ?, ?, ?, ?)", (
                 message.rank,
@@ -187,10 +234,22 @@ def row(message: wire.Telemetry, payload: bytes) -> Row:
         case wire.Beat():
             latest = "beat", message.rank, 0
         case wire.RunState():
-            latest = "run", _SUPERVISOR, 0
-        case wire.Summary():
-            raise ValueError("summaries are not recorded")
+            latest = "run", _OBSERVER, 0
+        case wire.Verdicts():
+            latest = "verdicts", _OBSERVER, 0
+        case wire.Summary() | wire.Ranks():
+            raise ValueError(f"{type(message).__name__} is not recorded")
     return "INSERT OR REPLACE INTO latest VALUES(?, ?, ?, ?)", (*latest, payload)
+
+
+def verdict_rows(verdict: wire.Verdict) -> list[Row]:
+    """Return the statements that store a verdict in place of what its number had, and remove what is too old."""
+    payload = wire.encode(wire.Verdicts(verdict.since_at_ns, (verdict,)))
+    values = verdict.number, verdict.since_at_ns, verdict.until_at_ns, payload
+    return [
+        ("INSERT OR REPLACE INTO verdicts VALUES(?, ?, ?, ?)", values),
+        ("DELETE FROM verdicts WHERE number <= ?", (verdict.number - MOST_VERDICTS,)),
+    ]
 
 
 def rewritten(before: bytes, after: bytes) -> Row:

@@ -5,6 +5,7 @@ The oldest are removed first.  A living run is not removed, nor the newest ended
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.run.rundir import Run, RunDir, RunDirError
 
 _DEEPEST: Final = 4
 _MOST_ENTRIES: Final = 200_000
@@ -39,6 +40,21 @@ def size_of(path: Path) -> int:
         except OSError:
             continue
     return total
+
+
+def bound_of(run: Run) -> int:
+    """Return the bytes that all runs may take by the word of a run.
+
+    A job that was started by hand does not know its user's settings; those of the newest launched run hold for it.
+    """
+    if run.launched:
+        return run.all_bytes
+    with contextlib.suppress(OSError, RunDirError):
+        for directory in rundir.runs():
+            with contextlib.suppress(RunDirError):
+                if (other := directory.read()).launched:
+                    return other.all_bytes
+    return run.all_bytes
 
 
 def make_room(

@@ -2,5 +2,5 @@
 
 survey      the state by records and the process table
 membership  the processes of the run, described for a list
-takeover    starts another supervisor where the last one is gone
+takeover    starts another observer where the last one is gone
 """

@@ -1,7 +1,7 @@
 """The present state of a run, by its record, its ranks' records and the process table.
 
-The supervisor writes the record of a run.  Where no supervisor lives (it was killed, or the
-job was started by hand), the processes decide, and the first caller of `settle` records the end; `look` writes nothing.
+The observer writes the record of a run.  Where no observer lives (it was killed, or could
+not be started), the processes decide, and the first caller of `settle` records the end; `look` writes nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _DIES_S: Final = 1.0
 _LOOKS: Final = 3
 """Attempts to read a record that changes; one that changes without end must not block the caller."""
 _RELEASE_S: Final = 1.0
-"""Seconds for which a supervisor that was killed may still hold its claim."""
+"""Seconds for which an observer that was killed may still hold its claim."""
 _CONCLUDES_S: Final = 5.0
-"""Seconds that a supervisor may take to record the end of a run that another process has ended."""
+"""Seconds that an observer may take to record the end of a run that another process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Survey:
     state: str
     """One of `starting`, `running` and `states.ENDED`."""
     supervised: bool
-    """Whether its supervisor lives, or may live in another container."""
+    """Whether its observer lives, or may live in another container."""
     orphaned: bool
     """True when torchrun is gone and ranks live on."""
     members: dict[int, Member]
@@ -80,23 +80,24 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     """
     run = directory.read()
     unseen = _Unseen(directory)
-    supervised = run.state not in ENDED_STATES and unseen.may_live(run.supervisor)
+    supervised = run.state not in ENDED_STATES and unseen.may_live(run.observer)
     for _ in range(_LOOKS):
         if supervised:
             break
-        # Between record and process table, the supervisor may have written its last record, or its first one.
+        # Between record and process table, the observer may have written its last record, or its first one.
         before, run = run, directory.read()
         if run == before:
             break
-        supervised = run.state not in ENDED_STATES and unseen.may_live(run.supervisor)
+        supervised = run.state not in ENDED_STATES and unseen.may_live(run.observer)
     known = directory.members() if members is None else members
     rows = {rank: identity.look(member.process) for rank, member in known.items() if rank not in heard}
     seen = {rank: row for rank, row in rows.items() if row is not None}
     living = {rank for rank, member in known.items() if rank in heard or rank in seen or unseen.may_train(member)}
     alive = tuple(rank for rank in known if rank in living)
     dead = tuple(rank for rank in known if rank not in living)
-    if not supervised and run.supervisor is not None and run.torchrun is None and run.state not in ENDED_STATES:
-        # The supervisor may have been killed between the start of torchrun and the record of it.
+    unobserved = run.launched and not supervised and run.observer is not None
+    if unobserved and run.torchrun is None and run.state not in ENDED_STATES:
+        # The observer may have been killed between the start of torchrun and the record of it.
         run = msgspec.structs.replace(run, torchrun=processes.find_torchrun(run))
     torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
@@ -110,27 +111,30 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     if supervised:
         return found(run.state, why=where)
     if torchrun or alive:
-        return found(states.of_reports(known, run.world), why=where)
+        return found(states.of_reports(run, known, time.time_ns()), why=where)
     nobody = run.torchrun is None and not known
-    if nobody and run.supervisor is None and abs(time.time_ns() - run.created_at_ns) < _START_PATIENCE_S * 1e9:
+    if nobody and run.observer is None and abs(time.time_ns() - run.created_at_ns) < _START_PATIENCE_S * 1e9:
         return found("starting")
+    if nobody and not run.launched:
+        return found("lost", why="none of its ranks has left a record")
     if nobody:
-        said = cause.last_line(tail.end(directory.supervisor_log))
+        said = cause.last_line(tail.end(directory.observer_log))
         return found("lost", why=f"it ended before {run.leader} was started: {said}" if said else "it never started")
     if run.killed_by is not None:
         if processes.find(run, known):
             # A helper has outlived its rank: the kill is incomplete, and can be repeated.
-            return found(states.of_reports(known, run.world))
+            return found(states.of_reports(run, known, time.time_ns()))
         # The process that killed the run ended before it recorded the end.
         return found("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
     # The ranks' records of their ends decide, and the caller's list may be older than those.
     known = directory.members()
-    judgement = cause.judge(run.world, known, None, tail.end(directory.torchrun_log), leader=run.leader)
+    here = states.ranks_here(run, len(known))
+    judgement = cause.judge(here, known, None, tail.end(directory.torchrun_log), leader=run.leader)
     return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 
 def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
-    """Return the present state, as `look`; record an end that no supervisor has recorded, and remove the sockets."""
+    """Return the present state, as `look`; record an end that no observer has recorded, and remove the sockets."""
     found = look(directory, members, heard)
     if not found.ended or found.run.state in ENDED_STATES:
         return found
@@ -165,9 +169,9 @@ def kill(
     progress: escalation.Progress = lambda line: None,
     countdown: escalation.Progress = lambda line: None,
 ) -> str:
-    """Carry out a kill or a signal where no supervisor can do it; return the outcome in one line.
+    """Carry out a kill or a signal where no observer can do it; return the outcome in one line.
 
-    Where a supervisor lives and answers, the caller sends it the command instead.  A supervisor that is stopped or
+    Where an observer lives and answers, the caller sends it the command instead.  An observer that is stopped or
     silent reads in the record that the run is being killed, does not do it as well, and is ended last.
 
     Raises:
@@ -191,19 +195,19 @@ def kill(
     over = look(directory)
     who = clean_line(command.who, 100)
     if not over.ended:
-        # For a supervisor, present or later, in case this process is ended meanwhile.
+        # For an observer, present or later, in case this process is ended meanwhile.
         with contextlib.suppress(OSError, RunDirError):
             directory.update(killed_by=who or "somebody")
-    # The claim keeps a new supervisor from starting meanwhile; a living one has it already.
+    # The claim keeps a new observer from starting meanwhile; a living one has it already.
     claim = None if over.supervised else _claim(directory)
     try:
         outcome = escalation.end(directory, run, command.grace_s, progress, countdown)
         outcome = _with_survivors(outcome, _out_of_reach(run, directory.members(), unseen, outcome.left))
         if over.supervised and not outcome.survivors:
-            _dismiss(directory, run.supervisor, progress)
+            _dismiss(directory, run.observer, progress)
             claim = _claim(directory)
-            if run.supervisor is not None and unseen.may_live(run.supervisor):
-                outcome = _with_survivors(outcome, {"supervisor": run.supervisor})
+            if run.observer is not None and unseen.may_live(run.observer):
+                outcome = _with_survivors(outcome, {"observer": run.observer})
         _ended(run, outcome, outcome.text)
         if not over.ended:
             _write_end(directory, f"killed by {who}" if who else "killed")
@@ -253,17 +257,17 @@ def _out_of_reach(
     }
 
 
-def _dismiss(directory: RunDir, supervisor: Process | None, progress: escalation.Progress) -> None:
-    """Wait for a supervisor whose run this process has ended: it may record the end; one that does not gets SIGKILL."""
-    if supervisor is None:
+def _dismiss(directory: RunDir, observer: Process | None, progress: escalation.Progress) -> None:
+    """Wait for an observer whose run this process has ended: it may record the end; one that does not gets SIGKILL."""
+    if observer is None:
         return
-    if is_stopped(supervisor):
+    if is_stopped(observer):
         # It has nothing left to end, and can still write the messages that it has received.
-        processes.send(supervisor, signal.SIGCONT)
-    _await_end(supervisor, _CONCLUDES_S)
-    if processes.send(supervisor, signal.SIGKILL):
-        progress(f"SIGKILL to the supervisor (pid {supervisor.pid}), which did not answer for {_CONCLUDES_S:g} s")
-        _await_end(supervisor, _DIES_S)
+        processes.send(observer, signal.SIGCONT)
+    _await_end(observer, _CONCLUDES_S)
+    if processes.send(observer, signal.SIGKILL):
+        progress(f"SIGKILL to the observer (pid {observer.pid}), which did not answer for {_CONCLUDES_S:g} s")
+        _await_end(observer, _DIES_S)
 
 
 def _await_end(process: Process, seconds: float) -> None:
@@ -274,7 +278,7 @@ def _await_end(process: Process, seconds: float) -> None:
 
 def _write_end(directory: RunDir, why: str) -> None:
     with contextlib.suppress(RunDirError):
-        # A supervisor that was continued has recorded the end, after which another run may have the name.
+        # An observer that was continued has recorded the end, after which another run may have the name.
         if directory.read().state not in ENDED_STATES:
             with contextlib.suppress(OSError):
                 directory.update(state="killed", ended_at_ns=time.time_ns(), cause=why)
@@ -293,7 +297,7 @@ class _Unseen:
         if not is_elsewhere(process):
             return False
         if self._is_free is None:
-            # Each rank and the supervisor hold the folder as long as they live, also in a container. While ranks start
+            # Each rank and the observer hold the folder as long as they live, also in a container. While ranks start
             # or restart none does, but then a record was written not long ago.
             self._is_free = self._is_quiet() and Hold.is_free(self._path)
         return not self._is_free
@@ -316,13 +320,13 @@ class _Unseen:
 
     def holds_all(self, run: Run, members: Mapping[int, Member]) -> bool:
         """Say whether all processes of the run may live in another pid namespace, and none is visible here."""
-        found = [run.supervisor, run.torchrun, *(member.process for member in members.values())]
+        found = [run.observer, run.torchrun, *(member.process for member in members.values())]
         known = [process for process in found if process is not None]
         return bool(known) and all(map(self._may_live, known))
 
 
 def _claim(directory: RunDir) -> Claim | None:
-    """Return the claim on a run, which the threads of a killed supervisor may hold for a moment longer.
+    """Return the claim on a run, which the threads of a killed observer may hold for a moment longer.
 
     None: another process holds it, or the disk has no room for the file of the lock.
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.harness import carriers, until
 
-from ddptop.agent.observer import supervisor
+from ddptop.agent.observer import observer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
 
@@ -38,7 +38,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def new_run() -> Iterator[Callable[..., RunDir]]:
-    """Make the directory of a run; at the end, all that carries its marker and its supervisor are ended by pid."""
+    """Make the directory of a run; at the end, all that carries its marker and its observer are ended by pid."""
     made: list[tuple[RunDir, str]] = []
 
     def make(**fields: object) -> RunDir:
@@ -66,7 +66,7 @@ def new_run() -> Iterator[Callable[..., RunDir]]:
 
 def _is_ended(directory: RunDir, run_id: str) -> bool:
     """Say whether nobody of the run is left, and kill whoever is: meanwhile one may have started another."""
-    watching = directory.read().supervisor
+    watching = directory.read().observer
     left = carriers(run_id) + ([watching.pid] if watching and rundir.is_alive(watching) else [])
     for pid in left:
         with contextlib.suppress(ProcessLookupError):
@@ -83,7 +83,7 @@ def launch(new_run: Callable[..., RunDir], tmp_path: Path) -> Callable[..., RunD
         script.write_text(text)
         stand_in = (sys.executable, str(SPAWNER), str(world), str(script))
         directory = new_run(world=world, cwd=str(tmp_path), command=command or stand_in, **fields)
-        supervisor.start(directory)
+        observer.start(directory)
         return directory
 
     return go

@@ -138,7 +138,8 @@ def _usual_history(world: int) -> History:
 def verdict_frame() -> Frame:
     """Return a running group that one rank holds back."""
     text = "rank 2 holds the group back by 31 ms a step (38%): data loading, for 120 steps"
-    return frame(verdict=Verdict("slow", text, rank=2, phase="data", cost_ms=31.0, share=0.38))
+    verdict = Verdict("slow", text, rank=2, phase="data", cost_ms=31.0, share=0.38)
+    return frame(verdict=verdict, verdicts=(verdict,))
 
 
 def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> History:
@@ -161,7 +162,7 @@ def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: fl
             )
             if not number % 4:
                 memory = (812 + 3 * rank + number // 40) * 2**20
-                history.by_time.take_memory(rank, int(end * 1e9), memory)
+                history._by_time.take_memory(rank, int(end * 1e9), memory)
     return history
 
 

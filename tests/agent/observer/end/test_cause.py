@@ -50,7 +50,7 @@ def test_earliest_error_is_the_cause() -> None:
 
 
 def test_killed_rank_beats_peers_that_lost_it() -> None:
-    """A peer may report its lost connection before the supervisor sees the death that broke it."""
+    """A peer may report its lost connection before the observer sees the death that broke it."""
     lost = "RuntimeError: [enforce fail at pair.cc:580] Connection closed by peer [127.0.0.1]:1234"
     group = members(member(0, 1, lost, at_ns=10), member(1, 1, lost, at_ns=11), member(2))
     seen = cause.judge(3, group, 1, "", {2: 12})

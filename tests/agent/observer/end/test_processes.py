@@ -55,6 +55,21 @@ def test_the_marker_decides(new_run: Callable[..., RunDir], python: Start) -> No
     assert other.poll() is None
 
 
+def test_an_observer_below_its_run_can_end_what_is_above_it(new_run: Callable[..., RunDir]) -> None:
+    """In a container a process of the run may be the first one, and so the parent of the observer that it started; a
+    command of the user still spares what it was started from.
+    """
+    above = identify(os.getppid())
+    assert above is not None
+    by_command = new_run(launched=False, run_id="", torchrun=above).read()
+    by_observer = new_run(launched=False, run_id="", torchrun=above, observer=identify(os.getpid()))
+    assert above not in [target.process for target in processes.find(by_command, {})]
+    found = processes.find(by_observer.read(), {})
+    by_observer.update(observer=None)
+    assert above in [target.process for target in found]
+    assert os.getpid() not in [target.process.pid for target in found]
+
+
 def test_the_deaf_are_killed_and_the_stopped_may_end_in_order(new_run: Callable[..., RunDir], python: Start) -> None:
     """SIGKILL reaches what ignores SIGTERM, once the grace period is over; what is stopped is let go to take it."""
     directory = new_run()
@@ -67,6 +82,27 @@ def test_the_deaf_are_killed_and_the_stopped_may_end_in_order(new_run: Callable[
     assert (deaf.wait(DEADLINE_S), stopped.wait(DEADLINE_S)) == (-signal.SIGKILL, -signal.SIGTERM)
     assert outcome == escalation.Outcome(2, 0)
     assert lines == ["SIGTERM to 2 ranks", f"SIGKILL to rank (pid {deaf.pid}), still there after 10 s"]
+
+
+def test_what_stops_after_it_was_asked_may_end_in_order(new_run: Callable[..., RunDir], python: Start) -> None:
+    """A process that is stopped between SIGTERM and its end goes on, and ends by itself."""
+    directory = new_run()
+    stops = """
+import os, signal, sys
+def leave(*_):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+    process = python(stops, directory.read().run_id)
+    enlist(directory, 0, ready(process))
+    outcome, lines = end(directory, 10.0)
+    assert process.wait(DEADLINE_S) == 7
+    assert outcome == escalation.Outcome(1, 0)
+    assert lines == [f"SIGTERM to rank (pid {process.pid})"]
 
 
 def test_new_sessions_new_parents_and_scrubbed_environments_do_not_hide(

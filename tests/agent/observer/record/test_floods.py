@@ -6,7 +6,7 @@ import sqlite3
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import floods
-from ddptop.agent.observer.record.floods import SUPERVISOR, Flood, sound
+from ddptop.agent.observer.record.floods import OBSERVER, Flood, sound
 from ddptop.agent.observer.record.recording import Row
 
 
@@ -47,7 +47,7 @@ def test_a_repeated_event_stands_once_with_its_number() -> None:
     clock.now += floods.REPEAT_S + 1
     rows += flood.rows_of(wire.Event(200, "loss is nan", 0, "error"), 0)
     for number in range(2):
-        rows += flood.rows_of(wire.Event(201 + number, "paused", None, "info", "pause", "ada"), SUPERVISOR)
+        rows += flood.rows_of(wire.Event(201 + number, "paused", None, "info", "pause", "ada"), OBSERVER)
     rows += flood.settle(300)
     told = texts(rows)
     assert told[0].startswith("loss is nan (100 times")
@@ -66,11 +66,11 @@ def test_the_number_of_a_long_event_is_read() -> None:
     assert told[0].endswith("(7 times within a minute of each other)")
 
 
-def test_what_the_supervisor_tells_is_bounded_too() -> None:
+def test_what_the_observer_tells_is_bounded_too() -> None:
     """Without room nothing more of anybody is written, and the number of what was left out is told."""
     flood = Flood(Clock())
-    assert flood.rows_of(wire.Event(1, "rank 0 is up"), SUPERVISOR, full=True) == []
-    assert texts(flood.settle(2))[0].startswith("1 events of supervisor are left out")
+    assert flood.rows_of(wire.Event(1, "rank 0 is up"), OBSERVER, full=True) == []
+    assert texts(flood.settle(2))[0].startswith("1 events of observer are left out")
 
 
 def test_a_flood_of_one_rank_is_bounded_and_told() -> None:

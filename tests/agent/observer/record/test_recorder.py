@@ -8,31 +8,24 @@ import signal
 import sqlite3
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
 
 import msgspec
 import pytest
-import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.harness import DEADLINE_S, until
+from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recorder
 from ddptop.agent.observer.record import recording as recording_file
+from ddptop.agent.observer.record.inbox import MOST_BYTES, MOST_OWN, Inbox, Judged, Own, Told
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import read_history
-from ddptop.agent.run.rundir import Member, Process
+from ddptop.agent.observer.relay.sound import is_sound
 
 HELLO = wire.Hello(wire.PROTOCOL, "r", "id", 0, 0, 1, 1, 0, "host", "p", "0", "3")
-
-
-def member(pub: str, cmd: str = "") -> Member:
-    """Return the record of rank 0, which listens there."""
-    return Member(0, 0, 1, Process(1, 0.0), "host", 0, pub, cmd, None)
 
 
 def step(seq: int) -> wire.Step:
@@ -45,62 +38,33 @@ def beat(number: int) -> wire.Beat:
     return wire.Beat(0, number, "running", "forward", number, None, number)
 
 
-class Rank:
-    """A rank's PUB socket; publishing waits until the recorder listens."""
-
-    def __init__(self, context: zmq.Context[Any], address: str) -> None:
-        """Bind."""
-        self.socket = context.socket(zmq.XPUB)
-        self.socket.linger = 0
-        self.socket.sndhwm = 0
-        self.socket.bind(address)
-
-    def meet(self) -> None:
-        """Wait for the four subscriptions of the recorder."""
-        for _ in range(4):
-            assert self.socket.poll(1000 * DEADLINE_S)
-            self.socket.recv()
-
-    def farewell(self) -> None:
-        """Wait until the recorder has left."""
-        for _ in range(4):
-            assert self.socket.poll(1000 * DEADLINE_S)
-            self.socket.recv()
-
-    def publish(self, topic: bytes, *messages: wire.Telemetry | bytes) -> None:
-        """Send messages or garbage."""
-        for message in messages:
-            payload = message if isinstance(message, bytes) else wire.encode(message)
-            self.socket.send_multipart([topic, payload])
-
-
-@pytest.fixture
-def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[zmq.Context[Any]]:
-    """A context, and a recorder that does not wait long between batches."""
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the recorder wait briefly between batches."""
     monkeypatch.setattr(recorder, "BATCH_S", 0.05)
-    with zmq.Context() as made:
-        yield made
 
 
-def test_round_trip_also_while_writing(context: zmq.Context[Any], runtime: Path) -> None:
+def put(recording: Recorder, *messages: wire.Telemetry) -> None:
+    """Hand over messages of a rank."""
+    for message in messages:
+        assert recording.put(message, wire.encode(message))
+
+
+def test_round_trip_also_while_writing(runtime: Path) -> None:
     """A reader sees what was recorded so far; at the end it all is there, in order, in one file."""
-    database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
-    rank = Rank(context, address)
-    recording = Recorder(context, database, 1, lambda text, level: None)
+    database = runtime / "run.db"
+    recording = Recorder(database, 1, lambda text, level: None)
     recording.start()
-    recording.follow(member(address))
-    rank.meet()
-    rank.publish(wire.TOPIC_HELLO, HELLO)
-    rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(0), step(1))))
+    recording.follow(0, 0)
+    put(recording, HELLO, wire.Steps(0, (step(0), step(1))))
     until(lambda: list(read_history(database)) == [HELLO, wire.Steps(0, (step(0), step(1)))], "the first batch")
-    rank.publish(wire.TOPIC_STEPS, *(wire.Steps(0, (step(n),)) for n in range(2, 500)))
-    rank.publish(wire.TOPIC_BEAT, beat(1), beat(500))
+    put(recording, *(wire.Steps(0, (step(n),)) for n in range(2, 500)))
+    put(recording, beat(1), beat(500))
     event, last = wire.Event(7, "rank 0 finished", 0), wire.RunState(8, "finished", exit_code=0)
     recording.add(event)
     recording.add(last)
     until(lambda: beat(500) in list(read_history(database)), "the last batch")
     assert recording.close()
-    rank.socket.close()
     history = list(read_history(database))
     assert history[0] == HELLO
     steps = [each for message in history if isinstance(message, wire.Steps) for each in message.steps]
@@ -109,29 +73,34 @@ def test_round_trip_also_while_writing(context: zmq.Context[Any], runtime: Path)
     assert sorted(path.name for path in runtime.glob("run.db*")) == ["run.db"]
 
 
-def test_garbage_is_counted_and_left_out(context: zmq.Context[Any], runtime: Path) -> None:
-    """Noise, numbers beyond SQLite's, ranks that do not exist and a forged run state are refused."""
-    database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
-    rank = Rank(context, address)
-    recording = Recorder(context, database, 1, lambda text, level: None)
+def test_the_history_keeps_no_other_record_waiting(runtime: Path) -> None:
+    """What nobody could make again is in the file before the history; a history that fails costs nothing else."""
+    database = runtime / "run.db"
+    recording = Recorder(database, 1, lambda text, level: None)
+    packed, failed = threading.Event(), threading.Event()
+    last = wire.RunState(8, "finished", exit_code=0)
+
+    def rows(room: int) -> list[recording_file.Row]:
+        assert room > 0
+        until(lambda: last in list(read_history(database)), "the last state")
+        packed.set()
+        raise ValueError("no history")
+
+    recording.save(rows, failed.set)
+    recording.add(last)
     recording.start()
-    recording.follow(member(address))
-    rank.meet()
-    rank.publish(wire.TOPIC_STEPS, *(bytes([n % 256]) * (n % 50) for n in range(1000)))
-    rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(2**64 - 2),)), wire.Steps(9, (step(1),)), wire.Steps(0, ()))
-    rank.publish(wire.TOPIC_EVENT, wire.RunState(0, "failed"), wire.Event(2**64 - 1, "late"))
-    rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(3),)))
-    until(lambda: list(read_history(database)) == [wire.Steps(0, (step(3),))], "the one good message")
+    until(failed.is_set, "the history to fail")
+    assert packed.is_set()
+    put(recording, HELLO)
+    until(lambda: HELLO in list(read_history(database)), "what comes after it")
     assert recording.close()
-    rank.socket.close()
-    assert recording.refused == 1005
 
 
-def test_a_file_that_cannot_be_written_is_said_once(context: zmq.Context[Any], runtime: Path) -> None:
+def test_a_file_that_cannot_be_written_is_said_once(runtime: Path) -> None:
     """It makes one event, however many batches fail, and hurts nobody."""
     said: list[str] = []
     (runtime / "folder.db").mkdir()
-    broken = Recorder(context, runtime / "folder.db", 1, lambda text, level: said.append(text))
+    broken = Recorder(runtime / "folder.db", 1, lambda text, level: said.append(text))
     broken.start()
     broken.add(wire.Event(1, "a"))
     until(lambda: broken.failures == 1, "the first failure")
@@ -141,32 +110,68 @@ def test_a_file_that_cannot_be_written_is_said_once(context: zmq.Context[Any], r
     assert said == ["recording fails, history will have gaps: unable to open database file"]
 
 
-def test_one_odd_message_costs_itself(context: zmq.Context[Any], runtime: Path) -> None:
-    """A note with an impossible time, a summary sent as a heartbeat, a beat of half a megabyte: the thread goes on."""
+def test_one_odd_message_costs_itself(runtime: Path) -> None:
+    """A note with an impossible time, a state with an impossible one, a message that is not stored: others are."""
     said: list[str] = []
-    database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
-    rank = Rank(context, address)
-    recording = Recorder(context, database, 1, lambda text, level: said.append(text))
+    database = runtime / "run.db"
+    recording = Recorder(database, 1, lambda text, level: said.append(text))
     recording.start()
-    recording.follow(member(address))
-    rank.meet()
     recording.add(wire.Event(2**64 - 1, "far in the future", 10**18, "strange"))
     recording.add(wire.Event(-5, "before the epoch"))
     recording.add(wire.Event(6, "a lone \udc80 surrogate"))
     recording.add(wire.RunState(2**70, "running"))
-    summary = wire.Summary(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, None, 1)
-    rank.publish(wire.TOPIC_BEAT, summary, wire.Beat(0, 1, "running", "x" * 2**19, 1, None, 1))
-    rank.publish(wire.TOPIC_HELLO, msgspec.structs.replace(HELLO, generation=2**60))
-    rank.publish(wire.TOPIC_BEAT, beat(7))
+    put(recording, wire.Summary(0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, None, 1), beat(7))
     until(lambda: beat(7) in list(read_history(database)), "the beat after all that")
     assert recording.close()
-    rank.socket.close()
     events = {each.text: each for each in read_history(database) if isinstance(each, wire.Event)}
     assert events.keys() == {"far in the future", "before the epoch", "a lone ? surrogate"}
     assert all(0 <= each.at_ns < 2**63 and each.rank is None and each.level == "info" for each in events.values())
-    assert not any(isinstance(each, wire.Hello | wire.RunState) for each in read_history(database))
-    assert (recording.refused, recording.faults) == (4, 1)
-    assert len([text for text in said if "was not recorded" in text]) == 1
+    assert not any(isinstance(each, wire.RunState) for each in read_history(database))
+    assert (recording.refused, recording.faults) == (2, 2)
+    assert len([text for text in said if "was not recorded" in text]) == len(set(said))
+
+
+def test_a_slow_disk_costs_steps_and_no_event() -> None:
+    """Beyond the bound steps are dropped and counted; of beats the newest stays, of events all."""
+    inbox = Inbox()
+    payload = bytes(1 << 20)
+    taken = [inbox.put(Told(wire.Steps(0, (step(number),)), payload)) for number in range(100)]
+    assert taken == [True] * (MOST_BYTES >> 20) + [False] * (100 - (MOST_BYTES >> 20))
+    assert inbox.dropped == taken.count(False)
+    assert not inbox.has_room
+    for number in range(100):
+        assert inbox.put(Told(beat(number), bytes(100)))
+        assert inbox.put(Told(wire.Event(number, "x", 0), b""))
+        assert inbox.put(Own(wire.Event(number, "y")))
+    items = []
+    while inbox:
+        items += inbox.take(5 << 20)
+    messages = [item.message for item in items if isinstance(item, Own | Told)]
+    assert [message for message in messages if isinstance(message, wire.Beat)] == [beat(99)]
+    assert [message.at_ns for message in messages if isinstance(message, wire.Event) and message.text == "x"] == [
+        *range(100)
+    ]
+    assert len([message for message in messages if isinstance(message, wire.Event)]) == 200
+    assert inbox.bytes == 0
+    assert inbox.has_room
+
+
+def test_what_the_observer_adds_is_bounded_too() -> None:
+    """While the disk hangs: of its own events the first stay, of each verdict the newest, and the last state."""
+    inbox, extra = Inbox(), 100
+    for number in range(MOST_OWN + extra):
+        assert inbox.put(Own(wire.Event(number, "x"))) == (number < MOST_OWN)
+    for number in range(1_000):
+        inbox.put(Judged(wire.Verdict(number % 2, "slow_rank", str(number), number)))
+    last = Own(wire.RunState(1, "finished"))
+    assert inbox.put(last)
+    items = inbox.take(MOST_BYTES)
+    assert [item.verdict.text for item in items if isinstance(item, Judged)] == ["998", "999"]
+    assert len(items) == MOST_OWN + 2 + 1
+    assert items[-1] is last
+    assert inbox.dropped == extra
+    assert not inbox
+    assert inbox.put(Own(wire.Event(0, "x")))
 
 
 _texts = st.text(st.characters(), max_size=30)
@@ -180,9 +185,8 @@ _numbers_of_any_size = st.integers(-(2**80), 2**80)
 )
 def test_whatever_is_added_can_be_stored_or_is_refused(tmp_path: Path, message: wire.Event | wire.RunState) -> None:
     """Valid types with hostile values give rows that SQLite takes, or none; an event always gives one."""
-    with zmq.Context() as context:
-        recording = Recorder(context, tmp_path / "run.db", 2, lambda text, level: None)
-    rows = recording._guarded(recording._own_rows, message)
+    recording = Recorder(tmp_path / "run.db", 2, lambda text, level: None)
+    rows = recording._guarded(Own(message))
     assert len(rows) == 1 or (isinstance(message, wire.RunState) and recording.refused == 1)
     connection = sqlite3.connect(":memory:")
     connection.executescript("CREATE TABLE events(at_ns INTEGER, payload BLOB);"
@@ -211,12 +215,17 @@ def test_whatever_a_rank_publishes_can_be_stored_or_is_refused(tmp_path: Path, d
         | st.builds(wire.Summary, *[small] * 13)
         | st.builds(lambda rank, of: msgspec.structs.replace(HELLO, rank=rank, generation=of), small, small)
     )
-    with zmq.Context() as context:
-        recording = Recorder(context, tmp_path / "run.db", 2, lambda text, level: None)
-    rows = recording._guarded(recording._read, wire.encode(message))
+    recording = Recorder(tmp_path / "run.db", 2, lambda text, level: None)
+    payload = wire.encode(message)
+    try:
+        read = wire.read_telemetry(payload)
+    except wire.Unreadable:
+        return
+    stored = is_sound(read, len(payload), 2, 0) and not isinstance(read, wire.Summary)
+    rows = recording._guarded(Told(read, payload)) if stored else []
     # Steps of a rank that may just have begun anew are asked for as soon as its record says so.
-    early = isinstance(message, wire.Steps) and message.generation == 1 and recording.refused == 0
-    assert (len(rows) == 0) == (recording.refused == 1 or early)
+    early = isinstance(message, wire.Steps) and message.generation == 1
+    assert (len(rows) == 0) == (not stored or recording.refused == 1 or early)
     assert recording.faults == 0
     connection = sqlite3.connect(":memory:")
     for table in ("steps(a, b, c, d, e)", "events(a, b)", "latest(a, b, c, d)"):
@@ -248,11 +257,11 @@ def test_a_file_of_noise_is_read_as_far_as_it_goes(tmp_path: Path, noise: bytes,
     recording_file.last_recorded(database)
 
 
-def test_logs_are_in_the_budget(context: zmq.Context[Any], tmp_path: Path) -> None:
+def test_logs_are_in_the_budget(tmp_path: Path) -> None:
     """They take half of it at most; what they take, the recording does not."""
     log = tmp_path / "rank-0.log"
     log.write_bytes(b"a line\n" * 300_000)
-    recording = Recorder(context, tmp_path / "run.db", 1, lambda text, level: None, budget=1 << 20, logs=tmp_path)
+    recording = Recorder(tmp_path / "run.db", 1, lambda text, level: None, budget=1 << 20, logs=tmp_path)
     recording.start()
     until(lambda: 0 < log.lstat().st_blocks * 512 <= 1 << 19, "the log to be cut")
     assert recording.close()
@@ -261,11 +270,11 @@ def test_logs_are_in_the_budget(context: zmq.Context[Any], tmp_path: Path) -> No
     assert (1 << 19) <= recording._room < (1 << 20) - (1 << 18)
 
 
-def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(context: zmq.Context[Any], tmp_path: Path) -> None:
+def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(tmp_path: Path) -> None:
     """The file never becomes smaller, so that together they keep within the budget; a share stays for the logs."""
     budget = 8 << 20
     log, database = tmp_path / "rank-0.log", tmp_path / "run.db"
-    recording = Recorder(context, database, 1, lambda text, level: None, budget=budget, logs=tmp_path)
+    recording = Recorder(database, 1, lambda text, level: None, budget=budget, logs=tmp_path)
     for grown, most in ((6 << 20, 2 << 20), (9 << 20, 1 << 20)):
         log.write_bytes(b"a line\n" * 1_000_000)
         database.write_bytes(b"x" * grown)
@@ -274,12 +283,12 @@ def test_logs_are_cut_to_what_a_file_that_has_grown_leaves(context: zmq.Context[
         assert most // 2 <= log.lstat().st_blocks * 512 <= most
 
 
-def test_a_full_disk_costs_steps_and_no_event(context: zmq.Context[Any], tmp_path: Path) -> None:
+def test_a_full_disk_costs_steps_and_no_event(tmp_path: Path) -> None:
     """On a file system without room the recorder says so once, goes on, and writes the events when there is room."""
     said: list[str] = []
     with small_disk(tmp_path, 1 << 20) as disk:
         ballast = disk / "ballast"
-        recording = Recorder(context, disk / "run.db", 1, lambda text, level: said.append(text))
+        recording = Recorder(disk / "run.db", 1, lambda text, level: said.append(text))
         recording.start()
         recording.add(wire.Event(1, "before"))
         until(lambda: list(read_history(disk / "run.db")) == [wire.Event(1, "before")], "the first event")
@@ -290,7 +299,7 @@ def test_a_full_disk_costs_steps_and_no_event(context: zmq.Context[Any], tmp_pat
         while not recording.failures:
             number += 1
             recording.add(wire.Event(number, f"{number} " + "y" * 3000))
-            until(lambda: recording._own.empty() or recording.failures, "the event to be taken")
+            until(lambda: not recording.inbox or recording.failures, "the event to be taken")
         ballast.unlink()
         until(lambda: len(list(read_history(disk / "run.db"))) >= number, "the events that waited")
         assert recording.close()
@@ -333,85 +342,22 @@ def test_damage_and_absence_are_an_empty_history(runtime: Path) -> None:
     assert list(read_history(runtime / "old.db")) == []
 
 
-def test_what_was_published_before_anybody_listened_is_asked_for(context: zmq.Context[Any], runtime: Path) -> None:
-    """Older records come before newer ones in the file, none twice; a successor asks only for what is missing."""
-    database, pub, cmd = runtime / "run.db", f"ipc://{runtime}/0.pub", f"ipc://{runtime}/0.cmd"
-    rank = Rank(context, pub)
-    with context.socket(zmq.ROUTER) as answering:
-        answering.linger = 0
-        answering.bind(cmd)
-        for first, last in ((0, 3), (4, 9)):
-            recording = Recorder(context, database, 1, lambda text, level: None)
-            recording.start()
-            recording.follow(member(pub, cmd))
-            rank.meet()
-            assert answering.poll(1000 * DEADLINE_S)
-            peer, question = answering.recv_multipart()
-            command = wire.read_command(question)
-            assert isinstance(command, wire.Fill)
-            assert command.first_seq == first
-            rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(last),)))
-            older = wire.Steps(0, tuple(step(number) for number in range(first, last)))
-            answering.send_multipart([peer, wire.encode(older)])
-            answering.send_multipart([peer, wire.encode(wire.Reply(command.id, True))])
-            until(lambda: _numbers(database)[-1:] == [last], "the newest")  # noqa: B023 # used at once
-            assert recording.close()
-            rank.farewell()
-    assert _numbers(database) == list(range(10))
-    rank.socket.close()
-
-
-def test_steps_that_cannot_be_do_not_silence_their_rank(context: zmq.Context[Any], runtime: Path) -> None:
-    """Of another generation than the rank's record, or of a far future: the true ones after them are recorded."""
-    database, address = runtime / "run.db", f"ipc://{runtime}/0.pub"
-    rank = Rank(context, address)
-    recording = Recorder(context, database, 1, lambda text, level: None)
+def test_a_verdict_is_recorded_once(runtime: Path) -> None:
+    """Each change replaces what was recorded under the number; of very many the newest stay."""
+    database = runtime / "run.db"
+    recording = Recorder(database, 1, lambda text, level: None)
     recording.start()
-    recording.follow(member(address))
-    rank.meet()
-    rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(0),)), wire.Steps(0, (step(1),), 1))
-    rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(2**60),)), wire.Steps(0, (step(2**31),)))
-    rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(1),)))
-    until(lambda: _numbers(database) == [0, 1], "the true ones")
-    recording.follow(msgspec.structs.replace(member(address), generation=1))
-    until(lambda: recording._generation == 1, "that the restart is known")
-    rank.publish(wire.TOPIC_STEPS, wire.Steps(0, (step(0),), 1))
-    until(lambda: _numbers(database) == [0, 1, 0], "those of the new generation")
+    first = wire.Verdict(1, "slow_rank", "rank 2 …", 5, rank=2)
+    for verdict in (
+        first,
+        msgspec.structs.replace(first, text="rank 2 …!", until_at_ns=9),
+        wire.Verdict(2, "x", "y", 7),
+    ):
+        recording.judge(verdict)
+    recording.add(wire.Event(1, "a"))
+    expected = [msgspec.structs.replace(first, text="rank 2 …!", until_at_ns=9), wire.Verdict(2, "x", "y", 7)]
+    until(lambda: recording_file.read_verdicts(database) == expected, "both")
+    recording.judge(wire.Verdict(recording_file.MOST_VERDICTS + 2, "x", "z", 8))
     assert recording.close()
-    rank.socket.close()
-
-
-def _numbers(database: Path) -> list[int]:
-    return [each.seq for message in read_history(database) if isinstance(message, wire.Steps) for each in message.steps]
-
-
-def test_a_fill_lasts_as_long_as_something_of_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that come in for 20 s in all are all kept; a rank that falls silent in the middle is given up."""
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-
-    class Asked:
-        closed = False
-        waiting: ClassVar[list[bytes]] = []
-
-        def recv(self, _: int) -> bytes:
-            if not self.waiting:
-                raise zmq.Again
-            return self.waiting.pop()
-
-        def close(self, linger: int = 0) -> None:
-            self.closed = True
-
-    made: Any = Recorder.__new__(Recorder)
-    asked = Asked()
-    made._stop, made._newest, made._held_up, made._world = threading.Event(), {}, False, 1
-    made._generation, made._reached = 0, {}
-    made._fills = {0: recorder._Fill(asked, recorder.FILL_S)}  # type: ignore[arg-type]
-    for number in range(5):
-        clock[0] += 4.0
-        asked.waiting.append(wire.encode(wire.Steps(0, (step(number),))))
-        assert len(made._receive_fills()) == 1
-    assert not asked.closed
-    clock[0] += 5.1
-    assert made._receive_fills() == []
-    assert asked.closed
+    assert [each.number for each in recording_file.read_verdicts(database)] == [recording_file.MOST_VERDICTS + 2]
+    assert recording_file.read_verdicts(runtime / "none.db") == []

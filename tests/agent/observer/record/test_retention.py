@@ -85,3 +85,14 @@ def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
     assert list(retention.make_room(0, spared=spared, reported=told)) == ["held"]
     assert sorted(run.name for run in rundir.runs()) == ["old-6", "old-8"]
     assert told == set()
+
+
+def test_a_job_started_by_hand_goes_by_the_settings_of_the_newest_launched_run(base: Path) -> None:
+    """Its own record has the default, by which runs would go that their user wants to keep."""
+    by_hand = made("by-hand", 1)
+    assert retention.bound_of(by_hand.read()) == by_hand.read().all_bytes
+    for name, age, most in (("older", 9, 1 << 40), ("newer", 5, 2 << 40)):
+        made(name, age).update(launched=True, all_bytes=most)
+    made("newest-by-hand", 0)
+    assert retention.bound_of(by_hand.read()) == 2 << 40
+    assert retention.bound_of(RunDir(base / "older").read()) == 1 << 40

@@ -1,4 +1,4 @@
-"""What is true of a run that nobody supervises."""
+"""What is true of a run that nobody looks after."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..
 
 def test_ends_that_nobody_saw(new_run: Callable[..., RunDir]) -> None:
     """Finished if every rank said so, lost if one left no word."""
-    finished, lost = new_run(torchrun=GONE, supervisor=GONE), new_run(torchrun=GONE, supervisor=GONE)
+    finished, lost = new_run(torchrun=GONE, observer=GONE), new_run(torchrun=GONE, observer=GONE)
     for rank in (0, 1):
         enlist(finished, rank, code=0)
     enlist(lost, 0, code=0)
@@ -69,13 +69,13 @@ def test_ends_that_nobody_saw(new_run: Callable[..., RunDir]) -> None:
     assert survey.settle(lost).state == "lost"
 
 
-def test_a_supervisor_that_comes_between_two_looks_is_seen(
+def test_an_observer_that_comes_between_two_looks_is_seen(
     new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run whose record names nobody at first, and its supervisor a moment later, goes on."""
+    """A run whose record names nobody at first, and its observer a moment later, goes on."""
     directory = new_run()
     before = directory.read()
-    directory.update(supervisor=identify(python(SLEEP).pid))
+    directory.update(observer=identify(python(SLEEP).pid))
     records = [before]
     read = RunDir.read
     monkeypatch.setattr(RunDir, "read", lambda self: records.pop() if records else read(self))
@@ -84,17 +84,17 @@ def test_a_supervisor_that_comes_between_two_looks_is_seen(
 
 
 def test_run_without_anybody_is_lost_after_a_while(new_run: Callable[..., RunDir]) -> None:
-    """A supervisor that never came is waited for; one that died at once is not, and its last line is the cause."""
+    """An observer that never came is waited for; one that died at once is not, and its last line is the cause."""
     fresh, stale = new_run(), new_run(created_at_ns=time.time_ns() - 31 * 10**9)
-    dead = new_run(supervisor=GONE)
-    dead.supervisor_log.write_text("Traceback\nModuleNotFoundError: No module named 'zmq'\n")
+    dead = new_run(observer=GONE)
+    dead.observer_log.write_text("Traceback\nModuleNotFoundError: No module named 'zmq'\n")
     assert [survey.look(each).state for each in (fresh, stale, dead)] == ["starting", "lost", "lost"]
     assert survey.look(dead).cause == (
         "it ended before torchrun was started: ModuleNotFoundError: No module named 'zmq'"
     )
 
 
-def test_last_word_of_the_supervisor_wins(new_run: Callable[..., RunDir]) -> None:
+def test_last_word_of_the_observer_wins(new_run: Callable[..., RunDir]) -> None:
     """A record that says how the run ended is not judged again, nor killed over."""
     directory = new_run(state="failed", cause="as written", exit_code=9, torchrun=GONE)
     enlist(directory, 0, code=0)
@@ -122,7 +122,7 @@ def test_a_kill_with_survivors_does_not_call_the_run_killed(
     """The shell verb fails, says which process is left and what to do, and the record has no end; nor when only a
     helper is left, until that is gone too.
     """
-    directory = new_run(supervisor=GONE, torchrun=GONE)
+    directory = new_run(observer=GONE, torchrun=GONE)
     rank, helper = (python(SLEEP, directory.read().run_id) for _ in range(2))
     until(lambda: len(processes.find(directory.read(), {})) == 2, "both carry the marker")
     enlist(directory, 0, identify(rank.pid) or GONE)
@@ -153,7 +153,7 @@ def test_what_a_kill_cannot_reach_is_a_survivor(
     new_run: Callable[..., RunDir], python: Callable[..., subprocess.Popen[str]]
 ) -> None:
     """A rank that another container holds, and the process that the command was started from."""
-    directory = new_run(supervisor=GONE, torchrun=identify(os.getpid()))
+    directory = new_run(observer=GONE, torchrun=identify(os.getpid()))
     enlist(directory, 0, identify(python(SLEEP).pid) or GONE)
     enlist(directory, 1, Process(7, 1.0, boot(), namespace() + "0"))
     hold = Hold.acquire(directory.path)
@@ -168,7 +168,7 @@ def test_what_a_kill_cannot_reach_is_a_survivor(
 def test_a_run_whose_container_was_killed_is_over(new_run: Callable[..., RunDir]) -> None:
     """Processes out of sight are believed as long as anybody holds the run's folder, and no longer."""
     unseen = Process(7, 1.0, boot(), namespace() + "0")
-    directory = new_run(supervisor=unseen, torchrun=unseen, state="running")
+    directory = new_run(observer=unseen, torchrun=unseen, state="running")
     for rank in (0, 1):
         enlist(directory, rank, unseen)
     hold = Hold.acquire(directory.path)
@@ -214,7 +214,7 @@ def test_an_end_is_written_under_the_claim_alone(
     new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not while somebody else holds it, and not into the record of another run that has the name by then."""
-    directory = new_run(torchrun=GONE, supervisor=GONE)
+    directory = new_run(torchrun=GONE, observer=GONE)
     for rank in (0, 1):
         enlist(directory, rank, code=0)
     claim = Claim.acquire(directory.path)

@@ -1,4 +1,4 @@
-"""A supervisor that is gone has a successor, never two, and what nobody saw end is not shown as alive."""
+"""An observer that is gone has a successor, never two, and what nobody saw end is not shown as alive."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from support.harness import carriers, until
 from support.supervised import SLEEP, events, over, running
 
 from ddptop.agent import wire
-from ddptop.agent.observer import launcher, supervisor
+from ddptop.agent.observer import observer
+from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.status import survey, takeover
-from ddptop.agent.run import rundir
+from ddptop.agent.run import detached, rundir
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import Process, RunDir, RunDirError, identify, is_alive
 
@@ -33,27 +34,27 @@ Launch = Callable[..., RunDir]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again at once."""
-    monkeypatch.setattr(takeover, "_AGAIN_S", 0.3)
+    monkeypatch.setattr(detached, "_AGAIN_S", 0.3)
 
 
-def lose_supervisor(directory: RunDir) -> int:
-    """End the run's supervisor by kill -9 and return its pid."""
-    process = directory.read().supervisor
+def lose_observer(directory: RunDir) -> int:
+    """End the run's observer by kill -9 and return its pid."""
+    process = directory.read().observer
     assert process
     os.kill(process.pid, signal.SIGKILL)
-    until(lambda: not is_alive(process), "the supervisor has gone")
+    until(lambda: not is_alive(process), "the observer has gone")
     return process.pid
 
 
 def succeeded(directory: RunDir, lost: int) -> Process:
-    """Meet the run until another supervisor looks after it, and return that."""
+    """Meet the run until another observer looks after it, and return that."""
 
     def another() -> bool:
         now = takeover.meet(directory)
-        return now.supervised and now.run.supervisor is not None and now.run.supervisor.pid != lost
+        return now.supervised and now.run.observer is not None and now.run.observer.pid != lost
 
-    until(another, "another supervisor")
-    found = directory.read().supervisor
+    until(another, "another observer")
+    found = directory.read().observer
     assert found
     return found
 
@@ -64,15 +65,15 @@ def takeovers(directory: RunDir) -> int:
 
 
 def test_another_takes_over_and_obeys(launch: Launch) -> None:
-    """After kill -9 of the supervisor the next one adopts torchrun, says so, records on, and can be told to kill."""
+    """After kill -9 of the observer the next one adopts torchrun, says so, records on, and can be told to kill."""
     directory = launch(SLEEP)
     running(directory)
     run = directory.read()
     until(lambda: "rank 1 is up" in "".join(events(directory)), "the first batch of the recording")
-    first = lose_supervisor(directory)
+    first = lose_observer(directory)
     second = succeeded(directory, first)
     assert directory.read().torchrun == run.torchrun
-    until(lambda: any(f"supervisor {first} is gone" in text for text in events(directory)), "the event")
+    until(lambda: any(f"observer {first} is gone" in text for text in events(directory)), "the event")
     assert "rank 0 is up" in "".join(events(directory)), "what was recorded before is still there"
     # Told by a shell of its own, as a user would.
     done = subprocess.run(
@@ -82,7 +83,7 @@ def test_another_takes_over_and_obeys(launch: Launch) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, f"{directory.name}: 2 ranks and 0 helpers ended, 0 left\n")
-    until(lambda: not is_alive(second), "the second supervisor has gone")
+    until(lambda: not is_alive(second), "the second observer has gone")
     assert carriers(run.run_id) == []
     assert directory.read().state == "killed"
     assert not (directory.path / "lock").exists()
@@ -92,15 +93,15 @@ def test_of_many_that_want_to_take_over_one_does(launch: Launch) -> None:
     """Eight successors started at once: one looks after the run, the others leave; and none comes in later."""
     directory = launch(SLEEP)
     running(directory)
-    lose_supervisor(directory)
-    command = [sys.executable, "-m", "ddptop.agent.observer.supervisor", str(directory.path)]
+    lose_observer(directory)
+    command = [sys.executable, "-m", "ddptop.agent.observer.observer", str(directory.path)]
     contenders = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(8)]
     try:
         until(lambda: survey.look(directory).supervised, "one of them")
         until(lambda: sum(each.poll() is None for each in contenders) == 1, "all but one have left")
         assert Claim.acquire(directory.path) is None
         (winner,) = (each for each in contenders if each.poll() is None)
-        assert directory.read().supervisor == identify(winner.pid)
+        assert directory.read().observer == identify(winner.pid)
         until(lambda: takeovers(directory), "the event")
         assert takeovers(directory) == 1
     finally:
@@ -113,34 +114,34 @@ def test_an_adopted_run_ends_as_its_ranks_say(launch: Launch, tmp_path: Path) ->
     """The exit status of an adopted torchrun is not known: what the ranks wrote decides."""
     directory = launch("import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)")
     running(directory)
-    succeeded(directory, lose_supervisor(directory))
+    succeeded(directory, lose_observer(directory))
     (tmp_path / "go").touch()
     end = over(directory)
     assert (end.state, end.exit_code) == ("finished", 0)
     assert any("own exit status will not be known" in text for text in events(directory))
 
 
-def test_a_kill_goes_on_where_the_supervisor_was_killed_at_it(launch: Launch) -> None:
+def test_a_kill_goes_on_where_the_observer_was_killed_at_it(launch: Launch) -> None:
     """The successor finds in the record that the run was being killed, ends it, and does not call that a failure."""
     directory = launch("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
     running(directory)
     with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
         asking.linger = 0
-        asking.connect(directory.address("supervisor", "cmd"))
+        asking.connect(directory.address("observer", "cmd"))
         asking.send(wire.encode(wire.Kill(1, 60.0, who="ada")))
         until(lambda: directory.read().killed_by, "the kill is under way")
-    lose_supervisor(directory)
+    lose_observer(directory)
     until(lambda: takeover.meet(directory).state == "killed", "the run is killed")
     assert directory.read().cause == "killed by ada"
     assert carriers(directory.read().run_id) == []
 
 
 def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) -> None:
-    """A supervisor killed between the start of torchrun and its note of it leaves a run, not an orphan."""
+    """An observer killed between the start of torchrun and its note of it leaves a run, not an orphan."""
     directory = launch(SLEEP)
     running(directory)
     torchrun = directory.read().torchrun
-    lost = lose_supervisor(directory)
+    lost = lose_observer(directory)
     directory.update(torchrun=None)
     assert survey.look(directory).state == "running"
     succeeded(directory, lost)
@@ -148,7 +149,7 @@ def test_torchrun_is_found_though_nobody_wrote_down_who_it_is(launch: Launch) ->
 
 
 def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: Path) -> None:
-    """Ranks that finish without a supervisor leave a child behind: the run's end is written only once it is gone."""
+    """Ranks that finish without an observer leave a child behind: the run's end is written only once it is gone."""
     directory = launch(
         "import os, subprocess, sys, time\n"
         f"subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)\n"
@@ -156,7 +157,7 @@ def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: P
     )
     running(directory)
     run = directory.read()
-    lose_supervisor(directory)
+    lose_observer(directory)
     (tmp_path / "go").touch()
     until(lambda: survey.look(directory).ended, "the ranks have finished")
     assert len(carriers(run.run_id)) == 2
@@ -164,8 +165,8 @@ def test_what_an_unseen_end_has_left_behind_is_ended(launch: Launch, tmp_path: P
     assert carriers(run.run_id) == []
 
 
-def test_ranks_of_an_orphaned_child_fall_to_the_supervisor(launch: Launch, tmp_path: Path) -> None:
-    """A grandchild without marker, session and parent is still found: the supervisor has become its parent."""
+def test_ranks_of_an_orphaned_child_fall_to_the_observer(launch: Launch, tmp_path: Path) -> None:
+    """A grandchild without marker, session and parent is still found: the observer has become its parent."""
     directory = launch(
         "import os, subprocess, sys, time\n"
         'middle = \'import subprocess; print(subprocess.Popen(["sleep", "100"], env={}, start_new_session=True, \'\n'
@@ -195,7 +196,7 @@ def test_a_run_of_another_boot_is_lost(new_run: Callable[..., RunDir]) -> None:
     assert me
     assert me.boot, "Linux tells"
     then = msgspec.structs.replace(me, boot="an earlier one")
-    directory = new_run(state="running", supervisor=then, torchrun=then)
+    directory = new_run(state="running", observer=then, torchrun=then)
     (directory.path / "0.pub").touch()
     assert not is_alive(then)
     assert takeover.meet(directory).state == "lost"
@@ -257,16 +258,16 @@ def test_a_clock_that_is_set_back_delays_no_takeover(
     new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dates an hour ahead, of the last attempt and of the run itself, count as past; those of now do not."""
-    monkeypatch.setattr(takeover, "_AGAIN_S", 60.0)
+    monkeypatch.setattr(detached, "_AGAIN_S", 60.0)
     started: list[RunDir] = []
-    monkeypatch.setattr(supervisor, "start", started.append)
+    monkeypatch.setattr(observer, "start", started.append)
     me = identify(os.getpid())
     directory = new_run(state="running", torchrun=me, run_id="", created_at_ns=time.time_ns() + 3600 * 10**9)
-    directory.supervisor_log.touch()
+    directory.observer_log.touch()
     takeover.meet(directory)
     assert started == [], "the last attempt was just now"
     ahead = time.time() + 3600
-    os.utime(directory.supervisor_log, (ahead, ahead))
+    os.utime(directory.observer_log, (ahead, ahead))
     takeover.meet(directory)
     assert len(started) == 1
     takeover.meet(directory)
@@ -282,14 +283,14 @@ def test_a_run_from_the_future_that_nobody_started_is_lost(new_run: Callable[...
 
 
 def test_a_kill_that_was_ended_at_its_last_word_is_a_kill(new_run: Callable[..., RunDir]) -> None:
-    """Whoever ended the run without a supervisor, and was ended before writing so, had said that he was at it."""
+    """Whoever ended the run without an observer, and was ended before writing so, had said that he was at it."""
     gone = Process(2**22 + 1, 1.0)
-    directory = new_run(state="running", supervisor=gone, torchrun=gone, killed_by="ada")
+    directory = new_run(state="running", observer=gone, torchrun=gone, killed_by="ada")
     assert takeover.meet(directory).state == "killed"
     assert (directory.read().cause, directory.read().exit_code) == ("killed by ada", 128 + signal.SIGTERM)
 
 
-def test_a_supervisor_has_the_limit_that_its_caller_had_before_it_took_a_lower_one(
+def test_an_observer_has_the_limit_that_its_caller_had_before_it_took_a_lower_one(
     new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is started again from a browser's tab is not bound by the memory of that tab, nor told of it."""
@@ -306,15 +307,15 @@ def test_a_supervisor_has_the_limit_that_its_caller_had_before_it_took_a_lower_o
     room = 7 << 40 if most == resource.RLIM_INFINITY else most // 2
     for given, expected in ((str(room), room), ("no number", soft), (None, soft)):
         if given is None:
-            monkeypatch.delenv(supervisor.DATA_ROOM_VARIABLE)
+            monkeypatch.delenv(observer.DATA_ROOM_VARIABLE)
         else:
-            monkeypatch.setenv(supervisor.DATA_ROOM_VARIABLE, given)
-        supervisor.start(new_run())
+            monkeypatch.setenv(observer.DATA_ROOM_VARIABLE, given)
+        observer.start(new_run())
         child = started.pop()
         try:
             assert resource.prlimit(child.pid, resource.RLIMIT_DATA) == (expected, most)
             until(lambda: b"sleep" in Path(f"/proc/{child.pid}/cmdline").read_bytes(), "it runs")  # noqa: B023 # at once
-            assert supervisor.DATA_ROOM_VARIABLE.encode() not in Path(f"/proc/{child.pid}/environ").read_bytes()
+            assert observer.DATA_ROOM_VARIABLE.encode() not in Path(f"/proc/{child.pid}/environ").read_bytes()
         finally:
             child.kill()
             child.wait()

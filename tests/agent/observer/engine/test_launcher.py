@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.agent.observer import launcher
+from ddptop.agent.observer.engine import launcher
 
 
 @pytest.mark.parametrize(

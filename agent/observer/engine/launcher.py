@@ -1,6 +1,6 @@
 """torchrun, or a program that spawns its own ranks: the command line, and the process itself.
 
-The supervisor spawns no ranks: torchrun does all spawning, rendezvous and restarting, or the program that is
+The observer spawns no ranks: torchrun does all spawning, rendezvous and restarting, or the program that is
 started in its place.  This module starts and adopts that process, and does not know the state of a run.
 """
 
@@ -68,7 +68,7 @@ def command(program: str, arguments: Sequence[str], world: int, max_restarts: in
 
 
 class Torchrun:
-    """The torchrun of a run: a child of this process, or adopted from a supervisor that is gone."""
+    """The torchrun of a run: a child of this process, or adopted from an observer that is gone."""
 
     def __init__(self, process: Process, child: subprocess.Popen[bytes] | None = None) -> None:
         self.process = process

@@ -1,4 +1,4 @@
-"""A kill is carried out also where the supervisor stands still, once, and never later than it was asked for."""
+"""A kill is carried out also where the observer stands still, once, and never later than it was asked for."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Launch = Callable[..., RunDir]
 SLEEP = "import time; time.sleep(100)"
 
 
-def supervisor_of(directory: RunDir) -> Process:
+def observer_of(directory: RunDir) -> Process:
     """Wait until the run is running, and return who looks after it."""
     until(lambda: directory.read().state == "running", "the run is running")
-    found = directory.read().supervisor
+    found = directory.read().observer
     assert found
     return found
 
@@ -52,18 +52,18 @@ def told(directory: RunDir) -> list[str]:
     return [event.text for event in journal.events(directory.database)]
 
 
-def test_a_stopped_supervisor_keeps_nobody_from_ending_the_run(launch: Launch) -> None:
+def test_a_stopped_observer_keeps_nobody_from_ending_the_run(launch: Launch) -> None:
     """All its processes are gone, the record says killed and by whom, and nothing is called a failure."""
     directory = launch(SLEEP)
-    supervisor = supervisor_of(directory)
+    observer = observer_of(directory)
     run = directory.read()
     lines: list[str] = []
-    with stopped(supervisor):
+    with stopped(observer):
         done = Ending(directory, "ada").kill(1.0, None, lines.append)
         assert done == "2 ranks and 0 helpers ended, 0 left"
         assert carriers(run.run_id) == []
-    assert "the supervisor is stopped (SIGSTOP); going on without it" in lines
-    until(lambda: not is_alive(supervisor), "the supervisor has gone")
+    assert "the observer is stopped (SIGSTOP); going on without it" in lines
+    until(lambda: not is_alive(observer), "the observer has gone")
     end = directory.read()
     assert (end.state, end.cause) == ("killed", "killed by ada")
     assert not (directory.path / "lock").exists()
@@ -71,10 +71,10 @@ def test_a_stopped_supervisor_keeps_nobody_from_ending_the_run(launch: Launch) -
     assert not [text for text in told(directory) if "failed" in text or "SIGTERM (" in text]
 
 
-def test_a_supervisor_that_stays_silent_goes_last(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_observer_that_stays_silent_goes_last(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it does not go on even then it is ended, too: what a kill leaves behind is nothing."""
     directory = launch(SLEEP)
-    supervisor = supervisor_of(directory)
+    observer = observer_of(directory)
     monkeypatch.setattr("ddptop.agent.observer.status.survey._CONCLUDES_S", 0.2)
     # It cannot be seen that it stands still, as with one that hangs in a call.
     for module in (ending, journal):
@@ -82,30 +82,30 @@ def test_a_supervisor_that_stays_silent_goes_last(launch: Launch, monkeypatch: p
     monkeypatch.setattr("ddptop.agent.observer.status.survey.is_stopped", lambda process: False)
     monkeypatch.setattr(ending, "_ANSWER_S", 0.3)
     lines: list[str] = []
-    with stopped(supervisor):
+    with stopped(observer):
         Ending(directory, "ada").kill(1.0, None, lines.append)
-        assert not is_alive(supervisor)
-    assert "the supervisor does not answer; going on without it" in lines
+        assert not is_alive(observer)
+    assert "the observer does not answer; going on without it" in lines
     assert directory.read().state == "killed"
     assert carriers(directory.read().run_id) == []
 
 
-def test_a_supervisor_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
-    """The grace period is an hour; stopped within it, the supervisor is not waited for."""
+def test_an_observer_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
+    """Stopped within the grace period, the observer is not waited for."""
     directory = launch("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
-    supervisor = supervisor_of(directory)
+    observer = observer_of(directory)
     ended = threading.Event()
     lines: list[str] = []
 
     def kill() -> None:
         with contextlib.suppress(Refused):
-            Ending(directory, "ada").kill(2.0, None, lines.append)
+            Ending(directory, "ada").kill(5.0, None, lines.append)
         ended.set()
 
     thread = threading.Thread(target=kill)
     thread.start()
-    until(lambda: directory.read().killed_by, "the supervisor is at it")
-    with stopped(supervisor):
+    until(lambda: directory.read().killed_by, "the observer is at it")
+    with stopped(observer):
         until(lambda: any("was stopped (SIGSTOP) meanwhile" in line for line in lines), "that it is noticed")
         until(ended.is_set, "the kill has come to its end")
     thread.join()
@@ -114,14 +114,14 @@ def test_a_supervisor_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
 
 
 def test_a_command_that_is_read_late_is_refused_and_told(launch: Launch) -> None:
-    """After SIGCONT the supervisor reads what waited for it, does none of it, and says who had asked."""
+    """After SIGCONT the observer reads what waited for it, does none of it, and says who had asked."""
     directory = launch(SLEEP)
-    supervisor = supervisor_of(directory)
+    observer = observer_of(directory)
     run = directory.read()
     with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
         asking.linger = 0
-        asking.connect(directory.address("supervisor", "cmd"))
-        with stopped(supervisor):
+        asking.connect(directory.address("observer", "cmd"))
+        with stopped(observer):
             whole = wire.Kill(1, 1.0, who="ada")
             for command in (whole, wire.Kill(2, 1.0, rank=1, who="bob"), wire.Kill(3, 0.0, who="eve", signal=9)):
                 asking.send(wire.encode(deadline.limited(command, 0.05)))
@@ -138,7 +138,7 @@ def test_a_command_that_is_read_late_is_refused_and_told(launch: Launch) -> None
         assert (directory.read().state, directory.read().killed_by) == ("running", None)
         assert len(carriers(run.run_id)) == 3, "torchrun and both ranks live"
         # An older onlooker knows no deadline, and is obeyed whenever it is read.
-        with stopped(supervisor):
+        with stopped(observer):
             asking.send(wire.encode(wire.Kill(4, 1.0, who="old")))
             time.sleep(0.2)  # the longer the later
         assert asking.poll(60_000)
@@ -149,11 +149,11 @@ def test_a_command_that_is_read_late_is_refused_and_told(launch: Launch) -> None
 
 
 def test_what_is_cancelled_before_it_began_ends_nothing(launch: Launch) -> None:
-    """Cancelled while the silent supervisor is waited for: refused, told, and not done later either."""
+    """Cancelled while the silent observer is waited for: refused, told, and not done later either."""
     directory = launch(SLEEP)
-    supervisor = supervisor_of(directory)
+    observer = observer_of(directory)
     consent = Consent()
-    with stopped(supervisor):
+    with stopped(observer):
         assert consent.cancel()
         with pytest.raises(Refused, match="cancelled; nothing was ended"):
             Ending(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
@@ -171,7 +171,7 @@ def test_what_is_cancelled_before_it_began_ends_nothing(launch: Launch) -> None:
 def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
     """Who asked for the end of one rank and what came of it is an event, also where it was refused."""
     directory = launch(SLEEP)
-    supervisor_of(directory)
+    observer_of(directory)
     with pytest.raises(Refused, match="not in this run"):
         Ending(directory, "ada").kill(1.0, 7, lambda line: None)
     until(lambda: any("kill of rank 7 by ada refused: rank 7: not in this run" in t for t in told(directory)), "why")

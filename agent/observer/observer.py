@@ -1,9 +1,10 @@
-"""The supervisor: one process per launched run, detached from every terminal, which owns torchrun.
+"""The observer: one process per run, detached from every terminal, which owns torchrun where ddptop launched the run.
 
 It publishes the run's state, notices the ends of ranks, records, and carries out `wire.Kill`.  The
 training does not depend on it: torchrun and the ranks write to files, are in a session of
-their own, and go on when this process ends, however it ends.  Another supervisor then takes over
+their own, and go on when this process ends, however it ends.  Another observer then takes over
 (`takeover`), and finds all but torchrun's exit status in the run directory; a lock excludes a second one.
+A job that something else launched is only watched: unless it is told to, the observer ends no process of it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.observer import launcher
-from ddptop.agent.observer.broadcast import Broadcast
 from ddptop.agent.observer.end import cause, escalation, processes, reaper
 from ddptop.agent.observer.end.exits import Exits
-from ddptop.agent.observer.launcher import Torchrun
+from ddptop.agent.observer.engine import launcher
+from ddptop.agent.observer.engine.foreign import Foreign
+from ddptop.agent.observer.engine.launcher import Torchrun
 from ddptop.agent.observer.orders import Orders
-from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run import states
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.presence import Presence
@@ -38,24 +39,26 @@ from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
 from ddptop.agent.text import clean, clean_line
 
-_log = logging.getLogger("ddptop.supervisor")
+_log = logging.getLogger("ddptop.observer")
 
 _TURN_MS: Final = 250
 _TURN_WHILE_ENDING_MS: Final = 50
 _TEARDOWN_S: Final = 0.5
+_LOOK_S: Final = 1.0
+"""Seconds between two looks for further ranks of a job that something else launched, where some are there."""
 DATA_ROOM_VARIABLE: Final = "DDPTOP_DATA_ROOM"
 """Environment variable with the soft limit on data, in bytes, before this process got a lower one; -1 for none."""
 
 
 def start(directory: RunDir) -> None:
-    """Start the supervisor of a run that was just created, detached from the terminal and from the caller."""
+    """Start the observer of a run that was just created, detached from the terminal and from the caller."""
     environment = dict(os.environ)
     room = environment.pop(DATA_ROOM_VARIABLE, None)
     if given := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
-    with directory.supervisor_log.open("ab") as log:
+    with directory.observer_log.open("ab") as log:
         process = subprocess.Popen(
-            [*launcher.isolated("ddptop.agent.observer.supervisor"), str(directory.path)],
+            [*launcher.isolated("ddptop.agent.observer.observer"), str(directory.path)],
             cwd=directory.path,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -69,11 +72,11 @@ def start(directory: RunDir) -> None:
             _, most = resource.prlimit(process.pid, resource.RLIMIT_DATA)
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(room), most))
     # Without a thread that reads its exit status, it would stay a zombie as long as the caller lives.
-    threading.Thread(target=process.wait, name="supervisor-status", daemon=True).start()
+    threading.Thread(target=process.wait, name="observer-status", daemon=True).start()
 
 
-class Supervisor:
-    """Supervises one run until its end, or until a signal tells it to leave."""
+class Observer:
+    """Looks after one run until its end, or until a signal tells it to leave."""
 
     def __init__(self, directory: RunDir, run: Run, context: zmq.Context[Any], claim: Claim) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
@@ -83,47 +86,45 @@ class Supervisor:
         self._presence = Presence(directory)
         self._state = "starting"
         self._cause: str | None = None
-        self._torchrun: Torchrun | None = None
+        self._engine: Torchrun | Foreign | None = None
+        """The process that starts the ranks; None before it is started, and where that fails."""
         self._exit_code: int | None = None
         self._orphaned = False
         self._leaving = False
         self._members: dict[int, Member] = {}
         """Last records of the present generation, which the next generation overwrites on disk."""
         self._generation = 0
+        self._look_due = 0.0
         self._exits = Exits()
-        self._broadcast = Broadcast(context, directory)
-        self._say = self._broadcast.say
-        self._orders = Orders(context, directory, self._say, self._broadcast.add)
-        self._recorder = Recorder(
-            context,
-            directory.database,
-            run.world,
-            self._say,
-            budget=run.run_bytes,
-            logs=directory.logs,
-            all_bytes=run.all_bytes,
-        )
+        self._relay = Relay(context, directory, run)
+        self._say = self._relay.say
+        self._orders = Orders(directory, self._relay.requests, self._say, self._relay.add)
 
     def leave(self, *_: object) -> None:
-        """Leave the run unsupervised, as it is."""
+        """Leave the run unobserved, as it is."""
         self._leaving = True
 
+    @property
+    def is_stuck(self) -> bool:
+        """After `run`: say whether the relay's thread has not ended."""
+        return self._relay.is_stuck
+
     def pass_on(self, number: int, _frame: object) -> None:
-        """Pass a signal on to torchrun, which passes it on to its ranks; the supervisor stays."""
+        """Pass a signal on to torchrun, which passes it on to its ranks; the observer stays."""
         if self._run.torchrun is not None:
             processes.send(self._run.torchrun, number)
 
     def run(self, predecessor: Run | None = None) -> None:
-        """Start torchrun, or take over from a supervisor that is gone, and supervise until the end of the run.
+        """Start torchrun, or take over from an observer that is gone, and look after the run until its end.
 
         Args:
-            predecessor: the record of the run by the earlier supervisor, None at the first start.
+            predecessor: the record of the run by the earlier observer, None at the first start.
         """
         self._presence.begin()
         reaper.adopt_orphans()
-        self._recorder.start()
-        problem = self._start() if predecessor is None else self._take_over(predecessor)
-        while self._torchrun is not None and not self._is_over():
+        self._relay.start()
+        problem = self._begin(predecessor)
+        while self._engine is not None and not self._is_over():
             if self._leaving and not self._orders.ending:
                 self._abandon()
                 return
@@ -133,16 +134,16 @@ class Supervisor:
             self._presence.tick()
             if self._orders.ending:
                 self._state = "killing"
-            self._broadcast.publish(self._run_state(), self._recorder)
+            self._relay.publish(self._run_state())
             self._wait()
         self._conclude(problem)
         self._close()
 
     def _abandon(self) -> None:
-        _log.info("told to leave: the training goes on without a supervisor")
-        self._recorder.close()
+        _log.info("told to leave: the training goes on without an observer")
+        self._relay.finish(None, over=False)
         for kind in ("pub", "cmd"):
-            Path(self._directory.address("supervisor", kind).removeprefix("ipc://")).unlink(missing_ok=True)
+            Path(self._directory.address("observer", kind).removeprefix("ipc://")).unlink(missing_ok=True)
         self._close()
         self._presence.end()
         self._claim.release()
@@ -150,64 +151,100 @@ class Supervisor:
     def _close(self) -> None:
         self._exits.close()
         self._orders.close()
-        self._broadcast.close()
+        self._relay.close()
+
+    def _begin(self, predecessor: Run | None) -> str | None:
+        """Start torchrun, or adopt what runs already; return the reason where neither is possible."""
+        if not self._run.launched:
+            self._watch(predecessor)
+            return None
+        return self._start() if predecessor is None else self._take_over(predecessor)
 
     def _start(self) -> str | None:
         try:
-            self._torchrun = Torchrun.start(self._directory, self._run)
+            engine = self._engine = Torchrun.start(self._directory, self._run)
         except OSError as error:
             return f"{self._run.leader} could not be started: {error}"
-        self._write(torchrun=self._torchrun.process)
-        self._say(f"{self._run.leader} started (pid {self._torchrun.process.pid})")
+        self._write(torchrun=engine.process)
+        self._say(f"{self._run.leader} started (pid {engine.process.pid})")
         return None
 
+    def _watch(self, before: Run | None) -> None:
+        """Look after the ranks of a job that something else launched."""
+        self._engine = Foreign(self._directory, self._run)
+        if before is None or before.observer is None:
+            self._say(f"an observer (pid {os.getpid()}) looks after this job, which was started by hand")
+        else:
+            was = f"observer {before.observer.pid}"
+            self._say(f"{was} is gone: another (pid {os.getpid()}) looks after the run from now on", "warning")
+        self._adopt_ranks()
+        self._orders.resume_ending(self._run)
+
     def _take_over(self, before: Run) -> str | None:
-        """Adopt the torchrun and the ranks of a supervisor that is gone."""
+        """Adopt the torchrun and the ranks of an observer that is gone."""
         found = before.torchrun or processes.find_torchrun(before)
-        was = f"supervisor {before.supervisor.pid}" if before.supervisor else "the first supervisor"
+        was = f"observer {before.observer.pid}" if before.observer else "the first observer"
         if found is None:
             return f"{was} was gone before {self._run.leader} was started"
-        self._torchrun = Torchrun(found)
+        self._engine = Torchrun(found)
         self._write(torchrun=found)
         self._say(
             f"{was} is gone: another (pid {os.getpid()}) looks after the run from now on; "
             f"{self._run.leader}'s own exit status will not be known",
             "warning",
         )
-        for rank, member in self._directory.members().items():
-            self._generation = member.generation
-            self._enlist(rank, member)
-        self._state = states.of_reports(self._members, self._run.world)
+        self._adopt_ranks()
         self._orders.resume_ending(self._run)
         return None
 
+    def _adopt_ranks(self) -> None:
+        for rank, member in self._directory.members().items():
+            self._generation = member.generation
+            self._enlist(rank, member)
+        self._note_start()
+
     def _is_over(self) -> bool:
-        assert self._torchrun is not None
-        over = self._torchrun.is_over()
-        self._exit_code = self._torchrun.exit_code
-        reaper.reap(self._torchrun.process.pid)
-        if over:
+        assert self._engine is not None
+        over = self._engine.is_over()
+        self._exit_code = self._engine.exit_code
+        reaper.reap(self._engine.process.pid if self._engine.process is not None else None)
+        alive = self._exits.alive()
+        if over and (self._run.launched or not alive):
             self._orders.learn(self._run)
         if self._orders.killed_by is not None:
             return not self._orders.ending
+        if isinstance(self._engine, Foreign):
+            if over and alive and self._engine.process is not None:
+                self._note_orphans(f"{self._run.leader} is gone; its ranks go on without it")
+            return self._engine.is_deserted(alive, self._members)
         if not over:
             return False
         if self._exit_code is not None and self._exit_code >= 0:
             return True
         # Ranks that outlive a killed torchrun still train; those that outlive one that exited by itself do not.
         orphans = self._living()
-        if orphans and not self._orphaned:
-            self._orphaned = True
+        if orphans:
             how = "its exit status is not known" if self._exit_code is None else f"signal {-self._exit_code}"
-            self._say(f"{self._run.leader} is gone ({how}); ranks {orphans} go on without it", "error")
+            self._note_orphans(f"{self._run.leader} is gone ({how}); ranks {orphans} go on without it")
         return not orphans
+
+    def _note_orphans(self, text: str) -> None:
+        if not self._orphaned:
+            self._orphaned = True
+            self._say(text, "error")
 
     def _living(self) -> list[int]:
         return [rank for rank, member in self._directory.members().items() if is_alive(member.process)]
 
     def _find_ranks(self) -> None:
-        if len(self._exits.alive()) >= self._run.world:
+        alive = self._exits.alive()
+        if len(alive) >= states.ranks_here(self._run, self._run.world):
             return
+        if alive and not self._run.launched:
+            # A job may have further ranks on other hosts only, and is not to be searched for them without end.
+            if time.monotonic() < self._look_due:
+                return
+            self._look_due = time.monotonic() + _LOOK_S
         for rank, member in self._directory.members().items():
             if member.generation > self._generation:
                 self._begin_generation(member.generation)
@@ -215,14 +252,18 @@ class Supervisor:
             if 0 <= rank < self._run.world and (known is None or known.process != member.process):
                 self._enlist(rank, member)
                 self._say(f"rank {rank} is up (pid {member.process.pid})")
-        if self._state == "starting" and states.of_reports(self._members, self._run.world) == "running":
-            self._state = "running"
-            self._write(state="running")
+        self._note_start()
+
+    def _note_start(self) -> None:
+        if self._state == "starting":
+            self._state = states.of_reports(self._run, self._members, time.time_ns())
+            if self._state == "running":
+                self._write(state="running")
 
     def _enlist(self, rank: int, member: Member) -> None:
         self._members[rank] = member
         self._exits.watch(rank, member.process)
-        self._recorder.follow(member)
+        self._relay.follow(member)
 
     def _begin_generation(self, generation: int) -> None:
         """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
@@ -244,6 +285,8 @@ class Supervisor:
             if member.generation == self._generation and rank in self._members:
                 self._members[rank] = member
         for rank in dead:
+            if rank in self._members:
+                self._relay.lose(self._members[rank])
             if self._orders.killed_by is not None or rank not in self._members:
                 self._say(f"rank {rank} is gone", "info", rank)
             else:
@@ -251,7 +294,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._orders.socket, zmq.POLLIN)
+        poller.register(self._relay.requests.arrived, zmq.POLLIN)
         for handle in self._exits.handles():
             poller.register(handle, zmq.POLLIN)
         poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _TURN_MS)
@@ -260,10 +303,11 @@ class Supervisor:
         self._orders.await_parts()
         self._find_ranks()
         self._note_exits()
-        if self._orders.killed_by is None:
-            self._clear_up()
-        else:
+        if self._orders.killed_by is not None:
             self._say(self._orders.summary, "warning")
+        elif self._run.launched:
+            # The processes that outlive another launcher's job are that launcher's.
+            self._clear_up()
         judgement = self._judge(problem)
         if judgement.warning:
             self._say(judgement.warning, "warning")
@@ -272,9 +316,8 @@ class Supervisor:
         text = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else text
         self._say(f"run {text}", "error" if judgement.state == "failed" else "info")
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
-        self._broadcast.publish(self._run_state(), self._recorder)
-        self._recorder.add(self._run_state())
-        self._recorder.close()
+        self._relay.publish(self._run_state())
+        self._relay.finish(self._run_state())
         # Once the record says that the run is over, another run may take its name and directory: all work in
         # the directory comes before that.
         self._directory.remove_sockets()
@@ -282,12 +325,18 @@ class Supervisor:
         self._write(
             state=judgement.state,
             exit_code=judgement.exit_code,
-            ended_at_ns=time.time_ns(),
+            ended_at_ns=self._end_ns(),
             cause=judgement.cause,
             cause_rank=judgement.rank,
         )
         self._claim.release()
-        self._broadcast.publish(self._run_state(), None)
+        self._relay.publish(self._run_state())
+
+    def _end_ns(self) -> int:
+        now = time.time_ns()
+        if self._run.launched or self._orders.killed_by is not None:
+            return now
+        return cause.last_end_ns(self._directory.members(), self._exits.at_ns, now)
 
     def _clear_up(self) -> None:
         """End the processes that outlive the run, after a moment in which data workers end by themselves."""
@@ -315,9 +364,8 @@ class Supervisor:
         """Judge the end of the ranks; where the cause was killed on request, name the author of the kill."""
         killed_by = self._orders.ranks_killed_by
         log = tail.end(self._directory.torchrun_log)
-        judgement = cause.judge(
-            self._run.world, members, exit_code, log, self._exits.at_ns, self._run.leader, killed_by
-        )
+        here = states.ranks_here(self._run, len(members))
+        judgement = cause.judge(here, members, exit_code, log, self._exits.at_ns, self._run.leader, killed_by)
         if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:
             return judgement
         text = f"rank {judgement.rank} was killed by {who}"
@@ -325,19 +373,21 @@ class Supervisor:
 
     def _write(self, **changes: object) -> None:
         try:
+            if self._directory.read().run_id != self._run.run_id:
+                raise RunDirError("another run has taken its name")
             self._run = self._directory.update(**changes)
         except (OSError, RunDirError) as error:
             _log.error("run record: %s", error)
 
     def _run_state(self) -> wire.RunState:
-        alive = self._torchrun is not None and not self._torchrun.is_over()
+        leader = None if self._engine is None or self._engine.is_over() else self._engine.process
         return wire.RunState(
             at_ns=time.time_ns(),
             state=self._state,
-            torchrun_pid=self._torchrun.process.pid if self._torchrun is not None and alive else None,
+            torchrun_pid=None if leader is None else leader.pid,
             exit_code=self._exit_code,
             cause=self._cause,
-            refused=self._orders.refused + self._recorder.refused,
+            refused=self._relay.refused,
             ending=self._orders.countdown,
         )
 
@@ -351,7 +401,7 @@ class CleanFormatter(logging.Formatter):
 
 
 def main() -> int:
-    """Supervise the run whose directory is the only argument."""
+    """Look after the run whose directory is the only argument."""
     handler = logging.StreamHandler()
     handler.setFormatter(CleanFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
@@ -359,24 +409,28 @@ def main() -> int:
     try:
         claim = Claim.acquire(directory.path)
         if claim is None:
-            _log.info("run %s has a supervisor already", directory.name)
+            _log.info("run %s has an observer already", directory.name)
             return 0
         before = directory.read()
         if before.state in ENDED_STATES:
             _log.info("run %s is over", directory.name)
             claim.release()
             return 0
-        run = directory.update(supervisor=identify(os.getpid()))
+        run = directory.update(observer=identify(os.getpid()))
     except (OSError, RunDirError) as problem:
         # Where not even this can be written, nothing can be recorded.
         _log.error("run %s: %s", directory.name, problem)
         return 1
     with zmq.Context() as context:
-        supervisor = Supervisor(directory, run, context, claim)
+        observer = Observer(directory, run, context, claim)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, supervisor.pass_on if run.on_term else supervisor.leave)
-        supervisor.run(before if before.supervisor is not None else None)
+            signal.signal(number, observer.pass_on if run.on_term else observer.leave)
+        observer.run(before if before.observer is not None else None)
+        if observer.is_stuck:
+            # To close the sockets of a thread that still uses them may abort the process.
+            logging.shutdown()
+            os._exit(0)
     return 0
 
 

@@ -6,11 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from subprocess import Popen
 from typing import Any
 
 import pytest
 import zmq
+from support.fakes.relay import relayed
 from support.harness import until
 
 from ddptop.agent import wire
@@ -63,7 +65,7 @@ def told(directory: RunDir) -> dict[str, Any]:
 
 
 def until_recorded(directory: RunDir) -> None:
-    """Wait until the supervisor has recorded the last step of both ranks."""
+    """Wait until the observer has recorded the last step of both ranks."""
 
     def beats() -> bool:
         last = [beat for beat in recording.read_end(directory.database) if isinstance(beat, wire.Beat)]
@@ -113,19 +115,16 @@ def test_an_end_that_its_rank_denies(new_run: Callable[..., RunDir], python: Cal
     with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
         socket.bind(pub)
         seal(pub)
-        link = Link(directory, "the test")
-        try:
 
-            def goes_on() -> bool:
-                beat = wire.Beat(0, time.time_ns(), "running", "forward", 7, None, 0)
-                socket.send_multipart([wire.TOPIC_BEAT, wire.encode(beat)])
-                link.poll()
-                frame = frame_now(link)
-                return (frame.state, frame.ranks[0].state, frame.ranks[0].step) == ("running", "running", 7)
+        def goes_on() -> bool:
+            beat = wire.Beat(0, time.time_ns(), "running", "forward", 7, None, 0)
+            socket.send_multipart([wire.TOPIC_BEAT, wire.encode(beat)])
+            link.poll()
+            frame = frame_now(link)
+            return (frame.state, frame.ranks[0].state, frame.ranks[0].step) == ("running", "running", 7)
 
+        with relayed(directory), closing(Link(directory, "the test", onlooker=True)) as link:
             until(goes_on, "the rank is believed")
-        finally:
-            link.close()
 
 
 def test_scripts_have_ended_and_their_run_has_not(launch: Callable[..., RunDir], tmp_path: Any) -> None:

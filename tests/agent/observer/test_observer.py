@@ -16,7 +16,7 @@ from support.harness import DEADLINE_S, carriers, until
 from support.supervised import SLEEP, events, over, running
 
 from ddptop.agent import wire
-from ddptop.agent.observer import launcher
+from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import RunDir, identify, is_alive
 
@@ -38,13 +38,13 @@ def context() -> Iterator[zmq.Context[Any]]:
 
 
 class Controller:
-    """A DEALER that speaks to the supervisor."""
+    """A DEALER that speaks to the observer."""
 
     def __init__(self, context: zmq.Context[Any], directory: RunDir) -> None:
         """Connect."""
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.connect(directory.address("supervisor", "cmd"))
+        self.socket.connect(directory.address("observer", "cmd"))
 
     def ask(self, command: wire.Command, seconds: float = DEADLINE_S) -> wire.Reply:
         """Send a command and return its reply."""
@@ -121,7 +121,7 @@ def test_kill_leaves_nothing(launch: Launch, context: zmq.Context[Any]) -> None:
     news = context.socket(zmq.SUB)
     news.linger = 0
     news.subscribe(wire.TOPIC_RUN)
-    news.connect(directory.address("supervisor", "pub"))
+    news.connect(directory.address("observer", "pub"))
     controller = Controller(context, directory)
     assert news.poll(1000 * DEADLINE_S), "the state is on the air"
     reply = controller.ask(wire.Kill(7, 0.3, who="a\x1b[31mda"))
@@ -156,7 +156,7 @@ def test_killing_one_rank_says_who_did_it(launch: Launch, context: zmq.Context[A
 
 
 def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, context: zmq.Context[Any]) -> None:
-    """A thousand messages of noise change a number; then the supervisor still answers."""
+    """A thousand messages of noise change a number; then the observer still answers."""
     directory = launch(SLEEP)
     running(directory)
     controller = Controller(context, directory)
@@ -169,7 +169,7 @@ def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, conte
     news = context.socket(zmq.SUB)
     news.linger = 0
     news.subscribe(wire.TOPIC_RUN)
-    news.connect(directory.address("supervisor", "pub"))
+    news.connect(directory.address("observer", "pub"))
     assert news.poll(1000 * DEADLINE_S)
     state = wire.read_telemetry(news.recv_multipart()[1])
     assert isinstance(state, wire.RunState)
@@ -180,18 +180,18 @@ def test_garbage_is_counted_and_other_commands_are_refused(launch: Launch, conte
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_end_of_the_supervisor_leaves_the_training(launch: Launch, number: int) -> None:
+def test_end_of_the_observer_leaves_the_training(launch: Launch, number: int) -> None:
     """Told to go or killed, it takes nobody along; the run can still be counted and killed."""
     directory = launch(SLEEP)
     running(directory)
     run = directory.read()
-    assert run.supervisor
-    os.kill(run.supervisor.pid, signal.SIGHUP)
-    os.kill(run.supervisor.pid, number)
-    until(lambda: not is_alive(run.supervisor), "the supervisor has gone")
+    assert run.observer
+    os.kill(run.observer.pid, signal.SIGHUP)
+    os.kill(run.observer.pid, number)
+    until(lambda: not is_alive(run.observer), "the observer has gone")
     now = survey.settle(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
-    assert ("supervisor.cmd" in left(directory)) == (number == signal.SIGKILL)
+    assert ("observer.cmd" in left(directory)) == (number == signal.SIGKILL)
     assert survey.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks and 0 helpers ended, 0 left"
     assert carriers(run.run_id) == []
     assert survey.look(directory).state == "killed"
@@ -199,7 +199,7 @@ def test_end_of_the_supervisor_leaves_the_training(launch: Launch, number: int) 
 
 
 def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context[Any]) -> None:
-    """After kill -9 of torchrun the ranks go on under supervision, are called orphans, and a kill ends them."""
+    """After kill -9 of torchrun the ranks go on under observation, are called orphans, and a kill ends them."""
     directory = launch(SLEEP)
     running(directory)
     run = directory.read()

@@ -1,0 +1,6 @@
+"""Who starts the ranks, and on which machine.
+
+launcher  torchrun, or the program that spawns its own ranks: the command line and the process
+foreign   a job that something else launched, and when it is over
+machine   GPUs and cores
+"""

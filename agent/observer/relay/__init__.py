@@ -1,0 +1,11 @@
+"""The relay of an observer: one thread between the ranks of this host and everybody who looks at them.
+
+relay         the thread, and its interface for the observer's main thread
+intake        what the ranks publish, in order and without gaps, for the record and for the judge
+sound         which messages of a rank can be true
+fills         questions for earlier records, read as fast as there is room for the answers
+judging       the judge's verdicts, published and recorded
+looking_back  the history of the run: kept, saved, and asked for
+door          what onlookers have of it: two sockets, commands, the newest of each rank
+wakeup        wakes a thread that waits for sockets
+"""

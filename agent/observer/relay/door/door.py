@@ -1,0 +1,209 @@
+"""The two sockets of an observer for onlookers: one publishes, one answers.
+
+An onlooker that does not read loses messages and hurts nobody: the queue for each is bounded, and earlier records are
+read from ranks only while there is room for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.rundir import RunDir
+
+LINGER_MS: Final = 300
+UNREAD: Final = 4_000
+"""Messages that may be queued for one onlooker: those of 64 ranks in five seconds."""
+ROOM: Final = 1 << 20
+"""Bytes of answers that may wait for one onlooker before no more records are read for it."""
+PATIENCE_S: Final = 60.0
+"""Seconds without a sent answer after which the answers to an onlooker are dropped."""
+_QUEUED: Final = 16
+"""Answers in the socket's own queue for one onlooker."""
+_MOST_ANSWERS: Final = 8_192
+"""Answers that wait for one onlooker, however small."""
+_MOST_ONLOOKERS: Final = 1_024
+"""Onlookers for which answers wait."""
+_MOST_A_TURN: Final = 1_000
+_MOST_SUBSCRIPTIONS: Final = 100_000
+_TOPIC: Final = re.compile(
+    rb"(?:hello|beat|steps|summary)(?:/[0-9]{0,5})?|[a-z]{0,8}",
+)
+"""Beginnings of topics that somebody may subscribe to."""
+_SOONEST_S: Final = 0.002
+_LATEST_S: Final = 0.1
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The answers to one onlooker for which the socket has no room."""
+
+    give_up: float
+    answers: deque[tuple[bytes, ...]] = field(default_factory=deque)
+    bytes: int = 0
+
+
+class Door:
+    """The XPUB and the ROUTER; for use from one thread."""
+
+    def __init__(
+        self, context: zmq.Context[Any], directory: RunDir, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Bind both; raises `zmq.ZMQError` where that is impossible."""
+        self.refused = 0
+        """Messages that could not be read."""
+        self._clock = clock
+        self._subscribed: set[bytes] = set()
+        self._wanted: dict[bytes, bool] = {}
+        """By topic, whether somebody subscribes to it or to its beginning."""
+        self._topics: dict[tuple[bytes, int], bytes] = {}
+        self._waiting: dict[bytes, _Waiting] = {}
+        self._pause_s = _SOONEST_S
+        self._retry_at = 0.0
+        self.pub = context.socket(zmq.XPUB)
+        self.cmd = context.socket(zmq.ROUTER)
+        # Each subscription is announced, also one that another onlooker has already: all of them are greeted.
+        self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self.pub.setsockopt(zmq.SNDHWM, UNREAD)
+        self.cmd.setsockopt(zmq.SNDHWM, _QUEUED)
+        self.cmd.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
+            socket.linger = LINGER_MS
+            socket.maxmsgsize = wire.MAX_COMMAND_BYTES
+            try:
+                address = directory.address("observer", kind)
+                socket.bind(address)
+                seal(address)
+            except BaseException:
+                self.close()
+                raise
+
+    def read_subscriptions(self) -> set[bytes]:
+        """Take in the subscriptions that have changed, and return the new ones."""
+        new: set[bytes] = set()
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_MOST_A_TURN):
+                message = self.pub.recv(zmq.NOBLOCK)
+                topic = message[1:]
+                if message[:1] == b"\x00":
+                    # It comes when the last subscriber has left.
+                    self._subscribed.discard(topic)
+                elif message[:1] == b"\x01" and _TOPIC.fullmatch(topic):
+                    new.add(topic)
+                    if len(self._subscribed) < _MOST_SUBSCRIPTIONS:
+                        self._subscribed.add(topic)
+                else:
+                    self.refused += 1
+                    continue
+                self._wanted.clear()
+        return new
+
+    def wants(self, topic: bytes) -> bool:
+        """Say whether anybody subscribes to a topic."""
+        known = self._wanted.get(topic)
+        if known is None:
+            # A topic of at most 14 bytes has few beginnings.
+            known = any(topic[:length] in self._subscribed for length in range(len(topic) + 1))
+            self._wanted[topic] = known
+        return known
+
+    def ranks_wanted(self) -> frozenset[int]:
+        """Return the ranks of which the records are subscribed to one by one."""
+        prefix = wire.TOPIC_STEPS + b"/"
+        numbers = (topic.removeprefix(prefix) for topic in self._subscribed if topic.startswith(prefix))
+        return frozenset(int(number) for number in numbers if len(number) == 5)
+
+    def publish(self, topic: bytes, payload: bytes) -> None:
+        """Send a message to its subscribers; one that does not read loses it."""
+        if self.wants(topic):
+            self.pub.send_multipart([topic, payload])
+
+    def publish_of(self, topic: bytes, rank: int, payload: bytes) -> None:
+        """Repeat a message of a rank."""
+        if self._subscribed:
+            self.publish(self._topic(topic, rank), payload)
+
+    def _topic(self, topic: bytes, rank: int) -> bytes:
+        found = self._topics.get((topic, rank))
+        if found is None:
+            found = self._topics[topic, rank] = wire.topic_of(topic, rank)
+        return found
+
+    def received(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        """Yield the messages that have arrived, each with its sender."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_MOST_A_TURN):
+                sender, *frames = self.cmd.recv_multipart(zmq.NOBLOCK)
+                yield sender, frames
+
+    def send(self, asker: bytes, *frames: bytes) -> bool:
+        """Answer an onlooker, now or when there is room; return False where it has left or reads nothing."""
+        waiting = self._waiting.get(asker)
+        if waiting is None:
+            sent = self._send(asker, frames)
+            if sent is not None:
+                return sent
+            if len(self._waiting) >= _MOST_ONLOOKERS:
+                return False
+            waiting = self._waiting[asker] = _Waiting(self._clock() + PATIENCE_S)
+            self._pause_s = _SOONEST_S
+        if len(waiting.answers) >= _MOST_ANSWERS:
+            return False
+        waiting.answers.append(frames)
+        waiting.bytes += sum(map(len, frames))
+        return True
+
+    def has_room(self, asker: bytes) -> bool:
+        """Say whether more records may be read for an onlooker."""
+        waiting = self._waiting.get(asker)
+        return waiting is None or waiting.bytes < ROOM
+
+    def send_more(self) -> None:
+        """Send the answers for which there is room now."""
+        if not self._waiting or self._clock() < self._retry_at:
+            return
+        moved = [self._advance(asker, waiting) for asker, waiting in tuple(self._waiting.items())]
+        self._pause_s = _SOONEST_S if any(moved) else min(_LATEST_S, 2 * self._pause_s)
+        self._retry_at = self._clock() + self._pause_s
+
+    @property
+    def pause_s(self) -> float | None:
+        """Seconds to wait before the next `send_more`; None where nothing waits."""
+        return max(0.0, self._retry_at - self._clock()) if self._waiting else None
+
+    def _advance(self, asker: bytes, waiting: _Waiting) -> bool:
+        moved = False
+        while waiting.answers:
+            sent = self._send(asker, waiting.answers[0])
+            if sent is None and self._clock() <= waiting.give_up:
+                return moved
+            if not sent:
+                break
+            waiting.bytes -= sum(map(len, waiting.answers.popleft()))
+            waiting.give_up, moved = self._clock() + PATIENCE_S, True
+        del self._waiting[asker]
+        return moved
+
+    def _send(self, asker: bytes, frames: tuple[bytes, ...]) -> bool | None:
+        """Return True once sent, None where there is no room now, False where the onlooker has left."""
+        try:
+            self.cmd.send_multipart([asker, *frames], zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close both, after their messages have been sent or their linger is over."""
+        self.pub.close()
+        self.cmd.close()

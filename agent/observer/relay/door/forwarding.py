@@ -1,0 +1,164 @@
+"""Commands of onlookers to single ranks, through one socket, and the answers in place of ranks that do not answer.
+
+Two askers may use the same number for a command to the same rank: each command gets a number of the relay's own on its
+way to the rank, and the asker's again on its way back.  Deadlines stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.control import caller, deadline
+from ddptop.agent.run.files.private import check_socket
+
+PATIENCE_S: Final = 2.0
+"""Seconds that a rank has for a command without a deadline."""
+_LONGEST_S: Final = 60.0
+"""Seconds that a rank has at most, whatever the deadline."""
+_MOST: Final = 16_384
+"""Commands that may be under way."""
+_QUEUED: Final = 64
+"""Commands that may be queued for one rank."""
+_MOST_A_TURN: Final = 1_000
+
+Answer = Callable[[bytes, int, wire.Reply], None]
+"""Sends the reply of a rank to an asker."""
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    asker: bytes
+    number: int
+    """The asker's own number of the command."""
+    rank: int
+    give_up: float
+
+
+class Forwarding:
+    """The socket to all ranks, and the commands that they have not answered; for use from one thread."""
+
+    def __init__(
+        self, context: zmq.Context[Any], owner: int, answer: Answer, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.refused = 0
+        """Messages of ranks that could not be read."""
+        self._owner = owner
+        self._answer = answer
+        self._clock = clock
+        self._peers: dict[int, tuple[str, bytes]] = {}
+        """By rank, its address and the name of the connection to it."""
+        self._under_way: dict[int, _UnderWay] = {}
+        self._number = 0
+        self._connections = 0
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.maxmsgsize = wire.MAX_MESSAGE_BYTES
+        self.socket.sndhwm = _QUEUED
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+
+    def connect(self, rank: int, address: str) -> None:
+        """Connect to a rank, or anew where its process is another: commands to the former one are not for this one.
+
+        Raises:
+            RunDirError: its socket belongs to another user, or is open to others.
+            zmq.ZMQError: there cannot be a socket.
+        """
+        check_socket(address, self._owner)
+        if (known := self._peers.pop(rank, None)) is not None:
+            self.socket.disconnect(known[0])
+        # ZeroMQ aborts the process where a name is used again before the former connection of that name is gone.
+        self._connections += 1
+        # It makes up names that begin with a zero byte.
+        name = b"rank-%d-%d" % (rank, self._connections)
+        self.socket.setsockopt(zmq.CONNECT_ROUTING_ID, name)
+        self.socket.connect(address)
+        self._peers[rank] = address, name
+
+    def lose(self, rank: int) -> None:
+        """Answer in place of a rank whose process is gone, until there is another."""
+        if (known := self._peers.pop(rank, None)) is not None:
+            self.socket.disconnect(known[0])
+        self._answer_for([each for each in self._under_way.items() if each[1].rank == rank])
+
+    def forward(self, asker: bytes, rank: int, command: wire.Command) -> None:
+        """Pass a command on to a rank; the asker gets one reply, whatever becomes of the rank."""
+        if not self.is_there(rank) or len(self._under_way) >= _MOST:
+            self._answer(asker, rank, silence(command.id, rank))
+            return
+        self._number += 1
+        payload = wire.encode(msgspec.structs.replace(command, id=self._number))
+        try:
+            self.socket.send_multipart([self._peers[rank][1], payload], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            # It reads nothing, so that the queue is full.
+            self._answer(asker, rank, silence(command.id, rank))
+            return
+        self._under_way[self._number] = _UnderWay(asker, command.id, rank, self._clock() + patience_s(command))
+
+    def is_there(self, rank: int) -> bool:
+        """Say whether a rank was found and has not ended."""
+        peer = self._peers.get(rank)
+        # A rank that ends removes the files of its sockets.
+        return peer is not None and os.path.lexists(peer[0].removeprefix("ipc://"))
+
+    def take(self) -> None:
+        """Pass on the replies that have arrived."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_MOST_A_TURN):
+                name, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                try:
+                    (payload,) = frames
+                    reply = wire.read_answer(payload)
+                except (ValueError, wire.Unreadable):
+                    self.refused += 1
+                    continue
+                if not isinstance(reply, wire.Reply):
+                    self.refused += 1
+                    continue
+                command = self._under_way.get(reply.id)
+                # Of a rank that answers late nobody waits for the answer; none answers for another one.
+                if command is not None and name == self._peers.get(command.rank, ("", b""))[1]:
+                    del self._under_way[reply.id]
+                    self._answer(command.asker, command.rank, msgspec.structs.replace(reply, id=command.number))
+
+    def expire(self) -> None:
+        """Answer in place of the ranks that had to answer by now."""
+        now = self._clock()
+        self._answer_for([each for each in self._under_way.items() if now > each[1].give_up])
+
+    def _answer_for(self, unanswered: list[tuple[int, _UnderWay]]) -> None:
+        for number, command in unanswered:
+            del self._under_way[number]
+            self._answer(command.asker, command.rank, silence(command.number, command.rank))
+
+    @property
+    def pause_s(self) -> float | None:
+        """Seconds to wait before the next `expire`; None where nothing is under way."""
+        if not self._under_way:
+            return None
+        return max(0.0, min(each.give_up for each in self._under_way.values()) - self._clock())
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close(linger=0)
+
+
+def silence(number: int, rank: int) -> wire.Reply:
+    """Return the reply in place of a rank that does not answer."""
+    return wire.Reply(number, False, caller.silence(rank))
+
+
+def patience_s(command: wire.Command) -> float:
+    """Return the seconds that a rank has for a command."""
+    if not isinstance(command, wire.Expiring) or command.until_ns is None:
+        return PATIENCE_S
+    return min(_LONGEST_S, max(0.0, (command.until_ns - deadline.now_ns()) / 1e9))

@@ -1,0 +1,363 @@
+"""What the ranks of this host publish: received once, checked, and handed on.
+
+Steps go to the recorder in the order of their numbers and without gaps: earlier records are asked for when a rank is
+found, and again whenever some are missing, and records that come meanwhile wait behind them.  The records of a large
+group come once a second, and at once only from those ranks that somebody looks at.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.control.listening import Listener
+from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.observer.record.recording import NOTHING
+from ddptop.agent.observer.relay.fills import Fills
+from ddptop.agent.observer.relay.sound import is_sound
+from ddptop.agent.run.files.private import check_socket
+from ddptop.agent.run.rundir import Member
+
+EACH_RECORD: Final = 64
+"""Ranks of a group at most of which every record is received as soon as it is published."""
+A_LOOK_S: Final = 0.5 / 1024
+"""Seconds for each rank between two looks at what a large group has published: ZeroMQ wakes the reader for each
+connection that was empty, which costs more than the message."""
+LATEST_LOOK_S: Final = 0.5
+GAP_S: Final = 1.0
+"""Seconds between two questions to a rank for records that are missing."""
+_SMALL: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_STEPS)
+_LARGE: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_BATCH)
+_UNREAD: Final = 1000
+"""Messages of a rank that may be queued while this process is held up."""
+_MOST_A_TURN: Final = 2_000
+_MOST_TURN_BYTES: Final = 8 << 20
+_LAST_S: Final = 2.0
+"""Seconds for what is left at the end; a rank that goes on to publish is no longer heard."""
+_QUIET_S: Final = 0.05
+"""Seconds without a part of an answer after which, at the end, no more of it is waited for."""
+_ANSWERS_S: Final = 1.0
+"""Seconds that answers of ranks are waited for at the end, at most."""
+_MOST_BEHIND: Final = 1000
+"""Messages of a rank that may wait behind its earlier records."""
+_MOST_BEHIND_BYTES: Final = 64 << 20
+"""Bytes of the messages of all ranks that may wait so."""
+
+Steps = wire.Steps | wire.NumberedSteps
+Repeat = Callable[[wire.Telemetry, bytes], None]
+"""Receives each message of a rank that can be true, as it was sent."""
+Ordered = Callable[[wire.Steps], None]
+"""Receives the records of a rank in order."""
+
+
+@dataclass(slots=True)
+class _Refill:
+    """A question for the earlier records of one rank; those that it publishes meanwhile wait behind them."""
+
+    intake: Intake
+    rank: int
+    asked: bool = False
+    got: int = 0
+    """Parts of the answer that brought something."""
+    waiting: list[tuple[Steps, bytes]] = field(default_factory=list)
+
+    def has_room(self) -> bool:
+        return self.intake.recorder.inbox.has_room
+
+    def take(self, payload: bytes) -> bool:
+        return self.intake.take_earlier(self, payload)
+
+    def end(self, reply: bytes | None) -> None:
+        self.intake.end_refill(self, whole=reply is not None)
+
+
+class Intake:
+    """The subscription to all ranks, and what is missing of their records; for use from one thread."""
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        world: int,
+        owner: int,
+        recorder: Recorder,
+        fills: Fills,
+        *,
+        repeat: Repeat,
+        ordered: Ordered,
+        report: Callable[[str, str], None],
+    ) -> None:
+        _allow_files(world)
+        self.refused = 0
+        """Messages that could not be read, or cannot be true."""
+        self.faults = 0
+        self.generation = 0
+        """The newest generation of which a rank was found."""
+        self.recorder = recorder
+        self._world = world
+        self._owner = owner
+        self._fills = fills
+        self._repeat = repeat
+        self._ordered = ordered
+        self._report = report
+        self._is_large = world > EACH_RECORD
+        self._all = Listener(context, _LARGE if self._is_large else _SMALL, _UNREAD)
+        self._near = Listener(context, (wire.TOPIC_STEPS,), _UNREAD)
+        """Of a large group, for those ranks whose records are wanted at once."""
+        self._look_s = min(LATEST_LOOK_S, A_LOOK_S * world)
+        self._due = 0.0
+        self._near_ranks: set[int] = set()
+        self._addresses: dict[int, tuple[str, str]] = {}
+        """By rank, where it publishes and where it answers."""
+        self._next: dict[int, int] = {}
+        """By rank, the number after that of the last record of this generation that was recorded."""
+        self._refills: dict[int, _Refill] = {}
+        self._lacking: set[int] = set()
+        """Ranks with a record that was dropped because the disk is slow, until they are asked for it."""
+        self._asked_at: dict[int, float] = {}
+        self._behind_bytes = 0
+        self._reported: set[str] = set()
+
+    def follow(self, member: Member) -> bool:
+        """Listen to a rank whose process was found; return whether it takes the place of another process.
+
+        Raises:
+            RunDirError: its socket belongs to another user, or is open to others.
+            zmq.ZMQError: there cannot be a socket.
+        """
+        begins = member.generation != self.generation
+        anew = begins or member.rank in self._addresses
+        if begins:
+            self.generation = member.generation
+            self._next.clear()
+            self._lacking.clear()
+            self._asked_at.clear()
+        self.recorder.follow(member.rank, member.generation)
+        check_socket(member.pub, self._owner)
+        # The ranks of a new generation have the addresses of the old ones.
+        if self._addresses.get(member.rank, ("", ""))[0] != member.pub:
+            self._all.connect(member.pub)
+        self._addresses[member.rank] = member.pub, member.cmd
+        self._fills.forget(member.rank)
+        if (refill := self._refills.get(member.rank)) is not None:
+            self.end_refill(refill)
+        # After that: the records of the former process that have waited say nothing of this one's.
+        self._next.pop(member.rank, None)
+        self._asked_at.pop(member.rank, None)
+        if member.cmd:
+            self._refills[member.rank] = _Refill(self, member.rank)
+        return anew
+
+    @property
+    def found(self) -> bool:
+        """Say whether a rank was found."""
+        return bool(self._addresses)
+
+    def look_at(self, ranks: frozenset[int]) -> None:
+        """Receive the records of these ranks of a large group at once."""
+        if not self._is_large:
+            return
+        wanted = {rank for rank in ranks if rank in self._addresses}
+        for rank in self._near_ranks - wanted:
+            self._near.disconnect(self._addresses[rank][0])
+        for rank in wanted - self._near_ranks:
+            self._near.connect(self._addresses[rank][0])
+        self._near_ranks = wanted
+
+    def drain(self) -> bool:
+        """Take in the messages that have arrived; return whether there may be more."""
+        self._ask()
+        rest, now = False, time.monotonic()
+        if now >= self._due or not self._is_large:
+            rest = self._drain(self._all.socket)
+            self._due = now if rest else now + self._look_s
+        if self._is_large:
+            rest = self._drain(self._near.socket) or rest
+        return rest
+
+    def mend(self) -> None:
+        """Make lost connections anew."""
+        self._all.mend()
+        self._near.mend()
+
+    def _drain(self, socket: zmq.Socket[bytes]) -> bool:
+        size = 0
+        receive, at_once = socket.recv, zmq.NOBLOCK
+        try:
+            for _ in range(_MOST_A_TURN):
+                # `recv_multipart` asks the socket after each frame whether there is one more, which takes longer than
+                # all else. Of a message of one frame, the next one received begins another message and has more.
+                topic = receive(at_once)
+                frame = receive(at_once, copy=False)
+                while frame.more:
+                    self.refused += 1
+                    topic, frame = frame.bytes, receive(at_once, copy=False)
+                payload = frame.bytes
+                self._guarded(topic, payload)
+                size += len(payload)
+                if size >= _MOST_TURN_BYTES:
+                    break
+        except zmq.Again:
+            return False
+        return True
+
+    def _guarded(self, topic: bytes, payload: bytes) -> None:
+        """Take in one message; an error costs only that message."""
+        try:
+            self._take(topic, payload)
+        except wire.Unreadable:
+            self.refused += 1
+        except Exception as error:  # a wall: no message may end the thread
+            self.refused += 1
+            self.faults += 1
+            if (kind := type(error).__name__) not in self._reported:
+                self._reported.add(kind)
+                self._report(f"a message was left out: {error!r:.200}", "warning")
+
+    def _take(self, topic: bytes, payload: bytes) -> None:
+        if topic == wire.TOPIC_BATCH:
+            batch = wire.read_numbers(payload)
+            if self._is_sound(batch, payload):
+                self._take_steps(batch, payload)
+            return
+        message = wire.read_telemetry(payload)
+        if not self._is_sound(message, payload):
+            return
+        self._repeat(message, payload)
+        if not isinstance(message, wire.Steps):
+            if not isinstance(message, wire.Summary):
+                self.recorder.put(message, payload)
+        elif self._is_large:
+            self._ordered(message)
+        else:
+            self._take_steps(message, payload)
+
+    def _is_sound(self, message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> bool:
+        found = is_sound(message, len(payload), self._world, self.generation)
+        self.refused += not found
+        return found
+
+    def _take_steps(self, steps: Steps, payload: bytes) -> None:
+        refill = self._refills.get(steps.rank)
+        if refill is None and self._misses(steps):
+            refill = self._refills[steps.rank] = _Refill(self, steps.rank)
+        if refill is None:
+            self._deliver(steps, payload)
+            return
+        refill.waiting.append((steps, payload))
+        self._behind_bytes += len(payload)
+        if len(refill.waiting) > _MOST_BEHIND or self._behind_bytes > _MOST_BEHIND_BYTES:
+            self._fills.forget(steps.rank, self)
+            self.end_refill(refill)
+
+    def _misses(self, steps: Steps) -> bool:
+        """Say whether records before these are missing, for which their rank can be asked."""
+        if steps.generation != self.generation or not self._addresses.get(steps.rank, ("", ""))[1]:
+            return False
+        expected = self._next.get(steps.rank)
+        # A rank counts its records from 1.
+        return expected is not None and steps.steps[0].seq > max(expected, 1)
+
+    def _deliver(self, steps: Steps, payload: bytes) -> None:
+        if steps.rank in self._lacking and self._misses(steps):
+            # After a record that was dropped no later one is recorded: all of them are asked for once there is room.
+            return
+        if not self.recorder.put(steps, payload):
+            if steps.generation == self.generation:
+                self._next.setdefault(steps.rank, steps.steps[0].seq)
+                self._lacking.add(steps.rank)
+            return
+        if steps.generation == self.generation:
+            newest = max(step.seq for step in steps.steps)
+            self._next[steps.rank] = max(newest + 1, self._next.get(steps.rank, 0))
+        if isinstance(steps, wire.Steps) and not self._is_large:
+            self._ordered(steps)
+
+    def _ask(self) -> None:
+        """Ask for the records before those that wait, once it is known which ones the file has."""
+        before = self.recorder.recorded_before
+        if before is None or not self.recorder.inbox.has_room:
+            return
+        now = time.monotonic()
+        for rank, refill in list(self._refills.items()):
+            if refill.asked or now < self._asked_at.get(rank, 0.0) + GAP_S:
+                continue
+            first = self._next.get(rank)
+            if first is None:
+                generation, seq = before.get(rank, NOTHING)
+                first = seq + 1 if generation == self.generation else 0
+                # Where the rank does not answer now, its next message shows that these are missing.
+                self._next[rank] = first
+            refill.asked = True
+            self._lacking.discard(rank)
+            self._asked_at[rank] = now
+            if not self._fills.ask(rank, self._addresses[rank][1], wire.encode(wire.Fill(1, first)), self, refill):
+                self.end_refill(refill)
+
+    def take_earlier(self, refill: _Refill, payload: bytes) -> bool:
+        """Take in a part of the answer of a rank; return whether more of it is wanted."""
+        try:
+            answer = wire.read_answer(payload)
+        except wire.Unreadable:
+            self.refused += 1
+            return True
+        if isinstance(answer, wire.Steps) and answer.rank == refill.rank and self._is_sound(answer, payload):
+            refill.got += 1
+            self._deliver(answer, payload)
+        return self._refills.get(refill.rank) is refill
+
+    def end_refill(self, refill: _Refill, *, whole: bool = False) -> None:
+        """Hand on the records that have waited; `whole` where all that the rank had before them has come."""
+        if self._refills.get(refill.rank) is not refill:
+            return
+        del self._refills[refill.rank]
+        waiting, refill.waiting = refill.waiting, []
+        for index, (steps, payload) in enumerate(waiting):
+            if whole and refill.got and self._misses(steps):
+                # They were published between the answer and the first message that came by itself.
+                self._refills[refill.rank] = _Refill(self, refill.rank, waiting=waiting[index:])
+                return
+            self._behind_bytes -= len(payload)
+            self._deliver(steps, payload)
+
+    def finish(self) -> None:
+        """Take in all that has arrived, and ask for nothing more."""
+        give_up = time.monotonic() + _LAST_S
+        self._due = 0.0
+        while self.drain() and time.monotonic() < give_up:
+            pass
+        self._await_answers()
+        for refill in list(self._refills.values()):
+            self.end_refill(refill)
+        self._fills.forget_asker(self)
+
+    def _await_answers(self) -> None:
+        """Take the answers of ranks until nothing more of them comes."""
+        now = time.monotonic()
+        quiet, give_up = now + _QUIET_S, now + _ANSWERS_S
+        while True:
+            if self._fills.take():
+                quiet = time.monotonic() + _QUIET_S
+            if not self._refills or time.monotonic() >= min(quiet, give_up):
+                return
+            zmq.select(self._fills.sockets(), [], [], _QUIET_S / 5)
+
+    def close(self) -> None:
+        """Close the sockets; the ranks do not notice."""
+        self._all.close()
+        self._near.close()
+
+
+def _allow_files(world: int) -> None:
+    """Raise the limit of open files to what connections to so many ranks take, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Three connections to each rank: what it publishes, its answers, and its records while somebody looks.
+    needed = 512 + 3 * world
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))

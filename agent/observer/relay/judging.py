@@ -1,0 +1,198 @@
+"""The verdicts of an observer: what the judge finds, published and recorded as intervals.
+
+The judge stands behind a wall: an error of it costs verdicts, and never the relay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from ddptop.agent import wire
+
+WRITE_S: Final = 10.0
+"""Seconds between two writes of a verdict of which only the figures change."""
+MOST_FAULTS: Final = 1_000
+"""Errors after which the judge is not asked any more: each of them costs time."""
+
+
+class Judge(Protocol):
+    """Finds what is wrong with a run; see `agent.observer.judge.judgement`."""
+
+    def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+        """Take in records of a rank."""
+
+    def summary(self, message: wire.Summary) -> None:
+        """Take in a summary of a rank."""
+
+    def beat(self, message: wire.Beat) -> None:
+        """Take in a sign of life."""
+
+    def restart(self, generation: int) -> None:
+        """Begin anew with other processes."""
+
+    def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+        """Return the verdicts of this moment, the one that matters most first."""
+        ...
+
+    def ended(self) -> list[wire.Verdict]:
+        """Return the verdicts that have ended since the last call."""
+        ...
+
+    def suspects(self) -> frozenset[int]:
+        """Return the ranks of a large group whose records would decide now."""
+        ...
+
+    def close(self, at_ns: int) -> list[wire.Verdict]:
+        """End what goes on, and return it with what has ended."""
+        ...
+
+
+Make = Callable[[int, int, Sequence[wire.Verdict]], Judge]
+"""Makes the judge of a number of ranks and a generation, which continues recorded verdicts."""
+
+
+def judge_of(world: int, generation: int, known: Sequence[wire.Verdict]) -> Judge:
+    """Return the usual judge."""
+    # It needs NumPy, which takes a tenth of a second to load; the observer starts the ranks meanwhile.
+    from ddptop.agent.observer.judge.judgement import Judgement
+
+    return Judgement(world, generation=generation, known=known)
+
+
+class Judging:
+    """The judge and the record of its verdicts; for use from one thread."""
+
+    def __init__(
+        self,
+        world: int,
+        record: Callable[[wire.Verdict], None],
+        report: Callable[[str, str], None],
+        make: Make = judge_of,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.faults = 0
+        self.now: tuple[wire.Verdict, ...] = ()
+        """The verdicts of this moment."""
+        self._world = world
+        self._record = record
+        self._report = report
+        self._make = make
+        self._clock = clock
+        self._judge: Judge | None = None
+        self._open: dict[int, wire.Verdict] = {}
+        """Verdicts that go on, as recorded last, by number."""
+        self._due: dict[int, float] = {}
+        self._reported: set[str] = set()
+
+    def begin(self, generation: int, recorded: Sequence[wire.Verdict], now_ns: int) -> None:
+        """Begin to judge, and continue the verdicts of an earlier observer of this run."""
+        for verdict in recorded:
+            if verdict.until_at_ns is None and verdict.generation != generation:
+                # Its ranks had gone before this observer came.
+                self._close(verdict, now_ns)
+            elif verdict.until_at_ns is None:
+                self._open[verdict.number] = verdict
+
+        def begin() -> None:
+            self._judge = self._make(self._world, generation, recorded)
+
+        self._guarded(begin)
+
+    def steps(self, message: wire.Steps) -> None:
+        """Take in records of a rank, in order."""
+        if (judge := self._judge) is not None:
+            try:
+                judge.steps(message.rank, message.steps, message.generation)
+            except Exception as error:  # a wall, as below
+                self._fault(error)
+
+    def note(self, message: wire.Telemetry) -> None:
+        """Take in a summary or a sign of life."""
+        if (judge := self._judge) is not None:
+            try:
+                if isinstance(message, wire.Summary):
+                    judge.summary(message)
+                elif isinstance(message, wire.Beat):
+                    judge.beat(message)
+            except Exception as error:  # a wall, as below
+                self._fault(error)
+
+    def restart(self, generation: int) -> None:
+        """Begin anew with other processes."""
+        if (judge := self._judge) is not None:
+            self._guarded(lambda: judge.restart(generation))
+
+    def suspects(self) -> frozenset[int]:
+        """Return the ranks of a large group whose records would decide now."""
+        found: list[frozenset[int]] = []
+        if (judge := self._judge) is not None:
+            self._guarded(lambda: found.append(judge.suspects()))
+        return found[0] if found else frozenset()
+
+    def turn(self, now_ns: int) -> bool:
+        """Judge, and record what has changed; return whether the verdicts are others than before."""
+        if (judge := self._judge) is None:
+            # There is none yet, or it is not asked any more.
+            for verdict in list(self._open.values()):
+                self._close(verdict, now_ns)
+            changed, self.now = self.now != (), ()
+            return changed
+        found: list[tuple[wire.Verdict, ...]] = []
+        ended: list[wire.Verdict] = []
+        self._guarded(lambda: found.append(judge.verdicts(now_ns)))
+        self._guarded(lambda: ended.extend(judge.ended()))
+        present = found[0] if found else ()
+        for verdict in ended:
+            self._close(verdict, now_ns)
+        numbers = {verdict.number for verdict in present}
+        for number in [number for number in self._open if number not in numbers]:
+            # The judge has failed.
+            self._close(self._open[number], now_ns)
+        for verdict in present:
+            self._write(verdict)
+        changed, self.now = present != self.now, present
+        return changed
+
+    def finish(self, now_ns: int) -> None:
+        """End all verdicts with the run."""
+        self.turn(now_ns)
+        ended: list[wire.Verdict] = []
+        if (judge := self._judge) is not None:
+            self._guarded(lambda: ended.extend(judge.close(now_ns)))
+        for verdict in ended:
+            self._close(verdict, now_ns)
+        for verdict in list(self._open.values()):
+            self._close(verdict, now_ns)
+
+    def _write(self, verdict: wire.Verdict) -> None:
+        before, now = self._open.get(verdict.number), self._clock()
+        if before is not None and (before == verdict or now < self._due.get(verdict.number, 0.0)):
+            return
+        self._open[verdict.number] = verdict
+        self._due[verdict.number] = now + WRITE_S
+        self._record(verdict)
+
+    def _close(self, verdict: wire.Verdict, now_ns: int) -> None:
+        self._open.pop(verdict.number, None)
+        self._due.pop(verdict.number, None)
+        until = now_ns if verdict.until_at_ns is None else verdict.until_at_ns
+        self._record(msgspec.structs.replace(verdict, until_at_ns=max(until, verdict.since_at_ns)))
+
+    def _guarded(self, part: Callable[[], None]) -> None:
+        try:
+            part()
+        except Exception as error:  # a wall: it costs a verdict
+            self._fault(error)
+
+    def _fault(self, error: Exception) -> None:
+        self.faults += 1
+        if (kind := type(error).__name__) not in self._reported:
+            self._reported.add(kind)
+            self._report(f"judging: {error!r:.200}", "warning")
+        if self.faults == MOST_FAULTS:
+            self._judge = None
+            self._report("judging has stopped: too many errors; the run and its record are not affected", "error")

@@ -1,0 +1,539 @@
+"""The relay's thread: between the ranks of this host, the recorder, the judge, and everybody who looks on.
+
+It wakes ten times a second, and for each command or newcomer: the cost of many ranks depends on the number of wake-ups
+more than on the volume.  The observer's main thread hands it ranks, events and the run's state, and
+carries out the commands that are for the run itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.control.deadline import lateness
+from ddptop.agent.observer.record import retention
+from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.observer.relay.door.door import Door
+from ddptop.agent.observer.relay.door.forwarding import Forwarding, silence
+from ddptop.agent.observer.relay.door.newest import Newest
+from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.observer.relay.fills import Fills
+from ddptop.agent.observer.relay.intake import EACH_RECORD, Intake
+from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
+from ddptop.agent.observer.relay.looking_back import LookingBack
+from ddptop.agent.observer.relay.wakeup import WakeUp
+from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
+
+_log = logging.getLogger("ddptop.observer")
+
+PERIOD_S: Final = 0.1
+"""Seconds between two looks at what the ranks have published, and between two greetings."""
+EVERY_S: Final = 1.0
+_KNOWN_S: Final = 2.0
+"""Seconds after the start within which nothing is said of verdicts before those of earlier observers are read."""
+DETAIL: Final = 300
+"""Last records that a suspect is asked for."""
+_FINISH_S: Final = 5.0
+"""Seconds that the last messages of the ranks may take."""
+_CLOSE_S: Final = 3.0
+_OBEY_S: Final = 0.02
+"""Seconds for commands in one turn; the others wait in their socket."""
+_DETAIL_BYTES: Final = 8 << 20
+"""Bytes of the records of a suspect that may wait behind its last ones."""
+
+_TOPICS: Final[dict[type, bytes]] = {
+    wire.Beat: wire.TOPIC_BEAT,
+    wire.Steps: wire.TOPIC_STEPS,
+    wire.Summary: wire.TOPIC_SUMMARY,
+    wire.Hello: wire.TOPIC_HELLO,
+}
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The answer of a rank to an onlooker who asked for records."""
+
+    door: Door
+    asker: bytes
+    rank: int
+    number: int
+
+    def has_room(self) -> bool:
+        return self.door.has_room(self.asker)
+
+    def take(self, payload: bytes) -> bool:
+        return self.door.send(self.asker, b"%d" % self.rank, payload)
+
+    def end(self, reply: bytes | None) -> None:
+        self.door.send(self.asker, b"%d" % self.rank, reply or wire.encode(silence(self.number, self.rank)))
+
+
+class _Detail:
+    """The last records of a suspect, for the judge; those that it publishes meanwhile wait behind them."""
+
+    def __init__(self, judging: Judging, rank: int) -> None:
+        self._judging = judging
+        self._rank = rank
+        self._waiting: list[wire.Steps] | None = []
+        self._room = _DETAIL_BYTES
+
+    def has_room(self) -> bool:
+        return True
+
+    def take(self, payload: bytes) -> bool:
+        with contextlib.suppress(wire.Unreadable):
+            answer = wire.read_answer(payload)
+            if isinstance(answer, wire.Steps) and answer.rank == self._rank:
+                self._judging.steps(answer)
+        return True
+
+    def end(self, _: bytes | None) -> None:
+        waiting, self._waiting = self._waiting or [], None
+        for message in waiting:
+            self._judging.steps(message)
+
+    def add(self, message: wire.Steps) -> None:
+        """Take in records that were published just now."""
+        if self._waiting is None:
+            self._judging.steps(message)
+        elif len(self._waiting) < DETAIL and self._room > 0:
+            self._waiting.append(message)
+            self._room -= len(wire.encode(message))
+
+
+class Relay:
+    """The thread, and its interface for other threads."""
+
+    def __init__(self, context: zmq.Context[Any], directory: RunDir, run: Run, judge: Make = judge_of) -> None:
+        """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
+        self._wake = WakeUp()
+        self.requests = Requests(self._wake.set)
+        self.faults = 0
+        self._directory = directory
+        self._world = run.world
+        self._newcomers: queue.SimpleQueue[tuple[Member, bool]] = queue.SimpleQueue()
+        """Ranks whose process was found, or is gone."""
+        self._members: dict[int, Member] = {}
+        self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
+        self._state: wire.RunState | None = None
+        self._sent: wire.RunState | None = None
+        self._recorder = Recorder(
+            directory.database,
+            run.world,
+            self._report,
+            budget=run.run_bytes,
+            logs=directory.logs,
+            all_bytes=retention.bound_of(run),
+        )
+        self._door = Door(context, directory)
+        self._fills = Fills(context, directory.owner)
+        self._forwarding = Forwarding(context, directory.owner, self._answer)
+        self._newest = Newest()
+        self._judging = Judging(run.world, self._recorder.judge, self._report, judge)
+        self._judges = False
+        self._details: dict[int, _Detail] = {}
+        """By suspect, what is asked for of its records."""
+        self._looking_back = LookingBack(
+            directory.database, run.world, self._recorder, self._report, began_at_ns=run.created_at_ns
+        )
+        self._intake = Intake(
+            context,
+            run.world,
+            directory.owner,
+            self._recorder,
+            self._fills,
+            repeat=self._repeat,
+            ordered=self._ordered,
+            report=self._report,
+        )
+        self._greetings: set[bytes] = set()
+        """New subscriptions that were not greeted yet."""
+        self._tick_at = self._second_at = self._greet_at = 0.0
+        self._known_by = time.monotonic() + _KNOWN_S
+        self._reported: set[str] = set()
+        self._over = True
+        self._finishing = threading.Event()
+        self._finished = threading.Event()
+        self._closing = threading.Event()
+        # A daemon: whatever holds it up must not prevent the observer from ending.
+        self._thread = threading.Thread(target=self._work, name="relay", daemon=True)
+
+    @property
+    def refused(self) -> int:
+        """Messages of anybody that could not be read, or cannot be true."""
+        return self._door.refused + self._forwarding.refused + self._intake.refused + self._recorder.refused
+
+    @property
+    def skipped(self) -> int:
+        """Messages with steps that were not recorded because disk or file had no room for them."""
+        return self._recorder.skipped
+
+    def start(self) -> None:
+        """Begin to receive, to record and to answer."""
+        self._recorder.start()
+        self._thread.start()
+
+    def follow(self, member: Member) -> None:
+        """Take in one more rank, from its first unrecorded step on."""
+        self._newcomers.put((member, True))
+        self._wake.set()
+
+    def lose(self, member: Member) -> None:
+        """Answer in place of a rank whose process is gone."""
+        self._newcomers.put((member, False))
+        self._wake.set()
+
+    def say(self, text: str, level: str = "info", rank: int | None = None) -> None:
+        """Publish and record an event of this moment; may be called from any thread."""
+        self.add(wire.Event(time.time_ns(), text, rank, level))
+
+    def add(self, event: wire.Event) -> None:
+        """Publish and record an event; may be called from any thread."""
+        _log.log(logging.INFO if event.level == "info" else logging.WARNING, "%s", event.text)
+        self._recorder.add(event)
+        self._events.put(event)
+        self._wake.set()
+
+    def publish(self, state: wire.RunState) -> None:
+        """Tell the state of the run, which is sent once a second and at every change."""
+        before, self._state = self._state, state
+        if before is None or (before.state, before.ending) != (state.state, state.ending):
+            self._wake.set()
+
+    def finish(self, state: wire.RunState | None, *, over: bool = True) -> None:
+        """Record the last messages of the ranks and the last state of the run, and end the record.
+
+        Verdicts that go on end with it, unless the run is not over.
+        """
+        self._over = over
+        self._finishing.set()
+        self._wake.set()
+        if self._thread.ident is not None and not self._finished.wait(_FINISH_S):
+            _log.warning("the last messages of the ranks were not taken in within %.0f s", _FINISH_S)
+        if state is not None:
+            self._recorder.add(state)
+        if self._finished.is_set():
+            # Last, because it takes the longest, and can be made from the rest.
+            self._looking_back.save_last()
+        self._close_recorder()
+
+    def close(self) -> None:
+        """Send the last replies and events, and close the sockets; without `finish` the record stays unfinished."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.ident is None:
+            self._close()
+        else:
+            self._thread.join(_CLOSE_S)
+        if not self._finishing.is_set():
+            self._close_recorder()
+        if self.is_stuck:
+            _log.warning("the relay did not end within %.0f s", _CLOSE_S)
+        else:
+            self.requests.arrived.close()
+            self._wake.close()
+
+    @property
+    def is_stuck(self) -> bool:
+        """After `close`: say whether the thread has not ended, so that its sockets must not be closed by another."""
+        return self._thread.is_alive()
+
+    def _close_recorder(self) -> None:
+        if not self._recorder.close():
+            _log.warning("the recorder did not end in time: the last records may be missing")
+
+    def _report(self, text: str, level: str) -> None:
+        self.say(text, level)
+
+    def _work(self) -> None:
+        poller = zmq.Poller()
+        for each in (self._door.pub, self._door.cmd, self._forwarding.socket, self._wake):
+            poller.register(each, zmq.POLLIN)
+        while not self._closing.is_set():
+            self._guarded("waiting", lambda: self._wait(poller))
+            self._turn()
+        self._turn()
+        self._close()
+
+    def _wait(self, poller: zmq.Poller) -> None:
+        # Of an answer under way the parts are taken as they come, as far as there is room.
+        reading = self._fills.sockets()
+        for socket in reading:
+            poller.register(socket, zmq.POLLIN)
+        try:
+            poller.poll(math.ceil(self._pause_s() * 1000))
+        finally:
+            for socket in reading:
+                poller.unregister(socket)
+
+    def _pause_s(self) -> float:
+        now = time.monotonic()
+        pauses = [self._tick_at - now, self._door.pause_s, self._forwarding.pause_s]
+        if self._greetings:
+            pauses.append(self._greet_at - now)
+        return max(0.0, min(pause for pause in pauses if pause is not None))
+
+    def _turn(self) -> None:
+        self._wake.clear()
+        for name, part in (
+            ("following ranks", self._welcome),
+            ("publishing events", self._send_events),
+            ("replies", self._send_replies),
+            ("commands", self._obey),
+            ("answers of ranks", self._forwarding.take),
+            ("records of ranks", self._fills.take),
+            ("newcomers", self._greet),
+        ):
+            self._guarded(name, part)
+        now = time.monotonic()
+        if now >= self._tick_at:
+            self._tick_at = now + PERIOD_S
+            self._guarded("receiving", self._tick)
+        self._guarded("silent ranks", self._forwarding.expire)
+        self._guarded("waiting answers", self._door.send_more)
+        if self._finishing.is_set() and not self._finished.is_set():
+            self._guarded("the end", self._finish)
+            self._finished.set()
+
+    def _guarded(self, name: str, part: Any) -> None:
+        try:
+            part()
+        except Exception as error:  # a wall: an error costs one turn of one part
+            self.faults += 1
+            _log.exception("relay: %s", name)
+            if name not in self._reported:
+                self._reported.add(name)
+                self.say(f"relay, {name}: {error!r:.200}", "warning")
+            # An error that comes again at once must not take a whole core.
+            self._closing.wait(PERIOD_S / 10)
+
+    def _welcome(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                member, lives = self._newcomers.get_nowait()
+                if not lives:
+                    # Another process may have its place already.
+                    if self._members.get(member.rank, member).process == member.process:
+                        self._fills.forget(member.rank)
+                        self._forwarding.lose(member.rank)
+                    continue
+                self._members[member.rank] = member
+                try:
+                    if self._intake.follow(member):
+                        self._newest.begin(member.generation)
+                        self._details.clear()
+                        self._judging.restart(member.generation)
+                    self._looking_back.meet(member.rank, member.generation, member.process)
+                    self._forwarding.connect(member.rank, member.cmd)
+                except (RunDirError, zmq.ZMQError) as problem:
+                    self.say(f"not listened to rank {member.rank}: {problem}", "error")
+
+    def _send_events(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._door.publish(wire.TOPIC_EVENT, wire.encode(self._events.get_nowait()))
+        state, before = self._state, self._sent
+        if state is not None and (before is None or (before.state, before.ending) != (state.state, state.ending)):
+            self._send_state()
+
+    def _send_state(self) -> None:
+        if self._state is not None:
+            self._sent = self._state
+            self._door.publish(wire.TOPIC_RUN, wire.encode(self._state))
+
+    def _send_replies(self) -> None:
+        for asker, reply in self.requests.replies():
+            self._door.send(asker, wire.encode(reply))
+
+    def _obey(self) -> None:
+        # A question for the history of a large group takes tens of milliseconds.
+        until = time.monotonic() + _OBEY_S
+        for asker, frames in self._door.received():
+            self._carry_out(asker, frames)
+            if time.monotonic() >= until:
+                return
+
+    def _carry_out(self, asker: bytes, frames: list[bytes]) -> None:
+        try:
+            *to, payload = frames
+            command = wire.read_command(payload)
+            rank = _rank(to)
+        except (ValueError, wire.Unreadable):
+            self._door.refused += 1
+            return
+        if rank is not None:
+            self._pass_on(asker, rank, command, payload)
+        elif isinstance(command, wire.History):
+            self._look_back(asker, command)
+        else:
+            self.requests.put(asker, command)
+
+    def _look_back(self, asker: bytes, query: wire.History) -> None:
+        if not self._door.has_room(asker):
+            self._door.send(asker, wire.encode(wire.Reply(query.id, False, "earlier answers wait; ask again")))
+            return
+        for each in self._looking_back.answer(query):
+            self._door.send(asker, wire.encode(each))
+
+    def _pass_on(self, asker: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
+        if (late := lateness(command)) is not None:
+            self._answer(asker, rank, wire.Reply(command.id, False, late))
+        elif not isinstance(command, wire.Fill):
+            self._forwarding.forward(asker, rank, command)
+        else:
+            address = self._directory.address(rank, "cmd")
+            answer = _Answer(self._door, asker, rank, command.id)
+            if not self._forwarding.is_there(rank):
+                answer.end(None)
+            elif not self._fills.ask(rank, address, payload, asker, answer):
+                reply = wire.Reply(command.id, False, "too many questions wait; ask again", pending=True)
+                self._answer(asker, rank, reply)
+
+    def _answer(self, asker: bytes, rank: int, reply: wire.Reply) -> None:
+        self._door.send(asker, b"%d" % rank, wire.encode(reply))
+
+    def _greet(self) -> None:
+        self._greetings |= self._door.read_subscriptions()
+        now = time.monotonic()
+        # Of many newcomers at the same moment each needs the same.
+        if not self._greetings or now < self._greet_at:
+            return
+        self._greet_at = now + PERIOD_S
+        new, self._greetings = self._greetings, set()
+        if not self._finished.is_set():
+            # What has arrived may be newer than what is known.
+            self._intake.drain()
+        # The verdicts come last: who has them after the ranks knows that it has been told of all ranks.
+        if any(wire.TOPIC_RANKS.startswith(topic) for topic in new):
+            for payload in self._newest.all(time.time_ns()):
+                self._door.publish(wire.TOPIC_RANKS, payload)
+        if any(wire.TOPIC_RUN.startswith(topic) for topic in new):
+            self._send_state()
+        if any(wire.TOPIC_VERDICTS.startswith(topic) for topic in new) and not self._send_verdicts():
+            self._greetings.add(wire.TOPIC_VERDICTS)
+
+    def _tick(self) -> None:
+        if self._finished.is_set():
+            return
+        self._begin_to_judge()
+        if self._intake.drain():
+            # Under overload there is no end of it, and commands must not wait.
+            self._tick_at = 0.0
+        if self._recorder.recorded_before is not None:
+            self._looking_back.advance()
+        now = time.monotonic()
+        if now >= self._second_at:
+            self._second_at = now + EVERY_S
+            self._each_second()
+
+    def _each_second(self) -> None:
+        # An error of one part does not keep the others from their turn.
+        self._guarded("connections to ranks", self._intake.mend)
+        self._send_state()
+        self._judging.turn(time.time_ns())
+        self._send_verdicts()
+        if self._world > EACH_RECORD:
+            if self._door.wants(wire.TOPIC_RANKS):
+                for payload in self._newest.changes(time.time_ns()):
+                    self._door.publish(wire.TOPIC_RANKS, payload)
+            self._ask_suspects()
+
+    def _begin_to_judge(self) -> None:
+        """Begin once a rank was found, or the run is over, and the verdicts of earlier observers can be read."""
+        found = self._intake.found or self._finishing.is_set()
+        if not self._judges and found and self._recorder.recorded_before is not None:
+            self._judges = True
+            self._judging.begin(self._intake.generation, self._recorder.verdicts_before, time.time_ns())
+            self._judging.turn(time.time_ns())
+
+    def _ask_suspects(self) -> None:
+        """Ask the ranks of a large group that may be slow for their last records, and hear their next ones at once."""
+        suspects = self._judging.suspects()
+        for rank in self._details.keys() - suspects:
+            del self._details[rank]
+        for rank in suspects - self._details.keys():
+            detail = self._details[rank] = _Detail(self._judging, rank)
+            fill = wire.encode(wire.Fill(1, 0, DETAIL))
+            if not (
+                self._forwarding.is_there(rank)
+                and self._fills.ask(rank, self._directory.address(rank, "cmd"), fill, "judge", detail)
+            ):
+                detail.end(None)
+        wanted = suspects | self._door.ranks_wanted()
+        self._guarded("ranks in sight", lambda: self._intake.look_at(wanted))
+
+    def _judge_steps(self, message: wire.Steps) -> None:
+        if self._world <= EACH_RECORD:
+            self._judging.steps(message)
+        elif (detail := self._details.get(message.rank)) is not None:
+            detail.add(message)
+
+    def _send_verdicts(self) -> bool:
+        """Tell the verdicts of this moment; return False where they are not known yet."""
+        present = self._judging.now
+        if not self._judges:
+            if self._recorder.recorded_before is None and time.monotonic() < self._known_by:
+                return False
+            # Those of the observer before this one go on until they are judged anew.
+            before = self._recorder.verdicts_before if self._recorder.recorded_before is not None else ()
+            present = tuple(verdict for verdict in before if verdict.until_at_ns is None)
+        self._door.publish(wire.TOPIC_VERDICTS, wire.encode(wire.Verdicts(time.time_ns(), present)))
+        return True
+
+    def _repeat(self, message: wire.Telemetry, payload: bytes) -> None:
+        """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
+        if isinstance(message, wire.Event):
+            self._door.publish(wire.TOPIC_EVENT, payload)
+        elif isinstance(message, wire.Beat | wire.Summary | wire.Steps | wire.Hello):
+            self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
+            if not isinstance(message, wire.Steps):
+                self._newest.note(message, payload)
+                self._judging.note(message)
+                if self._has_begun(message.generation):
+                    self._looking_back.note(message)
+
+    def _ordered(self, message: wire.Steps) -> None:
+        """Hand on records of a rank in order."""
+        if self._has_begun(message.generation):
+            self._judge_steps(message)
+            self._looking_back.steps(message)
+
+    def _has_begun(self, generation: int | None) -> bool:
+        """Say whether the observer has found a rank of this generation; one rank may claim that the next has begun."""
+        return generation is None or generation <= self._intake.generation
+
+    def _finish(self) -> None:
+        self._intake.finish()
+        self._begin_to_judge()
+        if self._over:
+            self._judging.finish(time.time_ns())
+            # Who looks on, and who reads the record, is told what was wrong at the end, the same first.
+            self._recorder.add(wire.Verdicts(time.time_ns(), self._judging.now))
+            self._send_verdicts()
+        self._looking_back.finish(over=self._over)
+
+    def _close(self) -> None:
+        for part in (self._fills.close, self._send_events, self._send_replies, self._door.send_more):
+            self._guarded("closing", part)
+        for part in (self._intake.close, self._forwarding.close, self._door.close):
+            self._guarded("closing", part)
+
+
+def _rank(frames: list[bytes]) -> int | None:
+    """Return the rank in the frames before a command, None where the command is for the observer."""
+    if not frames:
+        return None
+    (number,) = frames
+    rank = int(number) if number.isdigit() and len(number) <= 5 else -1
+    if not 0 <= rank < wire.MOST_RANKS:
+        raise ValueError("not the number of a rank")
+    return rank

@@ -1,0 +1,240 @@
+"""Verdicts: published when they change, recorded as intervals once each, also over a takeover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import pytest
+import zmq
+from support.fakes.ranks import beat, ranks, steps, summary
+from support.fakes.relay import relayed
+from support.harness import until
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record.recording import read_verdicts
+from ddptop.agent.observer.relay import judging, relay
+from ddptop.agent.observer.relay.judging import Judging
+from ddptop.agent.run.rundir import RunDir
+
+SLOW = wire.Verdict(1, "slow_rank", "rank 1 holds the group back", 100, rank=1, phase="data")
+
+
+class Told:
+    """A judge that finds what it is told."""
+
+    def __init__(self, known: Sequence[wire.Verdict] = ()) -> None:
+        self.known = known
+        self.finds: tuple[wire.Verdict, ...] = ()
+        self.over: list[wire.Verdict] = []
+        self.suspected: frozenset[int] = frozenset()
+        self.heard: list[object] = []
+        self.broken = False
+
+    def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
+        self._hear((rank, [record.seq for record in records], generation))
+
+    def summary(self, message: wire.Summary) -> None:
+        self._hear(message)
+
+    def beat(self, message: wire.Beat) -> None:
+        self._hear(message)
+
+    def restart(self, generation: int) -> None:
+        self._hear(generation)
+
+    def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
+        if self.broken:
+            raise ArithmeticError("broken")
+        return self.finds
+
+    def ended(self) -> list[wire.Verdict]:
+        ended, self.over = self.over, []
+        return ended
+
+    def suspects(self) -> frozenset[int]:
+        return self.suspected
+
+    def close(self, at_ns: int) -> list[wire.Verdict]:
+        open_, self.finds = self.finds, ()
+        return [msgspec.structs.replace(each, until_at_ns=at_ns) for each in open_]
+
+    def _hear(self, something: object) -> None:
+        if self.broken:
+            raise ArithmeticError("broken")
+        self.heard.append(something)
+
+
+class Recorded:
+    """A judging of a `Told`, the file of which is a dict."""
+
+    def __init__(self, known: Sequence[wire.Verdict] = (), generation: int = 0) -> None:
+        self.now = 0.0
+        self.writes: list[wire.Verdict] = []
+        self.said: list[str] = []
+        self.judge = Told()
+        self.judging = Judging(
+            2, self.writes.append, lambda text, level: self.said.append(text), self._make, lambda: self.now
+        )
+        self.judging.begin(generation, known, 1_000)
+
+    def _make(self, world: int, generation: int, known: Sequence[wire.Verdict]) -> Told:
+        self.judge.known = known
+        return self.judge
+
+    @property
+    def file(self) -> dict[int, wire.Verdict]:
+        """What the file has at the end: the last that was written under each number."""
+        return {verdict.number: verdict for verdict in self.writes}
+
+
+def test_figures_that_change_are_written_seldom() -> None:
+    """Published at once, recorded every ten seconds; beginning and end at once."""
+    made = Recorded()
+    changes = 0
+    for second in range(30):
+        made.now = float(second)
+        made.judge.finds = (msgspec.structs.replace(SLOW, cost_ms=float(second)),)
+        changes += made.judging.turn(second)
+    assert changes == 30
+    assert [verdict.cost_ms for verdict in made.writes] == [0.0, 10.0, 20.0]
+    made.judge.finds, made.judge.over = (), [msgspec.structs.replace(SLOW, cost_ms=29.0, until_at_ns=500)]
+    assert made.judging.turn(600)
+    assert made.judging.now == ()
+    assert made.file == {1: msgspec.structs.replace(SLOW, cost_ms=29.0, until_at_ns=500)}
+
+
+def test_what_goes_on_at_the_end_of_the_run_ends_with_it() -> None:
+    """Nothing recorded is left without an end."""
+    made = Recorded()
+    made.judge.finds = (SLOW,)
+    made.judging.turn(200)
+    made.judging.finish(900)
+    assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=900)}
+
+
+def test_a_successor_goes_on_with_what_was_recorded() -> None:
+    """The judge is given it; what it does not find again is closed, and so is what other ranks were blamed for."""
+    other = wire.Verdict(2, "input_bound", "x", 50)
+    old = wire.Verdict(3, "slow_rank", "y", 10, rank=0, generation=0)
+    made = Recorded([msgspec.structs.replace(other, until_at_ns=60)])
+    assert made.judge.known == [msgspec.structs.replace(other, until_at_ns=60)]
+    assert made.writes == []
+    made = Recorded([msgspec.structs.replace(SLOW, generation=1), msgspec.structs.replace(other, generation=1), old], 1)
+    assert made.file == {3: msgspec.structs.replace(old, until_at_ns=1_000)}
+    made.judge.finds = (msgspec.structs.replace(SLOW, generation=1),)
+    made.judging.turn(2_000)
+    assert made.file[2].until_at_ns == 2_000
+    assert 1 not in made.file
+
+
+def test_errors_of_the_judge_cost_verdicts_and_are_said_once() -> None:
+    """What went on is closed; after very many errors the judge is left alone."""
+    made = Recorded()
+    made.judge.finds = (SLOW,)
+    made.judging.turn(200)
+    made.judge.broken = True
+    made.judging.turn(300)
+    assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=300)}
+    for number in range(judging.MOST_FAULTS + 10):
+        made.judging.note(beat(0, number))
+    made.judging.steps(steps(0, 1))
+    made.judging.turn(400)
+    assert made.judging.faults == judging.MOST_FAULTS
+    assert len(made.said) == 2
+    failing = Judging(1, made.writes.append, lambda text, level: made.said.append(text), _cannot)
+    failing.begin(0, (), 0)
+    failing.turn(1)
+    failing.finish(2)
+    assert failing.faults == 1
+
+
+def test_a_judge_that_is_not_asked_any_more_has_no_verdicts() -> None:
+    """What it told last is closed and told no more."""
+    made = Recorded()
+    made.judge.finds = (SLOW,)
+    made.judging.turn(200)
+    made.judge.broken = True
+    for number in range(judging.MOST_FAULTS):
+        made.judging.note(beat(0, number))
+    assert made.judging.turn(300)
+    assert made.judging.now == ()
+    assert made.file == {1: msgspec.structs.replace(SLOW, until_at_ns=300)}
+    assert not made.judging.turn(400)
+
+
+def _cannot(world: int, generation: int, known: Sequence[wire.Verdict]) -> Told:
+    raise ImportError("no NumPy")
+
+
+def test_verdicts_are_published_and_recorded_over_a_takeover(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the usual judge, of a rank whose loss is not finite; the next observer tells it under the same number."""
+    monkeypatch.setattr(relay, "EVERY_S", 0.05)
+    directory = new_run(world=2)
+    sick = wire.Beat(1, 10**18, "running", "forward", 3, None, 3, health="loss is nan since step 3", generation=0)
+    numbers = set()
+    with ranks(directory, 2) as group:
+        for finish in (False, True):
+            with relayed(directory, finish=finish), zmq.Context() as context, context.socket(zmq.SUB) as looking:
+                looking.linger = 0
+                looking.subscribe(wire.TOPIC_VERDICTS)
+                looking.connect(directory.address("observer", "pub"))
+                for rank in group:
+                    rank.meet()
+                    rank.fill()
+                told: list[wire.Verdict] = []
+                words: list[int] = []
+
+                def is_told() -> bool:
+                    group[1].publish(wire.TOPIC_BEAT, sick)
+                    while looking.poll(100):  # used at once
+                        message = wire.read_telemetry(looking.recv_multipart()[1])  # likewise
+                        assert isinstance(message, wire.Verdicts)
+                        told[:] = message.verdicts  # noqa: B023 # likewise
+                        words.append(len(told))  # noqa: B023 # likewise
+                        if told:  # noqa: B023 # likewise
+                            return True
+                    return False
+
+                until(is_told, "the verdict")
+                numbers.add(told[0].number)
+                assert "nan" in told[0].text
+                # Not even its first word says that nothing is wrong any more.
+                assert words[0] == finish
+                if not finish:
+                    until(lambda: read_verdicts(directory.database), "its record")
+                    (open_,) = read_verdicts(directory.database)
+                    assert open_.until_at_ns is None
+            until(lambda: not any(rank.hear() for rank in group), "the relay to leave")
+    (recorded,) = read_verdicts(directory.database)
+    assert {recorded.number} == numbers
+    assert recorded.until_at_ns is not None
+    assert recorded.kind == "health"
+
+
+def test_suspects_of_a_large_group_are_asked_for_their_records(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their last ones, before those that they publish meanwhile; nobody else is asked."""
+    monkeypatch.setattr(relay, "EVERY_S", 0.05)
+    directory = new_run(world=65)
+    judge = Told()
+    with ranks(directory, 2) as group, relayed(directory, judge=lambda *_: judge) as relaying:
+        for rank in group:
+            rank.meet(wire.TOPIC_BATCH)
+            rank.fill()
+        group[0].publish(wire.TOPIC_SUMMARY, summary(0, 1))
+        until(lambda: summary(0, 1) in judge.heard, "the summary")
+        judge.suspected = frozenset({1})
+        peer, fill = group[1].asked()
+        assert isinstance(fill, wire.Fill)
+        assert fill.limit == relay.DETAIL
+        group[1].meet(wire.TOPIC_STEPS)
+        group[1].publish(wire.TOPIC_STEPS, steps(1, 9))
+        until(lambda: relaying._details[1]._waiting, "the newest to wait")
+        group[1].answer(peer, steps(1, 7, 8), wire.Reply(fill.id, True))
+        until(lambda: (1, [9], 0) in judge.heard, "the records")
+        assert [each for each in judge.heard if isinstance(each, tuple)] == [(1, [7, 8], 0), (1, [9], 0)]
+        assert not group[0].cmd.poll(0)

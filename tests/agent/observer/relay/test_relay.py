@@ -1,0 +1,373 @@
+"""The relay between ranks and onlookers: what ranks publish arrives as sent, once, at everybody."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+from support.fakes.ranks import Rank, beat, hello, ranks, step, steps, summary
+from support.fakes.relay import relayed
+from support.harness import DEADLINE_S, until
+from support.messages import read_reply
+
+from ddptop.agent import wire
+from ddptop.agent.control import deadline
+from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.relay.door import door
+from ddptop.agent.observer.relay.looking_back import LookingBack
+from ddptop.agent.run.rundir import Member, Process, RunDir
+
+
+class Onlooker:
+    """The two sockets of an onlooker."""
+
+    def __init__(self, context: zmq.Context[Any], directory: RunDir, *topics: bytes) -> None:
+        self.sub, self.cmd = context.socket(zmq.SUB), context.socket(zmq.DEALER)
+        self.heard: list[tuple[bytes, bytes]] = []
+        for topic in topics:
+            self.sub.subscribe(topic)
+        for socket, kind in ((self.sub, "pub"), (self.cmd, "cmd")):
+            socket.linger = 0
+            socket.connect(directory.address("observer", kind))
+
+    def listen(self) -> list[tuple[bytes, bytes]]:
+        """Return all that was heard so far."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                topic, payload = self.sub.recv_multipart(zmq.NOBLOCK)
+                self.heard.append((topic, payload))
+        return self.heard
+
+    def await_all(self, *expected: tuple[bytes, bytes]) -> None:
+        """Wait until these were heard."""
+        until(lambda: set(expected) <= set(self.listen()), "what was published")
+
+    def ask(self, rank: int, command: wire.Command) -> None:
+        """Send a command to a rank."""
+        self.cmd.send_multipart([b"%d" % rank, wire.encode(command)])
+
+    def answered(self) -> tuple[int, bytes]:
+        """Wait for an answer of a rank."""
+        assert self.cmd.poll(int(1000 * DEADLINE_S)), "no answer"
+        number, payload = self.cmd.recv_multipart()
+        return int(number), payload
+
+
+@pytest.fixture
+def onlooker() -> Iterator[Callable[..., Onlooker]]:
+    """Make onlookers, in a context of their own."""
+    made: list[Onlooker] = []
+    with zmq.Context() as context:
+
+        def make(directory: RunDir, *topics: bytes) -> Onlooker:
+            made.append(Onlooker(context, directory, *topics))
+            return made[-1]
+
+        yield make
+        for each in made:
+            each.sub.close()
+            each.cmd.close()
+
+
+def _records(directory: RunDir, rank: int = 0) -> list[int]:
+    return [
+        each.seq
+        for message in read_history(directory.database)
+        if isinstance(message, wire.Steps) and message.rank == rank
+        for each in message.steps
+    ]
+
+
+def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
+    """Byte for byte, under the number of the rank; of a message that cannot be true nothing arrives."""
+    directory = new_run(world=2)
+    with ranks(directory, 2) as group, relayed(directory) as relay:
+        for rank in group:
+            rank.meet()
+            rank.fill()
+        looker = onlooker(directory, b"")
+        expected = []
+
+        def is_subscribed() -> bool:
+            relay.publish(wire.RunState(1, "running"))
+            return bool(looker.listen())
+
+        until(is_subscribed, "the subscription")
+        for rank in group:
+            number = rank.rank
+            for topic, message in (
+                (wire.TOPIC_HELLO, hello(number)),
+                (wire.TOPIC_BEAT, beat(number, 3)),
+                (wire.TOPIC_STEPS, steps(number, 0, 1)),
+                (wire.TOPIC_SUMMARY, summary(number, 1)),
+            ):
+                expected.append((wire.topic_of(topic, number), rank.publish(topic, message)[0]))
+            rank.publish(wire.TOPIC_BEAT, beat(7, 7), b"noise", wire.RunState(9, "failed"))
+            expected.append((wire.TOPIC_EVENT, rank.publish(wire.TOPIC_EVENT, wire.Event(number, "text", number))[0]))
+        relay.say("its own word")
+        looker.await_all(*expected)
+        until(lambda: any(b"its own word" in payload for _, payload in looker.listen()), "the observer's own event")
+        until(lambda: relay.refused == 6, "what cannot be true to be counted")
+        assert not any(b"/00007" in topic or payload == b"noise" for topic, payload in looker.heard)
+        assert [topic for topic, _ in looker.heard].count(b"hello/00001") == 1
+    assert _records(directory, 1) == [0, 1]
+
+
+def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
+    """The newest of each rank, the state and the verdicts come without another word of the ranks."""
+    directory = new_run(world=2)
+    with ranks(directory, 2) as group, relayed(directory) as relay:
+        first = onlooker(directory, b"beat/", wire.TOPIC_RANKS, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
+        relay.publish(wire.RunState(1, "running"))
+        for rank in group:
+            rank.meet()
+            rank.publish(wire.TOPIC_HELLO, hello(rank.rank))
+            rank.publish(wire.TOPIC_SUMMARY, summary(rank.rank, 5))
+        topic = wire.topic_of(wire.TOPIC_BEAT, 1)
+        for number in (1, 2):
+
+            def is_heard() -> bool:
+                (payload,) = group[1].publish(wire.TOPIC_BEAT, beat(1, number))  # noqa: B023 # used at once
+                return (topic, payload) in first.listen()
+
+            until(is_heard, "the beat")
+        late = onlooker(directory, wire.TOPIC_RANKS, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
+        until(lambda: {b"ranks", b"run", b"verdicts"} <= {topic for topic, _ in late.listen()}, "the greeting")
+        told = [wire.read_telemetry(payload) for topic, payload in late.heard if topic == b"ranks"]
+        (all_ranks,) = told
+        assert isinstance(all_ranks, wire.Ranks)
+        assert all_ranks.hellos == (hello(0), hello(1))
+        assert all_ranks.beats == (beat(1, 2),)
+        assert all_ranks.summaries == (summary(0, 5), summary(1, 5))
+
+
+def test_commands_reach_their_rank_and_replies_their_asker(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
+) -> None:
+    """Also where two askers use the same number for the same rank at the same time, and replies come in any order."""
+    directory = new_run(world=2)
+    with ranks(directory, 2) as group, relayed(directory):
+        for rank in group:
+            rank.meet()
+            rank.fill()
+        one, other = onlooker(directory), onlooker(directory)
+        until_ns = deadline.now_ns() + 10**12
+        one.ask(1, wire.Hold(7, "one", until_ns=until_ns))
+        peer, first = group[1].asked()
+        other.ask(1, wire.Hold(7, "other", until_ns=until_ns))
+        other.ask(0, wire.Query(7))
+        _, second = group[1].asked()
+        assert isinstance(first, wire.Hold)
+        assert isinstance(second, wire.Hold)
+        assert (first.token, second.token) == ("one", "other")
+        assert first.until_ns == until_ns
+        group[1].answer(peer, wire.Reply(second.id, True, "for the other"), wire.Reply(first.id, False, "for one"))
+        peer, query = group[0].asked()
+        group[0].answer(peer, wire.Reply(query.id, True, "of rank 0", 3))
+        number, payload = one.answered()
+        assert (number, read_reply(payload)) == (1, wire.Reply(7, False, "for one"))
+        answers = {number: read_reply(payload) for number, payload in (other.answered(), other.answered())}
+        assert answers == {1: wire.Reply(7, True, "for the other"), 0: wire.Reply(7, True, "of rank 0", 3)}
+        assert not one.cmd.poll(0)
+
+
+def test_the_observer_answers_for_a_rank_that_does_not(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
+) -> None:
+    """For one that never came at once, for a silent one at the deadline; a late answer of it goes to nobody."""
+    directory = new_run(world=3)
+    with ranks(directory, 1) as (rank,), relayed(directory) as relay:
+        rank.meet()
+        rank.fill()
+        looker = onlooker(directory)
+        for command in (wire.Query(3), wire.Fill(4)):
+            looker.ask(2, command)
+            number, payload = looker.answered()
+            assert (number, read_reply(payload)) == (2, wire.Reply(command.id, False, "rank 2 does not answer"))
+        looker.ask(0, deadline.limited(wire.Hold(5, "x"), 0.2))
+        number, payload = looker.answered()
+        assert (number, read_reply(payload)) == (0, wire.Reply(5, False, "rank 0 does not answer"))
+        peer, asked = rank.asked()
+        rank.answer(peer, wire.Reply(asked.id, True, "late"))
+        looker.ask(0, wire.Query(6))
+        peer, asked = rank.asked()
+        rank.answer(peer, wire.Reply(asked.id, True, "in time"))
+        _, payload = looker.answered()
+        assert read_reply(payload) == wire.Reply(6, True, "in time")
+        looker.cmd.send_multipart([b"x", wire.encode(wire.Query(1))])
+        looker.cmd.send_multipart([b"0", b"0", wire.encode(wire.Query(1))])
+        looker.cmd.send_multipart([b"-1", wire.encode(wire.Query(1))])
+        until(lambda: relay.refused == 3, "what names no rank")
+
+
+def test_a_killed_rank_is_answered_for_at_once(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
+) -> None:
+    """Its sockets are still there: what waits for it and what comes is answered; another process is heard."""
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory) as relay:
+        rank.meet()
+        rank.fill()
+        looker = onlooker(directory)
+        waiting = deadline.limited(wire.Hold(1, "x"), 1000)
+        looker.ask(0, waiting)
+        looker.ask(0, wire.Fill(2))
+        for _ in range(2):
+            rank.asked()
+        member = directory.members()[0]
+        relay.lose(member)
+        looker.ask(0, deadline.limited(wire.Hold(3, "x"), 1000))
+        replies = [read_reply(looker.answered()[1]) for _ in range(3)]
+        assert {(reply.id, reply.text) for reply in replies} == {
+            (number, "rank 0 does not answer") for number in (1, 2, 3)
+        }
+        relay.follow(msgspec.structs.replace(member, process=Process(1, 0.0)))
+        rank.fill()
+        relay.lose(member)
+        looker.ask(0, wire.Query(4))
+        peer, query = rank.asked()
+        rank.answer(peer, wire.Reply(query.id, True))
+        assert read_reply(looker.answered()[1]) == wire.Reply(4, True)
+
+
+def test_records_are_asked_for_through_the_door(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
+) -> None:
+    """Two askers at once get the whole answer each, the reply last and under the number of their own command."""
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory):
+        rank.meet()
+        rank.fill(0, 1)
+        askers = [onlooker(directory), onlooker(directory)]
+        for asker in askers:
+            asker.ask(0, wire.Fill(9, 1))
+        peers = [rank.asked(), rank.asked()]
+        assert peers[0][0] != peers[1][0]
+        for peer, _ in peers:
+            rank.answer(peer, steps(0, 0), steps(0, 1), wire.Reply(9, True))
+        for asker in askers:
+            answers = [asker.answered() for _ in range(3)]
+            assert [wire.read_answer(payload) for _, payload in answers] == [
+                steps(0, 0), steps(0, 1), wire.Reply(9, True),
+            ]  # fmt: skip
+            assert {number for number, _ in answers} == {0}
+
+
+def test_a_reader_that_sleeps_harms_nobody(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages are dropped beyond the bound, answers of records are not read for it; others hear all."""
+    monkeypatch.setattr(door, "UNREAD", 10)
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory) as relay:
+        rank.meet()
+        rank.fill()
+        asleep, awake = onlooker(directory, b"steps/"), onlooker(directory, b"beat/")
+        asleep.ask(0, wire.Fill(1))
+        peer, fill = rank.asked()
+        big = wire.Steps(0, tuple(step(number) for number in range(1000)))
+        for _ in range(200):
+            rank.answer(peer, big)
+        rank.answer(peer, wire.Reply(fill.id, True))
+        rank.publish(wire.TOPIC_STEPS, *(steps(0, number) for number in range(2000)))
+        beats = [rank.publish(wire.TOPIC_BEAT, beat(0, number))[0] for number in range(5)]
+        until(lambda: beats[-1] in [payload for _, payload in awake.listen()], "the last beat")
+        awake.ask(0, wire.Query(2))
+        _, query = rank.asked()
+        rank.answer(_, wire.Reply(query.id, True))
+        assert read_reply(awake.answered()[1]).done
+        assert sum(each.bytes for each in relay._door._waiting.values()) < 3 * door.ROOM
+    assert _records(directory) == list(range(2000))
+
+
+def test_a_command_to_a_former_process_does_not_reach_the_next(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
+) -> None:
+    """What waited for a rank of the last generation is answered in its place; the new one gets only its own."""
+    directory = new_run(world=1, max_restarts=1)
+    with zmq.Context() as context, relayed(directory) as relay:
+        former = Rank(context, directory, 0)
+        former.meet()
+        former.fill()
+        looker = onlooker(directory)
+        looker.ask(0, wire.Query(1))
+        peer, query = former.asked()
+        former.answer(peer, wire.Reply(query.id, True))
+        assert read_reply(looker.answered()[1]).done
+        former.close()
+        looker.ask(0, wire.Query(2))
+        assert not read_reply(looker.answered()[1]).done
+        rank = Rank(context, directory, 0, generation=1)
+        relay.follow(directory.members()[0])
+        rank.fill()
+        looker.ask(0, wire.Query(3))
+        peer, query = rank.asked()
+        rank.answer(peer, wire.Reply(query.id, True))
+        assert read_reply(looker.answered()[1]) == wire.Reply(3, True)
+        assert not rank.cmd.poll(100)
+        rank.close()
+
+
+def test_a_restart_forgets_the_former_ranks(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
+    """Who comes then is told of the new ones only."""
+    directory = new_run(world=1, max_restarts=1)
+    with zmq.Context() as context, relayed(directory) as relay:
+        rank = Rank(context, directory, 0)
+        rank.meet()
+        rank.fill()
+        looker = onlooker(directory, b"hello/", b"beat/")
+        heard = wire.topic_of(wire.TOPIC_HELLO, 0)
+        rank.publish(wire.TOPIC_BEAT, beat(0, 77))
+        until(lambda: rank.publish(wire.TOPIC_HELLO, hello(0)) and heard in dict(looker.listen()), "the first")
+        relay.follow(_of_generation(directory, 1))
+        rank.fill()
+        rank.publish(wire.TOPIC_HELLO, hello(0), hello(0, 1))
+        looker.await_all((heard, wire.encode(hello(0, 1))))
+        late = onlooker(directory, wire.TOPIC_RANKS)
+        until(late.listen, "the greeting")
+        told = wire.read_telemetry(late.heard[0][1])
+        assert isinstance(told, wire.Ranks)
+        assert (told.hellos, told.beats) == ((hello(0, 1),), ())
+        rank.close()
+
+
+def _of_generation(directory: RunDir, generation: int) -> Member:
+    return msgspec.structs.replace(directory.members()[0], generation=generation)
+
+
+def test_many_questions_for_the_history_do_not_hold_up_the_rest(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ranks publish meanwhile is heard between two of them, and each is answered."""
+    most = 40
+
+    def slowly(_: LookingBack, query: wire.History) -> Iterator[wire.Reply]:
+        time.sleep(0.05)
+        yield wire.Reply(query.id, True)
+
+    monkeypatch.setattr(LookingBack, "answer", slowly)
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory):
+        rank.meet()
+        rank.fill()
+        looker, other = onlooker(directory, b"beat/"), onlooker(directory)
+        topic = wire.topic_of(wire.TOPIC_BEAT, 0)
+        until(lambda: rank.publish(wire.TOPIC_BEAT, beat(0, 1)) and topic in dict(looker.listen()), "the first beat")
+        for number in range(most):
+            other.cmd.send(wire.encode(wire.History(number)))
+        (payload,) = rank.publish(wire.TOPIC_BEAT, beat(0, 2))
+        looker.await_all((topic, payload))
+        answered = 0
+        with contextlib.suppress(zmq.Again):
+            while True:
+                other.cmd.recv(zmq.NOBLOCK)
+                answered += 1
+        assert answered < most
+        for _ in range(most - answered):
+            assert other.cmd.poll(int(1000 * DEADLINE_S))
+            other.cmd.recv()

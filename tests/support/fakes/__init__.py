@@ -1,0 +1,1 @@
+"""Ranks and observers that live in the process of a test; see `tests/support`."""

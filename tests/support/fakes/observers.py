@@ -1,0 +1,105 @@
+"""A fake observer in the process of the test: the two sockets of its door, and what comes in by them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from ddptop.agent import wire
+from ddptop.agent.run import rundir
+from ddptop.agent.run.files.private import seal
+from ddptop.agent.run.rundir import Member, Run, RunDir
+
+
+@dataclass
+class Observer:
+    """The sockets of an observer, without a thread: `turn` does what has to be done by then."""
+
+    directory: RunDir
+    context: zmq.Context[Any]
+    ranks: tuple[wire.Ranks, ...] = (wire.Ranks(1),)
+    """What newcomers are told of the ranks."""
+    state: wire.RunState = field(default_factory=lambda: wire.RunState(1, "running"))
+    verdicts: wire.Verdicts = field(default_factory=lambda: wire.Verdicts(1))
+    topics: set[bytes] = field(default_factory=set)
+    """Those that somebody subscribes to."""
+    asked: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
+    """Messages to the command socket, each with its sender."""
+
+    def __post_init__(self) -> None:
+        self.open()
+
+    def open(self) -> None:
+        """Bind both sockets."""
+        self.pub, self.cmd = self.context.socket(zmq.XPUB), self.context.socket(zmq.ROUTER)
+        self.pub.setsockopt(zmq.XPUB_VERBOSER, 1)
+        for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
+            socket.linger = 0
+            socket.bind(self.directory.address("observer", kind))
+            seal(self.directory.address("observer", kind))
+
+    def close(self) -> None:
+        """Leave as a process does that is killed: the files of the sockets may stay."""
+        self.pub.close()
+        self.cmd.close()
+
+    def turn(self) -> bool:
+        """Greet newcomers, and note what they subscribe to and ask; True, so that a condition may begin with it."""
+        greeted = False
+        while self.pub.poll(0):
+            message = self.pub.recv()
+            (self.topics.add if message[:1] == b"\x01" else self.topics.discard)(message[1:])
+            greeted |= message == b"\x01" + wire.TOPIC_RANKS
+        if greeted:
+            for part in self.ranks:
+                self.publish(wire.TOPIC_RANKS, part)
+            self.publish(wire.TOPIC_RUN, self.state)
+            self.publish(wire.TOPIC_VERDICTS, self.verdicts)
+        while self.cmd.poll(0):
+            sender, *frames = self.cmd.recv_multipart()
+            self.asked.append((sender, frames))
+        return True
+
+    def publish(self, topic: bytes, message: wire.Telemetry | bytes) -> None:
+        """Send a message, or bytes that are none."""
+        self.pub.send_multipart([topic, message if isinstance(message, bytes) else wire.encode(message)])
+
+    def answer(self, sender: bytes, rank: int, *answers: wire.Answer) -> None:
+        """Answer a question to a rank."""
+        for answer in answers:
+            self.cmd.send_multipart([sender, b"%d" % rank, wire.encode(answer)])
+
+
+@contextlib.contextmanager
+def observed(run: Run, present: int | None = None) -> Iterator[Observer]:
+    """Make a run with a fake observer, and so many of its ranks on record; this process is all of them."""
+    me = rundir.identify(os.getpid())
+    assert me is not None
+    directory = rundir.create(msgspec.structs.replace(run, observer=me, torchrun=me))
+    for rank in range(run.world if present is None else present):
+        addresses = directory.address(rank, "pub"), directory.address(rank, "cmd")
+        directory.write_member(Member(rank, rank, run.world, me, "host", 0, *addresses, None))
+    with zmq.Context() as context:
+        observer = Observer(directory, context)
+        try:
+            yield observer
+        finally:
+            observer.close()
+            # The record names this process as one to be ended with the run.
+            shutil.rmtree(directory.path)
+
+
+def connections(address: str) -> int:
+    """Return how many processes are connected to a socket, by the kernel's own table."""
+    path = str(Path(address.removeprefix("ipc://")))
+    table = Path("/proc/self/net/unix").read_text().splitlines()
+    # One of the lines is the socket that listens.
+    return max(0, sum(line.endswith(f" {path}") for line in table) - 1)
