@@ -6,7 +6,7 @@ screens   what fills the terminal; `dialogs` are over it
 views     what screens consist of: panels, table, heatmap, timeline, plot, rank, runs
 link      where frames come from: a run, the fleet, the machine
 control   what acts on runs: kill, signal, launch; which action is offered when
-model     what is known of a run: frames, store, history, judgement
+model     what is known of a run: frames, store, history
 drawing   lines, bars, colors, units
 settings  the user's settings, among them the seconds after which a rank is stalled or silent
 

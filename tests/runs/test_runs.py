@@ -77,9 +77,11 @@ def test_a_late_joiner_gets_the_history_since_the_start(live):
     """The losses that a dashboard shows from step 1 on are those that the script itself printed."""
     link = Link(live, "test", looks_back=True)
     try:
-        until(lambda: polled(link).settled, "the history")
         history = frame_now(link).history
         assert history is not None
+        # What is looked at is asked for.
+        until(lambda: polled(link) and len(history.by_step.read(1, "loss").steps), "the history")
+        until(lambda: polled(link) and history.by_step.complete, "all of it")
         found = history.by_step.read(1, "loss")
     finally:
         link.close()
@@ -181,12 +183,12 @@ def test_one_process_or_one_signal_and_only_of_this_run(live):
     until(lambda: (status("live")["step"] or 0) > before["step"] + 20, "steps after SIGCONT")
 
 
-def test_the_run_outlives_its_supervisor_and_another_takes_over(live):
-    """After kill -9 of the supervisor ps meets the run and another takes over; pause, resume and kill work."""
+def test_the_run_outlives_its_observer_and_another_takes_over(live):
+    """After kill -9 of the observer ps meets the run and another takes over; pause, resume and kill work."""
     run = live.read()
     seen = status("live")["step"]
-    os.kill(run.supervisor.pid, 9)
-    until(lambda: status("live")["supervised"] and live.read().supervisor != run.supervisor, "another supervisor")
+    os.kill(run.observer.pid, 9)
+    until(lambda: status("live")["supervised"] and live.read().observer != run.observer, "another observer")
     assert ddptop("pause", "live").returncode == 0
     assert status("live")["state"] == "paused"
     assert ddptop("resume", "live").returncode == 0
@@ -241,13 +243,16 @@ def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
     try:
         until(lambda: polled(link).settled and frame_now(link).step, "the picture")
         shown_frame = frame_now(link)
+        history = shown_frame.history
+        assert history is not None
+        until(lambda: polled(link) and len(history.by_step.read(0, "loss").steps), "its losses")
+        until(lambda: polled(link) and history.by_step.complete, "all of them")
+        losses = history.by_step.read(0, "loss")
     finally:
         link.close()
     (restart,) = shown_frame.restarts
     assert restart.generation == 1
     assert 5 <= restart.step <= 7
-    assert shown_frame.history is not None
-    losses = shown_frame.history.by_step.read(0, "loss")
     assert losses.count.sum() == losses.steps[-1] > restart.step
     assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in shown_frame.events]
     assert ddptop("pause", "flaky").returncode == 0
@@ -276,7 +281,10 @@ def test_a_script_that_dies_tells_why_once(folder):
 
 
 def test_a_job_started_by_hand_is_seen_and_controlled(folder):
-    """Torchrun -m ddptop.agent script.py is in ps, can be paused, and kill ends it whole."""
+    """By torchrun -m ddptop.agent script.py: it is in ps, recorded though its observer is lost, paused and killed.
+
+    All of it is there after its end.
+    """
     # Nobody reads what it prints: into a pipe the ranks would stand after a thousand steps.
     with torchrun(folder, 2, "-m", "ddptop.agent", "train.py", "1000000", output=subprocess.DEVNULL) as process:
 
@@ -289,13 +297,21 @@ def test_a_job_started_by_hand_is_seen_and_controlled(folder):
         until(lambda: (status(name)["step"] or 0) > 3, "its steps")
         (row,) = (row for row in json.loads(ddptop("ps", "--json").stdout) if row["pid"] == process.pid)
         assert (row["run"], row["state"]) == (name, "running")
-        run_id = rundir.find(name).read().run_id
+        directory = rundir.find(name)
+        run_id, seen, first = directory.read().run_id, status(name)["step"], directory.read().observer
+        assert first is not None
+        os.kill(first.pid, 9)
+        until(lambda: status(name)["supervised"] and directory.read().observer != first, "another observer")
+        until(lambda: _gaps(directory) == [] and _recorded(directory) > seen, "the recording without gaps")
         assert ddptop("pause", name).returncode == 0
-        assert status(name)["state"] == "paused"
+        held = status(name)
+        assert held["state"] == "paused"
         assert "0 left" in ddptop("kill", name).stdout
         process.wait(timeout=DEADLINE_S)
         assert carriers(run_id) == []
-        assert status(name)["state"] == "killed"
+        until(lambda: not rundir.is_alive(directory.read().observer), "its observer has gone")
+        assert (status(name)["state"], status(name)["step"]) == ("killed", held["step"])
+        assert _recorded(directory) == held["step"]
 
 
 def test_parameters_are_bit_identical_with_and_without_the_agent(folder):

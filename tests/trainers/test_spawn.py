@@ -89,7 +89,7 @@ def test_failure_of_a_spawned_rank(tmp_path: Path) -> None:
 
 def test_another_sitecustomize_still_runs(tmp_path: Path) -> None:
     """The one that Python would have found is run as well, and helpers of a run get no more than that."""
-    from ddptop.agent.observer import launcher
+    from ddptop.agent.observer.engine import launcher
 
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}

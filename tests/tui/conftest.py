@@ -74,9 +74,7 @@ def quiet_run() -> Iterator[str]:
     process = rundir.identify(sleeper.pid)
     name = f"quiet-{sleeper.pid}"
     directory = rundir.create(
-        rundir.Run(
-            name, name, "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, supervisor=process, torchrun=process
-        )
+        rundir.Run(name, name, "toy.py", (), 2, "gloo", "cpu", time.time_ns(), True, observer=process, torchrun=process)
     )
     yield name
     shutil.rmtree(directory.path)

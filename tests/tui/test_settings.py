@@ -21,7 +21,6 @@ from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control.launch import launch
 from ddptop.tui.drawing.theme import DARK, LIGHT
 from ddptop.tui.model.changes import Changes
-from ddptop.tui.model.frame import Verdict
 from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Look, Settings, SettingsError, Thresholds
 
@@ -190,7 +189,8 @@ def test_thresholds_decide_what_is_told() -> None:
 
     assert [state(5.0), state(5.0, stalled_s=4.0)] == ["running", "stalled"]
     changes = Changes(verdict_share=0.2)
-    small, large = (Verdict("slow_rank", "…", rank=0, phase="data", share=share) for share in (0.15, 0.25))
-    for found, told in ((small, None), (large, large), (small, small)):
-        changes.note_verdict(at, found, ())
-        assert changes.verdict is told, "once told it does not come and go"
+    for share, told in ((0.15, None), (0.25, 0.25), (0.15, 0.15), (0.1, None)):
+        changes.note_verdicts(wire.Verdicts(1, (wire.Verdict(1, "slow_rank", "…", 1, rank=0, share=share),)))
+        assert (None if changes.verdict is None else changes.verdict.share) == told, (
+            "once shown it does not come and go"
+        )

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import select
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -53,6 +56,8 @@ from ddptop.tui.views.runs import RunList
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
+TERMINAL_S: Final = 1.0
+"""Seconds between two looks whether the terminal is still there."""
 DEFAULT: Final = Settings()
 THEME_NAMES: Final = {"dark": DARK.name, "light": LIGHT.name}
 _COLOR_SYSTEMS: Final = {
@@ -203,6 +208,10 @@ class DdptopApp(App[None]):
         """Start the clocks."""
         self.set_interval(1 / POLL_HZ, self._take_in)
         self.set_interval(1 / PAINT_HZ, self.repaint)
+        if not self.is_headless and sys.stdin is not None and sys.stdin.isatty():
+            terminal = select.poll()
+            terminal.register(sys.stdin, 0)
+            self.set_interval(TERMINAL_S, partial(self._leave_with, terminal))
         if self._listed and self.several is not None:
             self.call_after_refresh(self.several.show_list)
 
@@ -215,6 +224,12 @@ class DdptopApp(App[None]):
     def on_app_blur(self, event: AppBlur) -> None:
         """Go on while another window has the keyboard: the footer would lose its keys, in a browser from the start."""
         event.prevent_default()
+
+    def _leave_with(self, terminal: select.poll) -> None:
+        """End with the terminal: SIGHUP tells of its end only those whose controlling terminal it is."""
+        # Before the queue of what is to be written to it is full: Textual would wait for room in it without end.
+        if terminal.poll(0):
+            self._end_by(signal.SIGHUP)
 
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)

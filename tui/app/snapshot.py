@@ -28,9 +28,11 @@ class Still:
     def __init__(self, link: Link, frame: Frame) -> None:
         self.control: Control = link.control
         self._frame = frame
+        self._link = link
 
     def poll(self) -> None:
-        """Take nothing in."""
+        """Take in the numbers that plots look back at: they ask for them when they are drawn."""
+        self._link.poll_history()
 
     def advance(self, now: float) -> None:
         """Stay at the moment."""

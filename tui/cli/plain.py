@@ -148,13 +148,13 @@ def summary(frame: Frame) -> list[str]:
         lines.append(f"{progress(frame)}{loss}{shown}; usual step {phases(frame)}")
     if frame.injected:
         lines.append(f"faults put in on purpose: {frame.injected}")
-    if frame.verdict is not None:
-        lines.append(f"verdict: {frame.verdict.text}")
+    lines += [f"verdict: {verdict.text}" for verdict in frame.verdicts]
     if frame.note:
         lines.append(f"note: {frame.note}")
     if frame.cause:
         lines.append(f"first cause: {frame.cause}" if frame.state == "failed" else frame.cause)
-    lines.append(f"logs: ddptop logs {frame.run}")
+    if frame.launched:
+        lines.append(f"logs: ddptop logs {frame.run}")
     return lines
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.cli.plain import phases, progress
 from ddptop.tui.drawing.units import DASH, duration, loss, size
-from ddptop.tui.model.frame import ENDED, Frame, RankFrame
+from ddptop.tui.model.frame import Frame, RankFrame, Verdict, unobserved
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "samples_per_s": _number(frame.samples_per_s),
         "pid": frame.torchrun_pid,
         "supervised": frame.supervised,
+        "unobserved_s": _number(frame.unobserved_s),
         "orphaned": frame.orphaned,
         "exit_code": frame.exit_code,
         "cause": frame.cause,
@@ -38,7 +41,8 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "injected": frame.injected,
         "refused": frame.refused,
         "ranks": [_rank_json(rank) for rank in frame.ranks],
-        "verdict": None if frame.verdict is None else _verdict_json(frame),
+        "verdict": None if frame.verdict is None else _verdict_json(frame.verdict),
+        "verdicts": [_verdict_json(verdict) for verdict in frame.verdicts],
     }
 
 
@@ -56,10 +60,70 @@ def event_json(event: wire.Event) -> dict[str, Any]:
 
 def event_line(event: wire.Event) -> str:
     """Return an event as a line of `events`."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at_ns / 1e9))
     mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
     named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
-    return f"{at} {mark} {'' if named else f'rank {event.rank}: '}{event.text}"
+    return f"{_date(event.at_ns)} {mark} {'' if named else f'rank {event.rank}: '}{event.text}"
+
+
+def happened(
+    events: Iterable[wire.Event], verdicts: Iterable[wire.Verdict], ended_at_ns: int | None
+) -> list[wire.Event | wire.Verdict]:
+    """Return the events of a run and its verdicts, each verdict where it began; those of an ended run have ended too.
+
+    Args:
+        events: in the order of their times.
+        verdicts: the intervals, in any order.
+        ended_at_ns: when the run ended, None for one that goes on.
+    """
+    found: list[wire.Event | wire.Verdict] = [*events, *(_over(verdict, ended_at_ns) for verdict in verdicts)]
+    return sorted(found, key=_begun_at_ns)
+
+
+def _over(verdict: wire.Verdict, ended_at_ns: int | None) -> wire.Verdict:
+    return verdict if verdict.until_at_ns is not None else msgspec.structs.replace(verdict, until_at_ns=ended_at_ns)
+
+
+def _begun_at_ns(each: wire.Event | wire.Verdict) -> int:
+    return each.at_ns if isinstance(each, wire.Event) else each.since_at_ns
+
+
+def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
+    """Return the documented form of a verdict among the events: the fields of an event, and those of the interval."""
+    until = verdict.until_at_ns
+    return {
+        **event_json(_as_event(verdict)),
+        "until": None if until is None else until / 1e9,
+        "kind": verdict.kind,
+        "phase": verdict.phase,
+        "cost_ms": _number(verdict.cost_ms),
+        "share": _number(verdict.share),
+    }
+
+
+def interval_line(verdict: wire.Verdict) -> str:
+    """Return a verdict as a line of `events`, with how long it lasted."""
+    since, until = verdict.since_at_ns, verdict.until_at_ns
+    if until is None:
+        return f"{event_line(_as_event(verdict))} (goes on)"
+    begun, end = _date(since).split(), _date(until).split()
+    # The date is told where it is another one than that of the beginning.
+    told = end[1] if begun[0] == end[0] else " ".join(end)
+    return f"{event_line(_as_event(verdict))} (for {_lasted(until - since)}, until {told})"
+
+
+def _as_event(verdict: wire.Verdict) -> wire.Event:
+    return wire.Event(verdict.since_at_ns, verdict.text, verdict.rank, "warning")
+
+
+def _date(at_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ns / 1e9))
+
+
+def _lasted(span_ns: int) -> str:
+    seconds = max(0, span_ns) / 1e9
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def encoded(value: object, indent: int | None = None) -> str:
@@ -99,10 +163,8 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
     }
 
 
-def _verdict_json(frame: Frame) -> dict[str, Any]:
-    verdict = frame.verdict
-    assert verdict is not None
-    names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text", "since", "every")
     told = {name: getattr(verdict, name) for name in names}
     return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
 
@@ -153,9 +215,7 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
 def _remark(frame: Frame) -> str:
     if frame.orphaned:
         return f"what started its ranks is gone, they live on: ddptop kill {frame.run}"
-    if not frame.supervised and frame.launched and frame.state not in ENDED:
-        return "its supervisor is gone; the training goes on"
-    return frame.cause or ""
+    return unobserved(frame, "the training goes on") or frame.cause or ""
 
 
 def _rank_remark(rank: RankFrame) -> str:
@@ -178,7 +238,7 @@ def card(frame: Frame) -> list[str]:
         for text in (
             frame.placement,
             frame.injected and f"faults put in on purpose: {frame.injected}",
-            frame.verdict and frame.verdict.text,
+            *(verdict.text for verdict in frame.verdicts),
             frame.note,
             frame.cause,
             _remark(frame),

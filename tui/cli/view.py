@@ -36,7 +36,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
         source = Home(shown)
     else:
         source = shown(directory)
-        # The ranks send their history while the dashboard, which takes half a second, is imported.
+        # The observer answers while the dashboard, which takes half a second, is imported.
         source.poll()
 
     from ddptop.tui.app.program import run_dashboard

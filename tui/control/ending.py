@@ -1,4 +1,4 @@
-"""End a run, a rank or a process of it, or send it a signal: by its supervisor, or here where none lives.
+"""End a run, a rank or a process of it, or send it a signal: by its observer, or here where none lives.
 
 Key and shell verb both end here.  Knows no screen.
 """
@@ -29,9 +29,9 @@ from ddptop.agent.text import clean, plural
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 
 _TAKEOVER_S: Final = 5.0
-"""How long a command waits for a supervisor that is just taking over."""
+"""How long a command waits for an observer that is just taking over."""
 _ANSWER_S: Final = 2.0
-"""How long a supervisor may take to read a command; later it refuses it, and everything is done here."""
+"""How long an observer may take to read a command; later it refuses it, and everything is done here."""
 _MARGIN_S: Final = 0.5
 """How long after that its answer may be under way."""
 _REPLY_S: Final = 30.0
@@ -127,10 +127,10 @@ class Ending:
         countdown: Callable[[str], None] = lambda line: None,
         consent: Consent | None = None,
     ) -> str:
-        """Have the supervisor do it; where none lives, or it is stopped or silent, do it here."""
+        """Have the observer do it; where none lives, or it is stopped or silent, do it here."""
         consent = consent or Consent()
         if self._is_supervised(consent):
-            reply = self._ask_supervisor(command, progress, consent)
+            reply = self._ask_observer(command, progress, consent)
             if reply is not None and not reply.done:
                 raise Refused(reply.text)
             if reply is not None:
@@ -145,7 +145,7 @@ class Ending:
         except Survived as left:
             self._note(command, str(left), "error")
             raise Refused(str(left)) from left
-        # What a supervisor does it tells itself.
+        # What an observer does it tells itself.
         self._note(command, done, "warning")
         return done
 
@@ -155,7 +155,7 @@ class Ending:
         journal.note(self._directory, wire.Event(time.time_ns(), text, command.rank, level, action, self._who))
 
     def _is_supervised(self, consent: Consent) -> bool:
-        """Say whether there is a supervisor to ask; wait for one that is just taking over.
+        """Say whether there is an observer to ask; wait for one that is just taking over.
 
         Raises:
             Refused: the run is over.
@@ -170,7 +170,7 @@ class Ending:
                 raise Refused(f"run {self._directory.name} is over already ({takeover.meet(self._directory).state})")
             if state.supervised:
                 return True
-            # While somebody holds the claim, another supervisor is about to take over.
+            # While somebody holds the claim, another observer is about to take over.
             try:
                 claim = Claim.acquire(self._directory.path)
             except OSError:
@@ -182,23 +182,21 @@ class Ending:
             time.sleep(_LOOK_S)
         return False
 
-    def _ask_supervisor(
-        self, command: wire.Kill, progress: Callable[[str], None], consent: Consent
-    ) -> wire.Reply | None:
-        """Send a command, pass on what the supervisor tells meanwhile, and return its answer.
+    def _ask_observer(self, command: wire.Kill, progress: Callable[[str], None], consent: Consent) -> wire.Reply | None:
+        """Send a command, pass on what the observer tells meanwhile, and return its answer.
 
         None: it does nothing about it, now or later, or not any more.
         """
-        supervisor = self._directory.read().supervisor
+        observer = self._directory.read().observer
         if consent.cancelled:
             return None
-        if is_stopped(supervisor):
-            progress("the supervisor is stopped (SIGSTOP); going on without it")
+        if is_stopped(observer):
+            progress("the observer is stopped (SIGSTOP); going on without it")
             return None
         with zmq.Context() as context:
-            events = connect(context, zmq.SUB, self._directory.address("supervisor", "pub"))
+            events = connect(context, zmq.SUB, self._directory.address("observer", "pub"))
             events.subscribe(wire.TOPIC_EVENT)
-            asking = connect(context, zmq.DEALER, self._directory.address("supervisor", "cmd"))
+            asking = connect(context, zmq.DEALER, self._directory.address("observer", "cmd"))
             try:
                 asking.send(wire.encode(deadline.limited(command, _ANSWER_S)))
                 asking.send(wire.encode(wire.Query(_READ)))
@@ -223,16 +221,16 @@ class Ending:
                             has_read = True
                             give_up = time.monotonic() + command.grace_s + _REPLY_S
                             if not consent.overrule():
-                                progress("too late to cancel: the supervisor has begun")
+                                progress("too late to cancel: the observer has begun")
                     # Before it has read the command, only the deadline makes sure that it will not do it later.
-                    if has_read and is_stopped(supervisor):
-                        progress("the supervisor was stopped (SIGSTOP) meanwhile; going on without it")
+                    if has_read and is_stopped(observer):
+                        progress("the observer was stopped (SIGSTOP) meanwhile; going on without it")
                         return None
                     if not ready and is_gone:
                         return None
                     # What it has said at last may still be on its way, so look once more.
-                    is_gone = not may_live(supervisor)
-                progress("the supervisor does not answer; going on without it")
+                    is_gone = not may_live(observer)
+                progress("the observer does not answer; going on without it")
                 return None
             finally:
                 events.close(linger=0)

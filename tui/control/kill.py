@@ -28,7 +28,7 @@ class Killing:
         """None while it goes on; False where it was refused."""
         self._work = work
         self._consent = Consent()
-        # No daemon: where no supervisor does the work, leaving the dashboard must not leave half a group.
+        # No daemon: where no observer does the work, leaving the dashboard must not leave half a group.
         self._thread = threading.Thread(target=self._run, name="killing")
 
     @property

@@ -11,10 +11,10 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
+from ddptop.agent.text import size as plain_size
+
 DASH: Final = "–"
 """What is not known."""
-
-_KIB: Final = 1024.0
 
 
 def fit(text: str, width: int) -> str:
@@ -60,16 +60,8 @@ def size(value: int | None) -> str:
     """Return eight cells: `  64 KiB`, ` 812 MiB`, `1.23 GiB`, `61.4 GiB`."""
     if value is None:
         return DASH.rjust(4) + "    "
-    if value < 999.5:
-        return f"{value:4} B  "
-    if value / _KIB < 999.5:
-        return f"{value / _KIB:4.0f} KiB"
-    mib = value / _KIB**2
-    if mib < 999.5:
-        return f"{mib:4.0f} MiB"
-    gib = mib / _KIB
-    number, unit = (gib, "GiB") if gib < 999.5 else (gib / _KIB, "TiB")
-    return f"{number:4.{2 if number < 9.995 else 1 if number < 99.95 else 0}f} {unit}"
+    number, unit = plain_size(value).split()
+    return f"{number:>4} {unit:<3}"
 
 
 def percent(value: float | None, width: int = 4) -> str:

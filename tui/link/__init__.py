@@ -2,7 +2,7 @@
 
 source      what a screen may ask of a run, also where it may only look, and before a run is chosen
 live        a run, alive or ended
-sockets     what its ranks tell, and how long missing records are waited for
+sockets     what its observer tells of it, and how long missing records are waited for
 replay      what is recorded of it
 control     what acts on it
 fleet       what a screen may ask of all runs; `runs` are those of this machine

@@ -1,9 +1,9 @@
 """What acts on a run: pauses and steps it, has it save, stops, freezes, ends and restarts it.
 
 The keys come here, and the verbs `pause`, `step`, `resume`, `checkpoint` and `stop`.  Each of these five opens
-sockets of its own, because it runs in a thread and a ZeroMQ socket belongs to one; it is noted with the
-run, with who asked for it and its outcome.
-What ends a run goes through `ending`, which speaks to the supervisor and notes it by itself.
+a socket of its own to the observer, because it runs in a thread and a ZeroMQ socket belongs to one; it is noted with
+the run, with who asked for it and its outcome.
+What ends a run goes through `ending`, which speaks to the observer and notes it by itself.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from ddptop.agent.control.caller import LiveGroup
 from ddptop.agent.control.controller import ANSWER_S, Controller
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import takeover
+from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Ending
-from ddptop.tui.control.launch import launch
 from ddptop.tui.link.source import Refused
 
+OBSERVER_S: Final = 10.0
+"""How long another observer may take to start, where the one before is gone."""
 ENDING_S: Final = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
 
@@ -48,7 +50,7 @@ class RunControl:
             directory: where the run is.
             run: its record.
             who: the actor, for the run's event list.
-            count_down: takes who is left of an ending that goes on without a supervisor; from any thread.
+            count_down: takes who is left of an ending that goes on without an observer; from any thread.
             restarted: takes the run that a restart has started; from any thread.
             acting: entered around each action that would leave the run half way if it were broken off.
         """
@@ -98,6 +100,7 @@ class RunControl:
             return self._noted("freeze", self._freeze)
 
     def _freeze(self) -> str:
+        # It needs no observer: without one the timeouts of the collectives are not known.
         with LiveGroup(self._directory) as group:
             replies = group.ask({rank: wire.Query(rank) for rank in group.ranks}, ANSWER_S)
         known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
@@ -107,10 +110,29 @@ class RunControl:
         def act() -> str:
             if freezer.has_stopped(self._directory):
                 raise Refused("its processes are frozen; resume it first")
+            self._await_observer()
             with LiveGroup(self._directory) as group:
                 return work(Controller(group, self._who))
 
         return self._noted(action, act)
+
+    def _await_observer(self) -> None:
+        """See to it that there is an observer, which passes commands on to the ranks.
+
+        Raises:
+            Refused: there is none, and none starts; or it is stopped.
+        """
+        give_up = time.monotonic() + OBSERVER_S
+        while not (found := takeover.meet(self._directory)).supervised:
+            if found.state in ENDED_STATES:
+                return
+            if time.monotonic() > give_up:
+                log = self._directory.observer_log
+                raise Refused(f"its observer is gone, and another one does not start: {log} may tell why")
+            time.sleep(0.05)
+        if found.run.observer is not None and is_stopped(found.run.observer):
+            pid = found.run.observer.pid
+            raise Refused(f"its observer is stopped (SIGSTOP), and nobody else reaches the ranks: kill -CONT {pid}")
 
     def _noted(self, action: str, work: Callable[[], str]) -> str:
         """Act, and record with the run who did it and what came of it."""
@@ -162,6 +184,9 @@ class RunControl:
 
     def resumable(self) -> bool:
         """Say whether the run could be restarted from a checkpoint."""
+        # Here, as below: what starts runs need not be imported to look at one.
+        from ddptop.tui.control.launch import launch
+
         return launch.resumable(self._run)
 
     def restart(self, *, resume: bool) -> str:
@@ -170,6 +195,8 @@ class RunControl:
         Raises:
             Refused: nothing was started.
         """
+        from ddptop.tui.control.launch import launch
+
         told: list[str] = []
         with self._acting(), _refusing():
             self._check_run()

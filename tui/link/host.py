@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 import pynvml
 
-from ddptop.agent.observer import machine
+from ddptop.agent.observer.engine import machine
 
 
 @dataclass(frozen=True, slots=True)

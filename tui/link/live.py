@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,11 +21,11 @@ from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.replay import Replay
-from ddptop.tui.link.sockets import Sockets
+from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import Framer
-from ddptop.tui.model.store import Liveness, Store
+from ddptop.tui.model.store import OBSERVED_S, Liveness, Store
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ SURVEY_S = 1.0
 DETAILED = 64
 """In a larger group only the ranks in sight send their records, and the others summaries."""
 HEARD_S = 2.0
+"""A rank heard so lately lives."""
+GREETING_S = 0.5
+"""How long the observer of a large group may take to tell of its ranks before their processes are looked at."""
 
 
 class Link:
@@ -98,12 +102,14 @@ class Link:
         self._generation = 0
         self._stamps: tuple[float, ...] = ()
         self._look_due = self._survey_due = 0.0
-        if self._run.launched:
-            self._sockets.listen_to_supervisor()
-        # Of a job started by hand there is a record only of what was done with it. Reading a database may write
-        # beside it, so that an onlooker leaves it alone.
-        database = directory.database if not self._onlooker and is_plain(directory.database) else None
-        self._replay = Replay(database, self.store, self._clock, ended=self._has_ended)
+        self._opened_at = self._clock()
+        if not self._has_ended:
+            # One that has looked after the run for a while answers at once.
+            starting = self._run.observer is None or self._run.state == "starting"
+            self._sockets.open(START_S if starting else OBSERVED_S)
+        self._replay = Replay(self._database(), self.store, self._clock, ended=self._has_ended)
+        if self._has_ended:
+            self._look_into_record()
         self._tell_whole()
 
     def open(self, run: str) -> None:
@@ -134,6 +140,13 @@ class Link:
         return self._run.state in ENDED_STATES
 
     @property
+    def complete(self) -> bool:
+        """True once a frame has all that there is: the record of an ended run, else what its observer knows."""
+        if not self.settled or (self.store.liveness is None and not self._has_ended):
+            return False
+        return self.store.ended or self._sockets.greeted or not self.store.expected()
+
+    @property
     def unmet(self) -> frozenset[int]:
         """Live ranks that have not been heard here; see `Store.unmet`."""
         return self.store.unmet()
@@ -151,7 +164,7 @@ class Link:
             self._look_due = now + max(LOOK_S, 10 * (self._clock() - now))
         if self._is_replaced:
             return
-        if now >= self._survey_due:
+        if now >= self._survey_due and not self._awaits_greeting(now):
             self._survey()
             self._sockets.mend()
             self._survey_due = now + SURVEY_S
@@ -165,14 +178,42 @@ class Link:
         self._sockets.take_fills()
         if not self._has_ended:
             self._sockets.ask_for_gaps()
+            self._sockets.ask_for_history()
         if not self._sockets.fills:
             self._replay.take_earlier(now + EARLIER_S)
         self._tell_whole()
 
+    def poll_history(self) -> None:
+        """Ask for the numbers that views look at, and take in those that have come; all else stays as it is."""
+        self._sockets.ask_for_history()
+        self._sockets.drain_answers()
+
+    def _awaits_greeting(self, now: float) -> bool:
+        """Say whether the observer will tell in a moment which ranks need not be looked up in the process table."""
+        return self._brief and not self._sockets.greeted and now - self._opened_at < GREETING_S
+
+    def _database(self) -> Path | None:
+        """Return the file of the record, None where it is not to be read: that may write beside it."""
+        file = self.directory.database
+        return file if not self._onlooker and is_plain(file) else None
+
+    def _look_into_record(self) -> None:
+        """Ask the record of the run, which has ended, for the numbers that views look at."""
+        history = self.store.history
+        if history is None or history.asked is None:
+            return
+        kept = None
+        if (database := self._database()) is not None:
+            from ddptop.agent.observer.history.saved import opened
+
+            kept = opened(database, self._run.world, ended=True)
+            self._replay.keep(kept)
+        history.asked.end(kept)
+
     def _tell_whole(self) -> None:
         """Tell the history whether it is complete."""
         if self.store.history is not None:
-            self.store.history.by_step.complete = self._sockets.is_whole and self._replay.is_whole
+            self.store.history.know_whole(self._sockets.is_whole and self._replay.is_whole)
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' records are looked at; those of a small group come anyway."""
@@ -199,13 +240,16 @@ class Link:
                 )
                 self.store.know_run(self._run)
             return
+        has_just_ended = run.state in ENDED_STATES and not self._has_ended
         self._run = run
+        if has_just_ended:
+            self._look_into_record()
         self._members = members = self.directory.members()
         self.store.know_run(self._run)
         self.store.know_members(members)
         self._generation = max((member.generation for member in members.values()), default=0)
         self._replay.know(ended=self._has_ended, generation=self._generation)
-        self._sockets.listen_to(members)
+        self._sockets.know(members)
 
     def _survey(self) -> None:
         try:
@@ -231,9 +275,10 @@ class Link:
 
 def _history(world: int) -> History:
     # Its tables are of no use to `status` and the plain lines.
+    from ddptop.tui.model.history.asked import Asked
     from ddptop.tui.model.history.history import History
 
-    return History(world)
+    return History(world, Asked(world))
 
 
 def _liveness(directory: RunDir, found: survey.Survey, at: float) -> Liveness:

@@ -44,23 +44,24 @@ def frames(
 
 
 def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> list[Frame]:
-    """Poll until every live rank has been heard, or has had time enough, and return the frames of then."""
+    """Poll until all is known of every run, or has had time enough, and return the frames of then.
+
+    The observer of a run tells at once what it knows of all ranks, also of those that are silent. Only where it is gone
+    or has just come there is something to wait for.
+    """
     began = time.monotonic()
     while True:
         for link in links:
             link.poll()
-        frames = [frame_now(link) for link in links]
         waited = time.monotonic() - began
-        if all(_is_complete(link, frame) for link, frame in zip(links, frames, strict=True)):
-            return frames
-        doubtful = any(_is_doubtful(link, frame) for link, frame in zip(links, frames, strict=True))
-        if waited > (max(PATIENCE_S, min(silent_s + SURE_S, LONGER_S)) if doubtful else PATIENCE_S):
-            return frames
-        time.sleep(0.01)
-
-
-def _is_complete(link: Link, frame: Frame) -> bool:
-    return link.settled and (frame.state in ENDED or not link.unmet)
+        if waited > PATIENCE_S or all(link.complete for link in links):
+            frames = [frame_now(link) for link in links]
+            # The state of a run may follow from what its frame is made of.
+            done = all(link.complete for link in links)
+            doubtful = any(_is_doubtful(link, frame) for link, frame in zip(links, frames, strict=True))
+            if done or not doubtful or waited > min(silent_s + SURE_S, LONGER_S):
+                return frames
+        time.sleep(0.005)
 
 
 def _is_doubtful(link: Link, frame: Frame) -> bool:

@@ -1,13 +1,17 @@
-"""What the ranks and the supervisor of a run tell: listening to all, following those in sight, filling gaps.
+"""The two sockets of an onlooker: what the observer of a run publishes, and questions that it answers.
 
-Where they listen follows from the run directory; what a rank's record names is nobody's word.
+The observer repeats what the ranks publish, so that two sockets are enough for any number of them. Where it listens
+follows from the run directory; what a record names is nobody's word.
 """
 
 from __future__ import annotations
 
-import resource
+import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 import zmq
@@ -18,7 +22,7 @@ from ddptop.agent.control.listening import Listener
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member, RunDir, RunDirError, is_alive
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.store import Store
+from ddptop.tui.model.store import OBSERVED_S, Store
 
 FILL_S: Final = 5.0
 """A gap that nothing comes for within this is given up and counted."""
@@ -37,36 +41,59 @@ MOST_SAMPLES: Final = 480
 MOST_WATCHED: Final = 64
 REST_S: Final = 0.25
 """What is in sight has to stay so long before its records are asked for."""
+MOST_ASKED: Final = 16
+"""Ranks whose earlier records are under way at a time: the first of them are there soon, however many there are."""
+START_S: Final = 10.0
+"""How long the observer of a run may take to come, before ranks that are not heard count as silent."""
 
-_BRIEFLY: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_RUN)
+_BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
+_WHOLLY: Final = (*_BRIEFLY, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_STEPS)
+
+
+@dataclass(slots=True)
+class _Fill:
+    """A question for earlier records that is under way."""
+
+    number: int
+    asked_at: float
+    give_up: float
 
 
 class Sockets:
-    """The sockets to one run, and what comes from them into its store; used by one thread."""
+    """The sockets to the observer of one run, and what comes from them into its store; used by one thread."""
 
     def __init__(self, directory: RunDir, world: int, store: Store, clock: Callable[[], float], *, brief: bool) -> None:
         """Listen to nobody yet; `brief` where only the ranks that are watched send their records."""
-        _allow_files(world)
         self._directory = directory
-        self._world = world
         self._store = store
         self._clock = clock
         self._brief = brief
-        self._context = zmq.Context()
-        self._sub = Listener(self._context, _BRIEFLY if brief else (b"",))
-        self._near = Listener(self._context, (wire.TOPIC_STEPS,))
-        """For the records of watched ranks, connected to them alone."""
-        self._listened: set[int] = set()
-        """Ranks whose sockets are the owner's own."""
+        self._asked_together = MOST_WATCHED if brief else world
+        self._unread = wire.UNREAD * min(world, MOST_WATCHED)
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._sub: Listener | None = None
+        self._dealer: zmq.Socket[bytes] | None = None
+        self._open_at: float | None = None
+        """When the observer was first listened to; None where nobody does."""
+        self._patience_s = START_S
+        self._heard_at: float | None = None
+        """When something came from it last."""
+        self._told_ranks = False
+        self._greeted = False
         self._wanted: frozenset[int] = frozenset()
-        self._watched: dict[int, str] = {}
-        """By rank, the address its records come from."""
+        self._watched: set[int] = set()
+        """Ranks whose records are subscribed to one by one."""
         self._watch_due = 0.0
-        self._connected: dict[int, tuple[str, int]] = {}
-        self._doubted: dict[int, tuple[str, int]] = {}
+        self._present: dict[int, int] = {}
+        """Ranks that have come, with the process of each."""
+        self._doubted: dict[int, int] = {}
         """Ranks whose processes outlive the end that is recorded of them."""
-        self._fills: dict[int, tuple[zmq.Socket[bytes], int, float]] = {}
-        """By rank: the socket that asks, the command's id, when to give up."""
+        self._unlistened: set[int] = set()
+        """Ranks that nobody could hear yet, because the observer has not been heard."""
+        self._numbers = count(1)
+        self._queue: deque[int] = deque()
+        """Ranks that are to be asked next."""
+        self._fills: dict[int, _Fill] = {}
         self._asked: set[int] = set()
         """Ranks whose history was asked for."""
         self._filled = brief
@@ -75,44 +102,65 @@ class Sockets:
     @property
     def fills(self) -> bool:
         """True while records that were asked for are under way."""
-        return bool(self._fills)
+        return bool(self._fills or self._queue)
 
     @property
     def is_whole(self) -> bool:
         """True where nothing was asked for at first, or all of that has come."""
         return self._filled or not self._asked
 
-    def listen_to_supervisor(self) -> None:
-        """Listen to the supervisor."""
-        self._listen(None, self._directory.address("supervisor", "pub"))
+    @property
+    def greeted(self) -> bool:
+        """True once the observer has told what it knows of all ranks."""
+        return self._greeted
 
-    def listen_to(self, members: Mapping[int, Member]) -> None:
-        """Listen to the ranks that have come."""
-        for rank, member in members.items():
-            address = self._directory.address(rank, "pub")
-            key = (address, member.process.pid)
-            known = self._connected if member.ended is None else self._doubted
-            if known.get(rank) == key or (member.ended is not None and not is_alive(member.process)):
-                continue
-            if rank not in self._connected and rank not in self._doubted:
-                self._listen(rank, address)
-            known[rank] = key
-            self._store.listen(rank, time.time())
+    def open(self, patience_s: float = START_S) -> None:
+        """Connect to the observer, who may come later: ZeroMQ connects as soon as it listens.
 
-    def _listen(self, rank: int | None, address: str) -> None:
+        After `patience_s` without a word it should have answered.
+        """
+        publications = self._directory.address("observer", "pub")
         try:
-            check_socket(address, self._directory.owner)
+            check_socket(publications, self._directory.owner)
         except RunDirError as problem:
             self._store.apply(wire.Event(time.time_ns(), f"not listened to: {problem}", None, "error"), time.time())
-        else:
-            self._sub.connect(address)
-            if rank is not None:
-                self._listened.add(rank)
+            return
+        self._open_at, self._patience_s = self._clock(), patience_s
+        self._context = zmq.Context()
+        self._sub = Listener(self._context, _BRIEFLY if self._brief else _WHOLLY, self._unread)
+        self._sub.connect(publications)
+        try:
+            self._dealer = connect(self._context, zmq.DEALER, self._directory.address("observer", "cmd"))
+        except Refused:
+            # Another user's run is looked at, and asked nothing.
+            self._filled = True
+
+    def know(self, members: Mapping[int, Member]) -> None:
+        """Take in which ranks have come; they are heard as soon as their observer is."""
+        for rank, member in members.items():
+            known = self._present if member.ended is None else self._doubted
+            if known.get(rank) == member.process.pid or (member.ended is not None and not is_alive(member.process)):
+                continue
+            known[rank] = member.process.pid
+            self._unlistened.add(rank)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Expect the ranks to be heard from now on, unless their observer may still be starting."""
+        waited_s = None if self._open_at is None else self._clock() - self._open_at
+        patient = waited_s is not None and waited_s < self._patience_s
+        if self._heard_at is None and waited_s is not None and not patient:
+            self._store.expect_observer(time.time() - waited_s)
+        if self._unlistened and (self._heard_at is not None or not patient):
+            for rank in self._unlistened:
+                self._store.listen(rank, time.time())
+            self._unlistened.clear()
 
     def mend(self) -> None:
-        """Make lost connections anew."""
-        self._sub.mend()
-        self._near.mend()
+        """Make a lost connection anew."""
+        if self._sub is not None:
+            self._sub.mend()
+        self._listen()
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' records are looked at; those of a small group come anyway."""
@@ -121,87 +169,160 @@ class Sockets:
             self._watch_due = self._clock() + REST_S
 
     def follow_watched(self) -> None:
-        """Connect to the ranks that are watched now, and to no others."""
-        known = sorted(self._wanted & self._listened)[:MOST_WATCHED]
-        if not self._brief or self._clock() < self._watch_due or self._watched.keys() == set(known):
+        """Subscribe to the records of the ranks that are watched now, and of no others."""
+        known = set(sorted(self._wanted & self._present.keys())[:MOST_WATCHED])
+        if self._sub is None or not self._brief or self._clock() < self._watch_due or self._watched == known:
             return
-        for rank in self._watched.keys() - set(known):
-            self._near.disconnect(self._watched.pop(rank))
+        for rank in self._watched - known:
+            self._sub.socket.unsubscribe(wire.topic_of(wire.TOPIC_STEPS, rank))
         self._store.watch(frozenset(known))
-        for rank in known:
-            if rank not in self._watched:
-                self._watched[rank] = self._directory.address(rank, "pub")
-                self._near.connect(self._watched[rank])
+        for rank in known - self._watched:
+            self._sub.socket.subscribe(wire.topic_of(wire.TOPIC_STEPS, rank))
+        self._watched = known
 
     def drain(self, deadline: float) -> None:
         """Take in what was sent by itself."""
-        for listener in (self._sub, self._near):
-            self._drain(listener.socket, deadline)
-
-    def _drain(self, socket: zmq.Socket[bytes], deadline: float) -> None:
-        while self._clock() < deadline:
+        while self._sub is not None and self._clock() < deadline:
             try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._sub.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             try:
                 _, payload = frames
-                self._store.apply(wire.read_telemetry(payload), time.time())
+                message = wire.read_telemetry(payload)
             except (ValueError, wire.Unreadable):
                 self._store.refused += 1
+                continue
+            self._note(message)
+            self._store.apply(message, time.time())
+
+    def _note(self, message: wire.Telemetry) -> None:
+        """Notice that the observer is there, and the end of its greeting: all ranks, and then the verdicts."""
+        self._heard_at = self._clock()
+        self._listen()
+        if isinstance(message, wire.Ranks):
+            self._told_ranks = True
+        elif isinstance(message, wire.Verdicts) and self._told_ranks:
+            self._greeted = True
 
     def ask_for_gaps(self) -> None:
-        """Ask the ranks for the records that are missing."""
+        """Ask for the records that are missing, of some ranks at a time."""
+        if self._dealer is None or not self._is_heard:
+            # Without the observer nobody answers, and what is missing then is not given up.
+            return
+        if not self._queue:
+            self._queue.extend(rank for rank in self._missing() if rank in self._present and rank not in self._fills)
+        self._ask_next()
+
+    @property
+    def _is_heard(self) -> bool:
+        """True while the observer is there."""
+        return self._heard_at is not None and self._clock() - self._heard_at < OBSERVED_S
+
+    def _missing(self) -> dict[int, int]:
+        """Return, by rank, the number of the first record that is missing."""
         gaps = self._store.gaps()
-        if not self._brief:
-            # What was before is asked for at once, not only when a record comes that shows that it is missing.
-            gaps = dict.fromkeys(self._connected.keys() - self._asked, 1) | gaps
-        for rank, first in gaps.items():
-            if rank in self._fills or rank not in self._connected:
-                continue
-            try:
-                socket = connect(self._context, zmq.DEALER, self._directory.address(rank, "cmd"))
-            except Refused:
-                continue
-            asked = MOST_WATCHED if self._brief else self._world
-            whole, samples = max(LEAST_RECORDS, WHOLE_RECORDS // asked), min(MOST_SAMPLES, SAMPLES // asked)
-            socket.send(wire.encode(wire.Fill(1, first, whole, samples)))
-            self._fills[rank] = (socket, 1, self._clock() + FILL_S)
-            self._asked.add(rank)
+        if self._brief:
+            return gaps
+        # What was before is asked for at once, not only when a record comes that shows that it is missing.
+        return dict.fromkeys(sorted(self._present.keys() - self._asked), 1) | gaps
+
+    def _ask_next(self) -> None:
+        missing = self._missing() if self._queue else {}
+        while self._queue and len(self._fills) < MOST_ASKED:
+            rank = self._queue.popleft()
+            if rank in missing and rank not in self._fills and not self._ask(rank, missing[rank]):
+                return
+
+    def _ask(self, rank: int, first: int) -> bool:
+        """Ask a rank, through the observer; return False where that takes no more questions now."""
+        assert self._dealer is not None
+        whole = max(LEAST_RECORDS, WHOLE_RECORDS // self._asked_together)
+        # The curves of before are asked of the observer, where somebody looks at them.
+        history = self._store.history
+        looks_back = history is not None and history.asked is None
+        samples = min(MOST_SAMPLES, SAMPLES // self._asked_together) if looks_back else 0
+        fill = wire.Fill(next(self._numbers), first, whole, samples)
+        try:
+            self._dealer.send_multipart([b"%d" % rank, wire.encode(fill)], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        now = self._clock()
+        self._fills[rank] = _Fill(fill.id, now, now + FILL_S)
+        self._asked.add(rank)
+        return True
+
+    def ask_for_history(self) -> None:
+        """Ask the observer for the numbers that views look at."""
+        history = self._store.history
+        if history is None or history.asked is None or self._dealer is None or not self._is_heard:
+            return
+        for query in history.asked.wanted():
+            # Where nothing more can be sent, the question is asked again.
+            with contextlib.suppress(zmq.Again):
+                self._dealer.send(wire.encode(query), zmq.NOBLOCK)
 
     def take_fills(self) -> None:
-        """Take in records that were asked for."""
+        """Take in records and numbers that were asked for, and give up what does not come."""
+        self.drain_answers()
+        self._give_up(self._clock())
+
+    def drain_answers(self) -> None:
+        """Take in records and numbers that were asked for."""
         deadline = self._clock() + (FILL_SLICE_S if self._filled else FIRST_FILL_S)
-        for rank, (socket, number, give_up) in list(self._fills.items()):
-            done = self._clock() > give_up
-            while not done:
-                if self._clock() > deadline:
-                    return
-                try:
-                    answer = readable(socket.recv(zmq.NOBLOCK))
-                except zmq.Again:
-                    break
-                if isinstance(answer, wire.Steps):
-                    self._store.fill(rank, answer.steps, last=False)
-                    self._fills[rank] = (socket, number, self._clock() + FILL_S)
-                done = isinstance(answer, wire.Reply) and answer.id == number
-            if done:
-                self._store.fill(rank, (), last=True)
-                socket.close(linger=0)
+        while self._dealer is not None and self._clock() < deadline:
+            try:
+                frames = self._dealer.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            self._take_answer(frames)
+
+    def _take_answer(self, frames: list[bytes]) -> None:
+        history = self._store.history
+        if len(frames) == 1 and history is not None and history.asked is not None:
+            try:
+                history.asked.take(wire.read_history(frames[0]))
+            except wire.Unreadable:
+                self._store.refused += 1
+            return
+        try:
+            number, payload = frames
+            rank, answer = int(number), readable(payload)
+        except ValueError:
+            self._store.refused += 1
+            return
+        fill = self._fills.get(rank)
+        if isinstance(answer, wire.Steps):
+            if answer.rank == rank:
+                self._store.fill(rank, answer.steps, last=False)
+            if fill is not None:
+                fill.give_up = self._clock() + FILL_S
+        elif isinstance(answer, wire.Reply) and fill is not None and answer.id == fill.number:
+            if answer.pending:
+                # The observer answers too many others now: it is asked again.
                 del self._fills[rank]
-                self._filled = self._filled or not self._fills
+                self._asked.discard(rank)
+            else:
+                self._finish(rank)
+
+    def _give_up(self, now: float) -> None:
+        """Give up what nothing comes for; of an observer that was lost meanwhile, another one is asked again."""
+        for rank, fill in [(rank, fill) for rank, fill in self._fills.items() if now > fill.give_up]:
+            if self._heard_at is not None and self._heard_at > fill.asked_at:
+                self._finish(rank)
+            else:
+                del self._fills[rank]
+                self._asked.discard(rank)
+
+    def _finish(self, rank: int) -> None:
+        del self._fills[rank]
+        self._store.fill(rank, (), last=True)
+        self._ask_next()
+        self._filled = self._filled or not self.fills
 
     def close(self) -> None:
-        """Close all; the run does not notice."""
-        self._sub.close()
-        self._near.close()
-        self._context.destroy(linger=0)
-
-
-def _allow_files(world: int) -> None:
-    """Raise the limit of open files to what connections to so many ranks take, as far as the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 256 + 2 * world
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+        """Close both; the run does not notice."""
+        if self._sub is not None:
+            self._sub.close()
+        if self._context is not None:
+            self._context.destroy(linger=0)

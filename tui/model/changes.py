@@ -1,17 +1,20 @@
-"""What changes in a run from one moment to the next, told once: its event list and its verdict. Pure."""
+"""What changes in a run from one moment to the next, told once: its event list and its verdicts. Pure.
+
+The observer of the run judges; here its verdicts become lines of the event list, at the times at which they began and
+ended, also those of before anybody looked.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from ddptop.agent.run.rundir import Run
+from ddptop.agent import wire
 from ddptop.tui.model.frame import ENDED, EventLine, Verdict
 
 EVENTS: Final = 500
 REMAINING_SHARE: Final = 0.7
-"""A verdict once told stays down to this part of the share from which it is told."""
+"""A verdict once shown stays down to this part of the share from which it is shown."""
 _ACTED: Final = frozenset({"running", "pausing", "paused", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
 
@@ -20,25 +23,49 @@ class Changes:
     """The newest events of a run, and what it was like when it was looked at last."""
 
     def __init__(self, verdict_share: float) -> None:
-        """Know nothing yet; a verdict is told from this share of the step on."""
+        """Know nothing yet; a verdict that costs less than this share of the step is hidden."""
         self._verdict_share = verdict_share
-        self.events: deque[EventLine] = deque(maxlen=EVENTS)
-        self.verdict: Verdict | None = None
-        """The one that is told."""
+        self.events: list[EventLine] = []
+        """In the order of their times, at most `EVENTS`."""
+        self.verdicts: tuple[Verdict, ...] = ()
+        """Those that go on and are not hidden, the one that matters most first."""
+        self._going_on: dict[int, wire.Verdict] = {}
+        """Verdicts that have begun and not ended, by number, the one that matters most first."""
+        self._heard = False
+        """True once the observer has said which of them matters most; the record does not tell."""
+        self._begun: dict[int, wire.Verdict] = {}
+        """Verdicts as they were first shown, by number."""
+        self._ended: dict[int, EventLine | None] = {}
+        """The line of the end of each verdict that has ended, None of one that was hidden; by number."""
         self.held_since: float | None = None
         """When the run was first seen to be paused; None where it is not."""
         self._state: str | None = None
         self._ranks: Mapping[int, str] = {}
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict that is shown where there is room for one."""
+        return self.verdicts[0] if self.verdicts else None
+
     def add(self, event: EventLine) -> None:
-        """Take in what has been told by others."""
-        self.events.append(event)
+        """Take in what has happened, once; a line of before goes where it belongs by its time."""
+        place = len(self.events)
+        while place and self.events[place - 1].at > event.at:
+            place -= 1
+        same = place
+        while same and self.events[same - 1].at == event.at:
+            same -= 1
+        if event in self.events[same:place]:
+            # It was heard, and is read in the record, too.
+            return
+        self.events.insert(place, event)
+        del self.events[:-EVENTS]
 
     def restart(self) -> None:
         """Forget the states of the ranks: they begin anew."""
         self._ranks = {}
 
-    def note_state(self, now: float, state: str, run: Run) -> None:
+    def note_state(self, now: float, state: str) -> None:
         """Tell of a change of the run's state, unless whoever brought it about tells of it."""
         if state == self._state:
             return
@@ -46,11 +73,10 @@ class Changes:
             self.held_since = now
         elif state in ("running", "starting") or state in ENDED:
             self.held_since = None
-        # What a supervisor sees it tells itself, with the reason.
-        told = (run.launched and (state in ENDED or state == "killing")) or _ACTED.issuperset({state, self._state})
+        # What an observer sees it tells itself, with the reason.
+        told = state in ENDED or state == "killing" or _ACTED.issuperset({state, self._state})
         if self._state is not None and not told:
-            code = "" if state not in ENDED or run.exit_code is None else f", exit code {run.exit_code}"
-            self.add(EventLine(now, f"run {state}{code}" if state in ENDED else state, None, _level(state)))
+            self.add(EventLine(now, state, None, _level(state)))
         self._state = state
 
     def note_ranks(self, now: float, state: str, ranks: Mapping[int, str]) -> None:
@@ -63,29 +89,88 @@ class Changes:
                 self.add(EventLine(now, f"rank {rank} is {each}", rank, _level(each)))
         self._ranks = ranks
 
-    def note_verdict(self, now: float, found: Verdict | None, step_ages: Iterable[float | None]) -> None:
-        """Tell of a change of verdict once; its numbers may go on changing. The ages are those of the newest steps."""
-        before, verdict = self.verdict, self._worth_telling(found)
-        if self._state in ENDED:
-            # Found in the recording of what is over: nothing that happens now.
-            now -= min((age for age in step_ages if age is not None), default=0)
-        if verdict is not None and (before is None or _accused(before) != _accused(verdict)):
-            self.add(EventLine(now, verdict.text, verdict.rank, "warning"))
-        elif verdict is None and before is not None:
-            self.add(EventLine(now, f"no longer: {before.text}", before.rank, "info"))
-        self.verdict = verdict
+    def note_verdicts(self, now: wire.Verdicts) -> None:
+        """Take in all verdicts of a moment: what went on before and is none of them has ended by then."""
+        present = {verdict.number: verdict for verdict in now.verdicts}
+        for number in present.keys() & self._ended.keys():
+            # The observer has been replaced meanwhile, and the new one has found again what the first one told.
+            line = self._ended.pop(number)
+            if line in self.events:
+                self.events.remove(line)
+        for number, verdict in self._going_on.items():
+            if number in present:
+                continue
+            if verdict.since_at_ns > now.at_ns:
+                # It was read from the record, which was ahead of this message.
+                present[number] = verdict
+            else:
+                self._tell_end(number, now.at_ns)
+        self._going_on, self._heard = present, True
+        self._show()
 
-    def _worth_telling(self, verdict: Verdict | None) -> Verdict | None:
-        """Leave out what costs too little; what is told already stays for somewhat less, lest it comes and goes."""
-        if verdict is None or verdict.share is None:
-            return verdict
-        told = self.verdict is not None and _accused(self.verdict) == _accused(verdict)
-        return verdict if verdict.share >= self._verdict_share * (REMAINING_SHARE if told else 1) else None
+    def recall_verdict(self, recorded: wire.Verdict) -> None:
+        """Take in a recorded verdict; without an end, it went on at the end of the run, or goes on."""
+        number, until = recorded.number, recorded.until_at_ns
+        if number in self._ended:
+            return
+        if until is None:
+            # What the observer says of it now is newer.
+            self._going_on.setdefault(number, recorded)
+        else:
+            self._going_on.pop(number, None)
+            if not self._is_hidden(recorded):
+                self._tell_beginning(recorded)
+            self._tell_end(number, until)
+        self._show()
+
+    def _show(self) -> None:
+        shown = [verdict for verdict in self._going_on.values() if not self._is_hidden(verdict)]
+        if not self._heard:
+            shown.sort(key=lambda verdict: verdict.share or 0.0, reverse=True)
+        for verdict in shown:
+            self._tell_beginning(verdict)
+        self.verdicts = tuple(map(_in_frame, shown))
+
+    def _is_hidden(self, verdict: wire.Verdict) -> bool:
+        """Say whether it costs too little; what is shown stays for somewhat less, lest it comes and goes."""
+        remains = REMAINING_SHARE if verdict.number in self._begun else 1
+        return verdict.share is not None and verdict.share < self._verdict_share * remains
+
+    def _tell_beginning(self, verdict: wire.Verdict) -> None:
+        if verdict.number not in self._begun:
+            self._begun[verdict.number] = verdict
+            self.add(EventLine(verdict.since_at_ns / 1e9, verdict.text, verdict.rank, "warning"))
+            _bound(self._begun)
+
+    def _tell_end(self, number: int, at_ns: int) -> None:
+        begun, line = self._begun.get(number), None
+        if begun is not None:
+            line = EventLine(at_ns / 1e9, f"no longer: {begun.text}", begun.rank, "info")
+            self.add(line)
+        self._ended[number] = line
+        _bound(self._ended)
 
 
 def _level(state: str) -> str:
     return {"failed": "error", "lost": "error", "silent": "warning", "stalled": "warning"}.get(state, "info")
 
 
-def _accused(verdict: Verdict) -> tuple[str, int | None, str | None]:
-    return verdict.kind, verdict.rank, verdict.phase
+def _in_frame(verdict: wire.Verdict) -> Verdict:
+    return Verdict(
+        kind=verdict.kind,
+        text=verdict.text,
+        rank=verdict.rank,
+        phase=verdict.phase,
+        cost_ms=verdict.cost_ms,
+        share=verdict.share,
+        since_step=verdict.since_step,
+        confidence=verdict.confidence,
+        since=verdict.since_at_ns / 1e9,
+        every=verdict.every,
+    )
+
+
+def _bound(numbers: dict[int, Any]) -> None:
+    """Forget the oldest where there are more than events."""
+    while len(numbers) > EVENTS:
+        del numbers[next(iter(numbers))]

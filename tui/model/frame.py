@@ -32,7 +32,7 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who holds the group back, and what it costs."""
+    """Who holds the group back, and what it costs, as the observer of the run judges it."""
 
     kind: str
     text: str
@@ -42,6 +42,10 @@ class Verdict:
     share: float | None = None
     since_step: int | None = None
     confidence: float | None = None
+    since: float | None = None
+    """Seconds since the epoch."""
+    every: int | None = None
+    """It comes once in so many steps; None where it comes in every step, or at random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +198,9 @@ class Frame:
     """Rank with the largest own time (step without wait), where it stands out at all."""
     torchrun_pid: int | None = None
     supervised: bool = True
-    """False when no supervisor looks after the run."""
+    """False when no observer looks after the run."""
+    unobserved_s: float | None = None
+    """Seconds since the observer was heard last, where it is silent: the ranks are shown as they were then."""
     orphaned: bool = False
     """True when torchrun is gone and ranks live on."""
     launched: bool = True
@@ -205,8 +211,10 @@ class Frame:
     events: tuple[EventLine, ...] = ()
     """Newest last, at most 500."""
     verdict: Verdict | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    """All that is wrong now; `verdict` is the first of them."""
     refused: int = 0
-    """Messages that came to the dashboard and could not be read, plus those the agents refused."""
+    """Messages that came to the dashboard and could not be read, plus those that agents and observer refused."""
     view_held_s: float | None = None
     """How long the user has held this frame while the run goes on; None for one of this moment."""
     upto: int | None = None
@@ -246,3 +254,15 @@ class Frame:
         """Return a field of every rank, in order; for some fields cheaper than to look at the ranks."""
         ranks = self.ranks
         return ranks.values(field) if isinstance(ranks, Ranks) else [getattr(rank, field) for rank in ranks]
+
+
+def unobserved(frame: Frame, gone: str) -> str:
+    """Return one line where nobody tells of the ranks now, with what follows where the observer is `gone`."""
+    if frame.state in ENDED:
+        return ""
+    silent = frame.unobserved_s
+    as_of = "" if silent is None else f"; its ranks are as they were {silent:.0f} s ago"
+    # A job that was started by hand has ranks before it has its first observer.
+    if not frame.supervised and (frame.launched or frame.state != "starting" or silent is not None):
+        return f"its observer is gone: {gone}{as_of}"
+    return f"its observer does not answer{as_of}" if silent is not None else ""

@@ -58,7 +58,7 @@ class Framer:
         Of one that sends summaries, the same frame again while nothing new came: who has drawn it is done.
         """
         model, state = self._store.ranks[rank], situation.ranks[rank]
-        source = (model, model.beat, model.told, model.member, model.hello, state)
+        source = (model, model.beat, model.told, model.member, model.hello, model.heard_at, state)
         if model.brief and rank in self._drawn:
             at, drawn_from, drawn = self._drawn[rank]
             if all(map(is_, source, drawn_from)) and 0 <= situation.at - at < FRESH_S:
@@ -117,6 +117,7 @@ class Framer:
             slowest=totals.slowest,
             torchrun_pid=run.torchrun.pid if run.torchrun is not None else None,
             supervised=live.supervised if live is not None else True,
+            unobserved_s=None if state in ENDED else store.unobserved_s(situation.at),
             orphaned=live.orphaned if live is not None else False,
             launched=run.launched,
             exit_code=run.exit_code,
@@ -125,6 +126,7 @@ class Framer:
             ranks=ranks,
             events=tuple(changes.events),
             verdict=changes.verdict,
+            verdicts=changes.verdicts,
             history=store.history,
             logged=frozenset().union(*(model.metrics for model in models.values())),
             refused=store.refused + totals.refused + (group.refused if group is not None else 0),

@@ -1,4 +1,4 @@
-"""The numbers that can be drawn over ranks and time: their names, units and how wide the buckets of time are.
+"""The numbers that can be drawn over ranks and time: their titles and units.
 
 Light to import: what draws lists them before any array is there.
 """
@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ddptop.agent.observer.history.numbers import CUSTOM, RECORDED, WIDTHS_S
 from ddptop.tui.drawing import units
 
-WIDTHS_S: Final = (1, 4, 16, 64)
-"""Widths of the buckets in which numbers over time are held, in seconds."""
+__all__ = ["CUSTOM", "METRICS", "RECORDED", "WIDTHS_S", "Metric", "metric_named", "offered"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,6 @@ METRICS: Final = {
     )
 }
 """In the order in which they are gone through."""
-
-RECORDED: Final = (
-    "loss", "step", "data", "forward", "backward", "optimizer", "wait", "other",
-    "all_reduce", "samples", "learning_rate", "memory",
-)  # fmt: skip
-"""The numbers held of every step over the whole run, in the order of the plot's choice."""
-CUSTOM: Final = "log."
-"""Before the name of a value that the script itself gives."""
 
 _RECORDED_ONLY: Final = {
     metric.name: metric

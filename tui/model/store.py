@@ -6,7 +6,6 @@ Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours wri
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,22 +13,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.observer.judge.evidence.join import StepJoin
 from ddptop.agent.run import generations, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.tui.model.changes import Changes
 from ddptop.tui.model.collectives import Alignment
 from ddptop.tui.model.frame import EventLine
-from ddptop.tui.model.judge.verdict import Judge
 from ddptop.tui.model.ranks.generations import Generations
 from ddptop.tui.model.ranks.group import Totals, add_up
-from ddptop.tui.model.ranks.join import StepJoin
 from ddptop.tui.model.ranks.rank import DEFAULT, RankModel
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
     from ddptop.tui.model.history.history import History
 
+PERIOD_NS = 1_000_000_000
+"""A rank sends heartbeats and summaries once in this time: the newest, where it is no older, is one of now."""
+OBSERVED_S = 2.0
+"""The observer tells of the run once a second; after this time without a word nothing is known of the ranks."""
 RENEWED_S = 1.0
 """The numbers of a group that sends summaries are added up no more often than this."""
 
@@ -82,17 +84,18 @@ class Store:
         self._brief = brief
         self.history = history
         """Where somebody looks back."""
-        self._judge = Judge(run.world)
         self._join = StepJoin(run.world)
         self.alignment = Alignment(run.world)
         self.ranks = {rank: self._new_rank(rank) for rank in range(run.world)}
         self._watched: frozenset[int] = frozenset()
-        self._round: dict[int, wire.Summary] = {}
-        """By rank, what came since the verdict was last asked."""
         self._totals: tuple[float, Totals] | None = None
         """Of the group, and when they were added up."""
         self.changes = Changes(thresholds.verdict_share)
         self.group: wire.RunState | None = None
+        self.observed_at: float | None = None
+        """When the observer of the run was heard last."""
+        self.unanswered_since: float | None = None
+        """Since when an observer that was never heard should have answered; None where it may still be starting."""
         self.liveness: Liveness | None = None
         self.generations = Generations()
         self.countdown = ""
@@ -106,7 +109,7 @@ class Store:
         """The one that `advance` came to last."""
 
     def apply(self, message: wire.Telemetry, now: float) -> None:
-        """Take in one message from a rank or the supervisor."""
+        """Take in one message from a rank or the observer."""
         match message:
             case wire.Hello():
                 self._greet(message, now, heard=True)
@@ -123,7 +126,6 @@ class Store:
                 if not self._is_possible(message.seq, now):
                     return
                 model.beat, model.heard_at, model.met = message, now, True
-                self._judge.beat(message)
                 if self.history is not None:
                     self.history.beat(message)
             case wire.Steps(rank, steps, generation):
@@ -142,13 +144,20 @@ class Store:
                     self.refused += 1
                     return
                 if message.generation == self.generations.shown and self._is_possible(message.number, now):
-                    if model.take_summary(message) and self._brief:
-                        self._take_round(message)
+                    if model.take_summary(message) and self._brief and self.history is not None:
+                        self.history.take_summary(message)
                     model.heard_at = now
             case wire.Event(at_ns, text, rank, level):
                 self.changes.add(EventLine(at_ns / 1e9, text, rank, level))
             case wire.RunState():
+                self._observe(now)
                 self.group = message
+            case wire.Verdicts():
+                self._observe(now)
+                self.changes.note_verdicts(message)
+            case wire.Ranks():
+                self._observe(now)
+                self._take_newest(message, now)
 
     def recall(self, recorded: wire.Telemetry, now: float) -> None:
         """Take in what is recorded: steps, of which earlier ones may have been left out, events, and of each rank who
@@ -167,6 +176,32 @@ class Store:
                 self._recall_beat(recorded)
             case _:
                 self.apply(recorded, now)
+
+    def _take_newest(self, newest: wire.Ranks, now: float) -> None:
+        """Take in what the observer has heard of each rank, as old as that is; nothing of it is newer than known."""
+        for hello in newest.hellos:
+            began = hello.started_at_ns / 1e9
+            known = self.ranks.get(hello.rank)
+            self._greet(hello, began if known is None or known.heard_at is None else known.heard_at, heard=True)
+        for summary in newest.summaries:
+            self._take_aged(summary, newest.at_ns - summary.end_at_ns, now)
+        for beat in newest.beats:
+            known = self.ranks.get(beat.rank)
+            before = None if known is None else known.beat
+            if before is None or before.generation != beat.generation or before.at_ns < beat.at_ns:
+                self._take_aged(beat, newest.at_ns - beat.at_ns, now)
+
+    def _take_aged(self, message: wire.Beat | wire.Summary, age_ns: int, now: float) -> None:
+        model = self.ranks.get(message.rank)
+        before = None if model is None else model.heard_at
+        at = now - max(0, age_ns - PERIOD_NS) / 1e9
+        self.apply(message, at)
+        if model is not None and before is not None and self.ranks[message.rank] is model:
+            model.heard_at = max(before, at)
+
+    def recall_verdict(self, recorded: wire.Verdict) -> None:
+        """Take in a recorded verdict."""
+        self.changes.recall_verdict(recorded)
 
     def _recall_beat(self, beat: wire.Beat) -> None:
         at = beat.at_ns / 1e9
@@ -209,7 +244,7 @@ class Store:
             self.ranks[hello.rank] = model = model.successor(0)
             self._begin_anew()
             if self.history is not None:
-                self.history.by_step.forget(hello.rank)
+                self.history.forget(hello.rank)
         model.hello = hello
         if heard:
             model.heard_at = now
@@ -228,19 +263,14 @@ class Store:
         last = max(model.last_step for model in self.ranks.values())
         self.ranks = {rank: model.successor(last) for rank, model in self.ranks.items()}
         if self.history is not None:
-            self.history.by_step.count_on(last)
+            self.history.count_on(last)
         self.generations.begin(generation, now, last)
         self.changes.restart()
         self._begin_anew()
-        if not self.run.launched:
-            # No supervisor tells of it.
-            self.changes.add(EventLine(now, f"restart {generation}: all ranks were started anew", None, "warning"))
 
     def _begin_anew(self) -> None:
-        self._judge.restart()
         self._join = StepJoin(self.run.world)
         self.alignment = Alignment(self.run.world)
-        self._round.clear()
         if self.history is not None:
             self.history.restart()
 
@@ -263,18 +293,27 @@ class Store:
             for step in steps:
                 together = self._join.take(rank, step)
                 if together is not None:
-                    self._judge.take(together)
                     self.alignment.take(together)
 
-    def _take_round(self, summary: wire.Summary) -> None:
-        """Take in a summary; when there is one of every rank, let them count as one step of the group."""
-        if self.history is not None:
-            self.history.take_summary(summary)
-        self._round[summary.rank] = summary
-        if len(self._round) == len(self.ranks):
-            number = min(each.step for each in self._round.values())
-            self._judge.take({rank: _typical_step(each, number) for rank, each in self._round.items()})
-            self._round.clear()
+    def expect_observer(self, since: float) -> None:
+        """Take note that the observer of the run should have answered since a moment, and was never heard."""
+        if self.unanswered_since is None:
+            self.unanswered_since = since
+
+    def _observe(self, now: float) -> None:
+        """Take note that the observer is heard: that it was not tells nothing of the ranks."""
+        gap = self.unobserved_s(now)
+        if gap is not None and self.observed_at is not None:
+            for model in self.ranks.values():
+                if model.heard_at is not None:
+                    model.heard_at += gap
+        self.observed_at = now
+
+    def unobserved_s(self, now: float) -> float | None:
+        """Return the seconds since the observer was heard last, None where it is heard or need not answer yet."""
+        since = self.unanswered_since if self.observed_at is None else self.observed_at
+        age = 0.0 if since is None else now - since
+        return age if age > min(OBSERVED_S, self._thresholds.silent_s) else None
 
     def heard(self, now: float, within_s: float) -> frozenset[int]:
         """Return the ranks that something came from lately."""
@@ -284,13 +323,23 @@ class Store:
             if model.met and model.heard_at is not None and 0 <= now - model.heard_at < within_s
         )
 
-    def unmet(self) -> frozenset[int]:
-        """Return the live ranks that are only known from records: they have not been heard here."""
+    def expected(self) -> frozenset[int]:
+        """Return the ranks that live, as far as anybody knows."""
         return frozenset(
             rank
             for rank, model in self.ranks.items()
-            if model.member is not None and model.member.ended is None and model.alive is not False and not model.met
+            if model.member is not None and model.member.ended is None and model.alive is not False
         )
+
+    def unmet(self) -> frozenset[int]:
+        """Return the live ranks that are only known from records: they have not been heard here."""
+        return frozenset(rank for rank in self.expected() if not self.ranks[rank].met)
+
+    @property
+    def ended(self) -> bool:
+        """True once the run is over by its record, by its observer's word or by the process table."""
+        told = self.run.state, self.group and self.group.state, self.liveness and self.liveness.state
+        return not states.ENDED.isdisjoint(told)
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Expect the records of these ranks, and of all others summaries alone."""
@@ -336,7 +385,7 @@ class Store:
             self.ranks[rank].listened_at = now
 
     def count_down(self, line: str) -> None:
-        """Take in who is left of an ending that goes on here, without a supervisor; from any thread."""
+        """Take in who is left of an ending that goes on here, without an observer; from any thread."""
         self.countdown = line
 
     def know_liveness(self, liveness: Liveness) -> None:
@@ -365,12 +414,16 @@ class Store:
         self.situation = situation = self._situation_at(now, self._added_up(now))
         # Before anybody is heard nothing is known: a run that is met in full swing did not begin now.
         if situation.state != "starting" or any(model.beat is not None for model in self.ranks.values()):
-            self.changes.note_state(now, situation.state, self.run)
+            self.changes.note_state(now, situation.state)
         self.changes.note_ranks(now, situation.state, situation.ranks)
-        self.changes.note_verdict(now, self._judge.verdict, (model.age(now) for model in self.ranks.values()))
 
     def _situation_at(self, now: float, totals: Totals) -> Situation:
-        own = {rank: model.state(now) for rank, model in self.ranks.items()}
+        # While the observer is silent, the silence of the ranks is no evidence: they are as they were.
+        known = now
+        if self.unobserved_s(now) is not None:
+            recorded = max((model.heard_at for model in self.ranks.values() if model.heard_at is not None), default=now)
+            known = recorded if self.observed_at is None else self.observed_at
+        own = {rank: model.state(known) for rank, model in self.ranks.items()}
         state = self._run_state(own)
         _, culprit = self.cause
         shown = {each: states.in_run(each, state, False) for each in set(own.values())}
@@ -405,22 +458,3 @@ class Store:
         if self.liveness is not None and self.liveness.cause is not None:
             return self.liveness.cause, self.liveness.cause_rank
         return None, None
-
-
-def _typical_step(summary: wire.Summary, number: int) -> wire.Step:
-    """Return a record of a step like those of a summary."""
-    return wire.Step(
-        seq=summary.number,
-        step=number,
-        end_at_ns=summary.end_at_ns,
-        wall_ns=summary.wall_ns,
-        data_ns=summary.data_ns,
-        forward_ns=summary.forward_ns,
-        backward_ns=summary.backward_ns,
-        optimizer_ns=summary.optimizer_ns,
-        wait_ns=summary.wait_ns,
-        other_ns=summary.other_ns,
-        loss=summary.loss,
-        samples=None if summary.samples is None or not math.isfinite(summary.samples) else round(summary.samples),
-        starved_ns=summary.starved_ns,
-    )

@@ -117,6 +117,22 @@ def test_kill_9_of_the_dashboard_leaves_the_run_alone(sleeper, terminal):
     assert is_going_on(sleeper)
 
 
+def test_it_ends_with_its_terminal(sleeper):
+    """A dashboard whose terminal is gone, and that no SIGHUP tells of it, ends by itself; the run goes on."""
+    opened = Terminal("attach", "sleeper")
+    try:
+        opened.await_output(b"sleeper")
+        os.close(opened.master)
+        os.close(opened.slave)
+        until(lambda: opened.process.poll() is not None, "the dashboard to end")
+    finally:
+        opened.process.kill()
+        opened.process.wait(timeout=DEADLINE_S)
+    # Its last words have nowhere to go: the exit code may be that of their failure.
+    assert opened.process.returncode in (1, 129)
+    assert is_going_on(sleeper)
+
+
 def test_interrupting_a_launch_without_a_terminal_stops_the_run(tmp_path):
     """In CI nobody can be asked: one SIGINT ends the whole group, and the summary still comes."""
     (tmp_path / "sleeper.py").write_text(SLEEPER)

@@ -17,7 +17,7 @@ import pytest
 from support.harness import DDPTOP
 
 from ddptop.agent.control import journal
-from ddptop.agent.observer import supervisor
+from ddptop.agent.observer import observer
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
 from ddptop.tui import settings
@@ -43,7 +43,7 @@ def made(name: str, days: float, *, state: str = "finished", size: int = 1 << 20
     directory = rundir.create(
         Run(
             name, secrets.token_hex(8), "p", (), 1, "gloo", "cpu", ended - 10**9, live, state=state,
-            ended_at_ns=None if live else ended, supervisor=rundir.identify(os.getpid()) if live else None,
+            ended_at_ns=None if live else ended, observer=rundir.identify(os.getpid()) if live else None,
         )
     )  # fmt: skip
     (directory.logs / "rank-0.log").write_bytes(os.urandom(size))
@@ -160,7 +160,7 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where runs have to go for room, the repeated one stays though it is the oldest, and one line names the others."""
-    monkeypatch.setattr(supervisor, "start", lambda directory: None)
+    monkeypatch.setattr(observer, "start", lambda directory: None)
     monkeypatch.setattr(rundir, "KEEP_ENDED", 3)
     monkeypatch.setattr(settings, "load", lambda: settings.Settings(storage=settings.Storage(all_mib=8)))
     for days in range(1, 5):

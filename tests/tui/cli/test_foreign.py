@@ -108,8 +108,8 @@ def _folder(path: Path) -> None:
 
 KINDS: tuple[Callable[[Path], None], ...] = (_fifo, _zero, _secret, _huge, _socket, _folder)
 PLACES = (
-    ".ddptop", "run.json", "frozen.json", "ranks/0.json", "logs/torchrun.log", "logs/supervisor.log", "run.db",
-    "run.db-wal", "decisions", "lock", "0.pub", "0.cmd", "supervisor.pub", "supervisor.cmd", "ranks", "logs",
+    ".ddptop", "run.json", "frozen.json", "ranks/0.json", "logs/torchrun.log", "logs/observer.log", "run.db",
+    "run.db-wal", "decisions", "lock", "0.pub", "0.cmd", "observer.pub", "observer.cmd", "ranks", "logs",
 )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_anything_in_the_place_of_any_file_is_survived(place: Path) -> None:
                 path.rmdir()
             path.unlink(missing_ok=True)
             # So that somebody wants to hear it.
-            if where.startswith(("0.", "supervisor.")):
+            if where.startswith(("0.", "observer.")):
                 me = rundir.identify(os.getpid())
                 assert me is not None
                 member = Member(0, 0, 2, me, "h", 0, "", "", None)
@@ -146,7 +146,7 @@ def test_records_that_ask_for_too_much_are_no_runs(place: Path) -> None:
     damaged: tuple[dict[str, Any], ...] = (
         {"world": 3_000_000}, {"world": 0}, {"world": -1}, {"created_at_ns": 10**30}, {"created_at_ns": -1},
         {"ended_at_ns": 10**20}, {"run": "another"}, {"run_id": "another"}, {"torchrun": {"pid": -1, "started": 0}},
-        {"supervisor": {"pid": 10**20, "started": 0}}, {"state": 5}, {"program": None},
+        {"observer": {"pid": 10**20, "started": 0}}, {"state": 5}, {"program": None},
     )  # fmt: skip
     for number, fields in enumerate(damaged):
         add(place, f"bad-{number}", **fields)
@@ -327,7 +327,7 @@ def test_a_child_is_believed_within_bounds_alone(fields: dict[str, Any], noise: 
 
 
 def test_looking_at_others_writes_nothing(place: Path) -> None:
-    """Neither a mark nor an end is written into another user's runs, nor is a supervisor started for them."""
+    """Neither a mark nor an end is written into another user's runs, nor is an observer started for them."""
     folder = add(place, "old", mark=False)
     give(place)
     before = sorted((str(path), path.stat().st_mtime_ns) for path in base_of(place).rglob("*"))
@@ -342,7 +342,7 @@ def test_a_live_run_of_another_user_is_heard(place: Path) -> None:
     with subprocess.Popen(["sleep", "600"], user=THEM, group=THEM, extra_groups=[]) as sleeper:
         try:
             process = rundir.identify(sleeper.pid)
-            add(place, "alive", torchrun=msgspec.to_builtins(process), supervisor=msgspec.to_builtins(process))
+            add(place, "alive", torchrun=msgspec.to_builtins(process), observer=msgspec.to_builtins(process))
             found, _ = listed(place)
         finally:
             sleeper.kill()

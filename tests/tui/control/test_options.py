@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.observer import machine, supervisor
+from ddptop.agent.observer import observer
+from ddptop.agent.observer.engine import machine
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs.launch import requested
@@ -107,10 +108,10 @@ def test_what_cannot_be_read_is_refused_by_both(key: str, text: str, capsys: pyt
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script, on a machine with two GPUs, whose runs get no supervisor."""
+    """A script, on a machine with two GPUs, whose runs get no observer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(machine, "gpus", lambda: 2)
-    monkeypatch.setattr(supervisor, "start", lambda directory: None)
+    monkeypatch.setattr(observer, "start", lambda directory: None)
     (tmp_path / "train.py").write_text("")
     return tmp_path / "train.py"
 

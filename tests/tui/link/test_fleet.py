@@ -140,7 +140,7 @@ def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) ->
     """What became of it stood in its record: it is lost, and the line says where the name leads now."""
     run = ended("same", 1_000, "failed", "first")
     directory = rundir.find("same")
-    directory.update(state="running", ended_at_ns=None, exit_code=None, supervisor=rundir.identify(os.getpid()))
+    directory.update(state="running", ended_at_ns=None, exit_code=None, observer=rundir.identify(os.getpid()))
     link = Link(directory, "test")
     try:
         link.poll()
@@ -148,7 +148,7 @@ def test_who_follows_a_run_whose_name_was_taken_comes_to_an_end(folder: Path) ->
         store = link.store
         link.open("same")
         assert link.store is store, "it is shown already"
-        directory.update(state="failed", supervisor=None)
+        directory.update(state="failed", observer=None)
         rundir.remove(directory)
         rundir.create(msgspec.structs.replace(run, run_id="second"))
         link._look_due = 0.0

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 
 from ddptop.agent import wire
+from ddptop.agent.observer.history.kept import Kept
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
+from ddptop.tui.cli import status
 from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, Link
 from ddptop.tui.link.replay import RECENT_RECORDS
 from ddptop.tui.link.source import frame_now
@@ -82,6 +86,7 @@ def attach(directory: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> Attache
     counting(Store, "recall")
     counting(Store, "apply")
     counting(History, "take_earlier")
+    counting(Kept, "_take")
     link = Link(directory, "test", looks_back=True, clock=Ticking())
     most = until_full = 0
     for _ in range(10_000):
@@ -130,3 +135,35 @@ def test_a_damaged_recording_gives_what_can_be_read(monkeypatch: pytest.MonkeyPa
     link = attach(directory, monkeypatch).link
     assert frame_now(link).state == "finished"
     link.close()
+
+
+def test_an_ended_run_shows_what_was_wrong_at_its_end() -> None:
+    """In the observer's order, though each is recorded with the end of the run as its end; what was over is over."""
+    directory = recorded_run("verdicts", 2, 10)
+    end = 10**9
+    ended = [
+        wire.Verdict(number, kind, text, number * 10**8, until, None, share=share)
+        for number, kind, text, until, share in (
+            (1, "slow_rank", "rank 1 was slow", end - 1, 0.5),
+            (2, "input_bound", "all wait for data", end + 5, 0.3),
+            (3, "health", "loss is nan", end + 5, None),
+        )
+    ]
+    going_on = tuple(msgspec.structs.replace(ended[place], until_at_ns=None) for place in (2, 1))
+    connection = recording.open_file(directory.database)
+    with connection:
+        for message in (wire.RunState(end, "finished"), wire.Verdicts(end + 5, going_on)):
+            connection.execute(*recording.row(message, wire.encode(message)))
+        for verdict in ended:
+            for row in recording.verdict_rows(verdict):
+                connection.execute(*row)
+    connection.close()
+    with closing(Link(directory, "test")) as link:
+        while not link.settled:
+            link.poll()
+        frame = frame_now(link)
+    assert [verdict.text for verdict in frame.verdicts] == ["loss is nan", "all wait for data"]
+    assert [event.text for event in frame.events if event.text.startswith("no longer")] == [
+        "no longer: rank 1 was slow"
+    ]
+    assert [line["text"] for line in status.as_json(frame)["verdicts"]] == ["loss is nan", "all wait for data"]

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
 import msgspec
 import pytest
-import zmq
+from support.fakes.observers import observed
 from support.harness import until
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.rank.records.digest import Digest
-from ddptop.agent.run import rundir
-from ddptop.agent.run.files.private import seal
-from ddptop.agent.run.rundir import Member, Process, Run
+from ddptop.agent.run.rundir import Ended, Process, Run
 from ddptop.tui.link.live import DETAILED, Link
-from ddptop.tui.link.sockets import MOST_WATCHED, REST_S
 from ddptop.tui.link.source import frame_now
 from ddptop.tui.model import framer
 from ddptop.tui.model.frame import RankFrame
@@ -81,15 +77,6 @@ def replace_world(world: int) -> Run:
     return Run("one", "id", "many.py", (), world, "gloo", "cpu", 10**9, False)
 
 
-def test_a_slow_rank_is_named_from_summaries_alone():
-    """A second of all ranks counts as one step of the group; the verdict names rank, phase and cost."""
-    store = Store(RUN, brief=True)
-    verdict = frame_at(store, follow(store, 60)).verdict
-    assert verdict is not None
-    assert (verdict.kind, verdict.rank, verdict.phase) == ("slow_rank", SLOW, "data")
-    assert verdict.cost_ms == pytest.approx(30, rel=0.05)
-
-
 def test_missing_summaries_are_counted_and_repeated_ones_are_not():
     """A gap in their numbers is what was lost; the one that greets a newcomer may be known already."""
     store = Store(RUN, brief=True)
@@ -135,147 +122,47 @@ def test_a_watched_rank_has_its_records_from_the_first_one():
     assert store.gaps() == {}
 
 
-class Rank:
-    """The sockets of a rank in this process; it knows who subscribes to what."""
-
-    def __init__(self, context: zmq.Context[Any], directory: rundir.RunDir, rank: int) -> None:
-        self.rank = rank
-        self.topics: set[bytes] = set()
-        self.pub, self.cmd = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
-        for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):
-            socket.linger = 0
-            socket.bind(directory.address(rank, kind))
-            seal(directory.address(rank, kind))
-        self.pub.setsockopt(zmq.XPUB_VERBOSER, 1)
-        me = rundir.identify(os.getpid())
-        assert me is not None
-        directory.write_member(
-            Member(rank, rank, WORLD, me, "host", 0,
-                   directory.address(rank, "pub"), directory.address(rank, "cmd"), None)
-        )  # fmt: skip
-
-    def listen(self) -> None:
-        while self.pub.poll(0):
-            message = self.pub.recv()
-            (self.topics.add if message[:1] == b"\x01" else self.topics.discard)(message[1:])
+def test_the_newest_of_all_ranks_is_as_old_as_it_is():
+    """What the observer repeats of a rank that has been silent is no sign of life; what is known is not replaced."""
+    store = Store(RUN, brief=True)
+    now, ago = 1000.0, 60.0
+    beats = (beat(0, 9, now - 0.5), beat(1, 7, now - ago), beat(2, 5, now))
+    store.apply(wire.Ranks(int(now * 1e9), beats=beats), now)
+    store.apply(wire.Ranks(int(now * 1e9), beats=(beat(2, 3, now - 10),)), now)
+    frame = frame_at(store, now)
+    assert [rank.state for rank in frame.ranks[:4]] == ["running", "silent", "running", "starting"]
+    assert frame.ranks[1].heard_age_s == pytest.approx(ago, abs=1.5)
+    assert [rank.step for rank in frame.ranks[:4]] == [9, 7, 5, None]
+    for second in range(1, 5):
+        # Once a second the newest of each that has said something; the age of a live rank stays below its patience.
+        told = wire.Ranks(int((now + second) * 1e9), beats=(beat(0, 9 + second, now + second - 0.9),))
+        store.apply(told, now + second)
+        age = frame_at(store, now + second + 0.9).ranks[0].heard_age_s
+        assert age is not None
+        assert age < 1.5
 
 
-def test_a_watched_rank_may_end_or_not_be_there():
-    """What is missing of one that has ended, and of a number that is none, is asked of nobody; the frames go on."""
-    directory = rundir.create(msgspec.structs.replace(RUN, run="ends", run_id="ends"))
-    with zmq.Context() as context:
-        ranks = [Rank(context, directory, rank) for rank in (0, 1)]
-        link = Link(directory, "test")
+def test_a_rank_that_has_ended_or_is_none_is_not_asked() -> None:
+    """Of those that are watched, records are asked of ranks that are there; the frames go on."""
+    with observed(msgspec.structs.replace(RUN, run="ends", run_id="ends"), present=2) as observer:
+        link = Link(observer.directory, "test")
         try:
-            link.watch(frozenset({1, 10**6}))
-            link.store.watch(frozenset({1, 10**6}))
-            beats = [beat(rank, 9, time.time()) for rank in (0, 1)]
-            for each in beats:
-                link.store.apply(each, time.time())
-            member = directory.members()[1]
+            observer.ranks = (wire.Ranks(1, beats=tuple(beat(rank, 9, time.time()) for rank in (0, 1))),)
+            member = observer.directory.members()[1]
             gone = Process(2**22 + 1, 0.0)
-            directory.write_member(msgspec.structs.replace(member, process=gone, ended="exit code 1"))
-            os.utime(directory.path / "ranks", (1, 1))
-            for _ in range(3):
-                link._look_due = link._sockets._watch_due = 0.0
+            observer.directory.write_member(
+                msgspec.structs.replace(member, process=gone, ended=Ended(time.time_ns(), 1, step=9))
+            )
+            link.watch(frozenset({0, 1, 10**6}))
+            link.store.watch(frozenset({0, 1, 10**6}))
+
+            def asked() -> bool:
+                observer.turn()
                 link.poll()
-                assert len(frame_now(link).ranks) == RUN.world
+                return bool(observer.asked)
+
+            until(asked, "the records of the rank that is there")
+            assert [frames[0] for _, frames in observer.asked] == [b"0"]
+            assert len(frame_now(link).ranks) == RUN.world
         finally:
             link.close()
-            for rank in ranks:
-                rank.pub.close()
-                rank.cmd.close()
-
-
-def test_ranks_out_of_sight_send_no_records():
-    """Of a large group only the watched ranks are asked for steps, over the sockets themselves."""
-    directory = rundir.create(RUN)
-    with zmq.Context() as context:
-        ranks = [Rank(context, directory, rank) for rank in (0, 1, 2)]
-        link = Link(directory, "test")
-        try:
-
-            def told(rank: int) -> set[bytes]:
-                link.poll()
-                ranks[rank].listen()
-                return ranks[rank].topics
-
-            until(lambda: all(wire.TOPIC_SUMMARY in told(rank) for rank in (0, 1, 2)), "all are listened to")
-            link.watch(frozenset({1}))
-            until(lambda: wire.TOPIC_STEPS in told(1), "the records of the one that is watched")
-            assert not any({wire.TOPIC_STEPS, b""} & told(rank) for rank in (0, 2))
-            link.watch(frozenset({2}))
-            until(lambda: wire.TOPIC_STEPS in told(2) and wire.TOPIC_STEPS not in told(1), "of another one")
-        finally:
-            link.close()
-            for rank in ranks:
-                rank.pub.close()
-                rank.cmd.close()
-
-
-def test_who_is_in_sight_for_long_enough_is_followed_and_nobody_else() -> None:
-    """Not while somebody scrolls past, not a rank whose socket is not the owner's, never more than a bound."""
-    now = 0.0
-    link = Link(rundir.create(msgspec.structs.replace(RUN, run="sight", run_id="sight")), "test", clock=lambda: now)
-    connected: list[str] = []
-
-    class Near:
-        connect, disconnect = connected.append, connected.remove
-
-    sockets = link._sockets
-    try:
-        sockets._listened = set(range(100))
-        near, sockets._near = sockets._near, Near()  # type: ignore[assignment] # what it needs of a listener
-        for wanted, followed in (
-            ({5}, {5}),
-            ({5, 6, 200}, {5, 6}),
-            (set(range(100)), set(range(MOST_WATCHED))),
-            (set(), set()),
-        ):
-            before = sorted(connected)
-            link.watch(frozenset(wanted))
-            now += REST_S / 2
-            sockets.follow_watched()
-            assert sorted(connected) == before
-            now += REST_S / 2
-            for _ in range(2):
-                sockets.follow_watched()
-            assert sorted(connected) == sorted(link.directory.address(rank, "pub") for rank in followed)
-            assert link.store._watched == followed
-    finally:
-        sockets._near = near
-        link.close()
-
-
-@pytest.mark.parametrize("near", [False, True], ids=["heard by all", "watched"])
-def test_who_sends_too_much_is_cut_off_and_heard_again(near: bool):
-    """A message above the bound ends the connection to its rank alone; what is in order later is heard."""
-    directory = rundir.create(msgspec.structs.replace(RUN, run=f"large-{near}", run_id=f"large-{near}"))
-    with zmq.Context() as context:
-        ranks = [Rank(context, directory, rank) for rank in (0, 1)]
-        link = Link(directory, "test")
-
-        def heard(rank: int, number: int) -> bool:
-            ranks[rank].pub.send_multipart([wire.TOPIC_BEAT, wire.encode(beat(rank, number, time.time()))])
-            link.poll()
-            for each in ranks:
-                each.listen()
-            return frame_now(link).ranks[rank].step == number
-
-        try:
-            until(lambda: all(heard(rank, 1) for rank in (0, 1)), "both ranks")
-            topic = wire.TOPIC_STEPS if near else wire.TOPIC_BEAT
-            if near:
-                link.watch(frozenset({0}))
-                until(lambda: heard(0, 2) and topic in ranks[0].topics, "the records that are watched")
-            ranks[0].pub.send_multipart([topic, bytes(wire.MAX_MESSAGE_BYTES)])
-            until(lambda: heard(1, 3), "the other rank")
-            assert topic in ranks[0].topics, "what is no larger than the bound ends no connection"
-            ranks[0].pub.send_multipart([topic, bytes(wire.MAX_MESSAGE_BYTES + 1)])
-            until(lambda: heard(1, 4) and topic not in ranks[0].topics, "the end of its connection alone")
-            until(lambda: heard(0, 5) and topic in ranks[0].topics, "another connection")
-        finally:
-            link.close()
-            for rank in ranks:
-                rank.pub.close()
-                rank.cmd.close()

@@ -37,7 +37,7 @@ class Rank:
     alive: bool = False
     ended: Ended | None = None
     beat: wire.Beat | None = None
-    """Its last one, as the supervisor has recorded it."""
+    """Its last one, as the observer has recorded it."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from support.screens.dashboards import seen
 from support.screens.frames import StillSource, frame_at
 
 from ddptop.agent import wire
-from ddptop.agent.observer.supervisor import CleanFormatter
+from ddptop.agent.observer.observer import CleanFormatter
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean
@@ -96,7 +96,7 @@ def shown_in(value: Any) -> list[str]:
 
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
-    """Return the frame of a run in which ranks, supervisor and records say what they like."""
+    """Return the frame of a run in which ranks, observer and records say what they like."""
     store = Store(cleaned(draw(runs)), history=History(WORLD))
     store.know_members({rank: cleaned(draw(members)) for rank in range(draw(st.integers(0, WORLD)))})
     told(store, draw(messages))
@@ -176,7 +176,7 @@ def test_who_acts_is_one_clean_word(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(said) <= 100
 
 
-def test_the_log_of_the_supervisor_is_clean() -> None:
+def test_the_log_of_the_observer_is_clean() -> None:
     """What an exception repeats is no command to the terminal of whoever reads the log."""
     formatter = CleanFormatter("%(levelname)s %(message)s")
     try:

@@ -285,3 +285,41 @@ def test_what_a_rank_cannot_send_is_asked_for_once():
     assert store.gaps() == {}
     store.apply(beat(0, at=2, seq=9), 3.0)
     assert store.gaps() == {0: 1}
+
+
+def test_the_next_observer_has_time_to_hear_the_ranks() -> None:
+    """It greets before it has heard anybody: nobody is called silent for what the one before did not tell."""
+    store = Store(RUN)
+    for rank in (0, 1):
+        store.know_members({0: member(0), 1: member(1)})
+        store.listen(rank, 1.0)
+        store.apply(beat(rank, step=5), 2.0)
+    store.apply(wire.RunState(2 * 10**9, "running"), 2.0)
+    assert frame_at(store, 9.0).unobserved_s == 7.0
+    for message in (wire.Ranks(9 * 10**9), wire.RunState(9 * 10**9, "running"), wire.Verdicts(9 * 10**9)):
+        store.apply(message, 9.0)
+        frame = frame_at(store, 9.1)
+        assert frame.unobserved_s is None
+        assert [rank.state for rank in frame.ranks] == ["running", "running"]
+    assert not any("silent" in event.text for event in frame.events)
+    for at in range(10, 15):
+        store.apply(wire.RunState(at * 10**9, "running"), at)
+    assert {rank.state for rank in frame_at(store, 14.0).ranks} == {"silent"}
+
+
+def test_an_observer_that_never_answers_leaves_the_ranks_as_they_were_recorded() -> None:
+    """Whoever comes after it has stopped says the same as who was there before: as of then, not silent."""
+    store = Store(RUN)
+    store.know_members({0: member(0), 1: member(1)})
+    for rank in (0, 1):
+        store.recall(beat(rank, 2 * 10**9, step=5, generation=0), 60.0)
+    store.expect_observer(60.0)
+    for rank in (0, 1):
+        store.listen(rank, 60.0)
+    frame = frame_at(store, 63.0)
+    assert frame.unobserved_s == 3.0
+    assert [rank.state for rank in frame.ranks] == ["running", "running"]
+    for rank in (0, 1):
+        store.apply(beat(rank, 64 * 10**9, step=9), 64.0)
+    store.apply(wire.RunState(64 * 10**9, "running"), 64.0)
+    assert frame_at(store, 64.0).unobserved_s is None

@@ -178,7 +178,7 @@ async def test_escape_cancels_what_has_not_begun_and_closes_what_has() -> None:
 
     def kill(grace_s: float, aim: object, progress: Callable[[str], None], consent: Consent) -> str:
         asked.set()
-        progress("waiting for the supervisor")
+        progress("waiting for the observer")
         let_go.wait(DEADLINE_S)
         begun.append(consent.begin())
         if not begun[-1]:
@@ -190,7 +190,7 @@ async def test_escape_cancels_what_has_not_begun_and_closes_what_has() -> None:
         app = pilot.app
         assert isinstance(app, DdptopApp)
         await pilot.press("k", "enter")
-        await until(pilot, lambda: "waiting for the supervisor" in text_of(app), "the account")
+        await until(pilot, lambda: "waiting for the observer" in text_of(app), "the account")
         assert "cancels" in text_of(app)
         await pilot.press("escape")
         assert isinstance(app.screen, KillDialog), "it says what came of it"

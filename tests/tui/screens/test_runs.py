@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
 from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.trainers import CATALOGUE
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import view
 from ddptop.tui.cli.main import _parser
@@ -408,6 +410,23 @@ async def test_a_script_is_chosen_from_the_folders(tmp_path: Path, monkeypatch: 
         await until(pilot, lambda: fleet.launched, "the launch")
         assert fleet.launched[0].program == "a[b].py"
         assert fleet.launched[0].arguments == ("--lr", "0.1", "x y")
+
+
+async def test_the_program_may_change_faster_than_its_options_come() -> None:
+    """A program that is chosen while the fields of another one come or go leaves the form of the last one."""
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        screen = await dialog(pilot)
+        names = [name for name in CATALOGUE if name != screen.draft.program]
+        for turns in range(12):
+            field(screen, "program").fill(names[turns % len(names)])
+            # So many turns of the loop, and so between any two steps of the change before.
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        await until(pilot, lambda: screen.draft.program == names[11 % len(names)], "the last program")
+        await until(pilot, lambda: not said(screen, "command").endswith(" …"), "its options")
+        keys = [each.key for each in screen.query(Field)]
+        assert keys.count("--lr") == 1
+        assert said(screen, "options-of") == f"options of {screen.draft.program}"
 
 
 def test_a_program_describes_its_own_options() -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of plots: columns, bands, smoothing, and the part of the run that is shown."""
+"""The arithmetic of plots: bands, smoothing, and the part of the run that is shown."""
 
 from __future__ import annotations
 
@@ -10,54 +10,11 @@ import numpy as np
 import pytest
 
 from ddptop.agent import wire
-from ddptop.tui.model.history.by_step import HistoryByStep
-from ddptop.tui.model.history.series import Series
+from ddptop.agent.observer.history.by_step import HistoryByStep
+from ddptop.agent.observer.history.columns import Columns
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.contents import Look, contents_of, span_of
 from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Window
-
-
-def series(values: list[float], first: int = 1) -> Series:
-    """Return single steps with these values."""
-    array = np.array(values, float)
-    steps = np.arange(first, first + len(values), dtype=float)
-    return Series(steps, steps * 0.1, array, array, array, (~np.isnan(array)).astype(float))
-
-
-def columns(values: list[float], first: int, last: int, stride: int) -> curves.Columns:
-    """Return the columns of one rank that has these values."""
-    return curves.columns([0], np.zeros(len(values), np.int64), series(values), first, last, stride)
-
-
-def test_columns_hold_what_their_steps_hold() -> None:
-    """Against a plain loop: mean, least and greatest of the steps of each column, none shared, none left out."""
-    rng = random.Random(3)
-    for _ in range(40):
-        count = rng.randrange(2, 300)
-        values = [math.nan if rng.random() < 0.2 else rng.uniform(-5, 5) for _ in range(count)]
-        first = rng.randrange(1, count)
-        last = rng.randrange(first, count + 1)
-        stride = curves.stride_of(first, last, rng.randrange(1, 100))
-        drawn = columns(values, first, last, stride)
-        groups: dict[int, list[float]] = {}
-        for step in range(first, last + 1):
-            groups.setdefault((step - 1) // stride, []).append(values[step - 1])
-        assert drawn.mean.shape == (1, len(groups))
-        for index, group in enumerate(groups.values()):
-            known = [value for value in group if not math.isnan(value)]
-            found = drawn.low[0, index], drawn.high[0, index], drawn.mean[0, index]
-            if known:
-                assert found == pytest.approx((min(known), max(known), sum(known) / len(known)))
-            else:
-                assert all(math.isnan(value) for value in found)
-
-
-def test_columns_stay_as_they_are_when_steps_come() -> None:
-    """A plot of a moving run does not shimmer: all whole columns but the last are the same a step later."""
-    values = [math.sin(step) for step in range(1000)]
-    before = columns(values[:900], 1, 900, curves.stride_of(1, 900, 70))
-    after = columns(values[:905], 1, 905, curves.stride_of(1, 905, 70))
-    assert np.array_equal(before.mean[0, :-1], after.mean[0, : before.mean.shape[1] - 1])
 
 
 def test_the_band_holds_all_ranks() -> None:
@@ -66,7 +23,7 @@ def test_the_band_holds_all_ranks() -> None:
     values = rng.normal(size=(9, 40))
     values[3] = np.nan
     values[:, 7] = np.nan
-    low, median, high = curves.band(curves.Columns(np.arange(40.0), values, values, values - 1, values + 1))
+    low, median, high = curves.band(Columns(np.arange(40.0), values, values, values - 1, values + 1, values))
     known = np.delete(np.delete(values, 3, axis=0), 7, axis=1)
     assert np.delete(median, 7) == pytest.approx(np.median(known, axis=0))
     assert np.delete(low, 7) == pytest.approx(known.min(axis=0) - 1)

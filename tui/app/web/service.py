@@ -20,7 +20,7 @@ from typing import Any, Final
 from aiohttp import WSMsgType, web
 from textual_serve.server import Server
 
-from ddptop.agent.observer import launcher
+from ddptop.agent.observer.engine import launcher
 from ddptop.tui.app.web.browsertab import END_S, Patience, Tab, cells
 
 ADDRESS: Final = "127.0.0.1"

@@ -62,7 +62,7 @@ def requested(options: argparse.Namespace, who: str) -> Request:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ddptop.agent.observer import launcher
+    from ddptop.agent.observer.engine import launcher
     from ddptop.trainers import CATALOGUE
     from ddptop.tui.control.actor import who
     from ddptop.tui.control.launch.launch import RequestError, launch

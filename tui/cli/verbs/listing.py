@@ -121,15 +121,26 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _events(options: argparse.Namespace) -> int:
+    from ddptop.agent import wire
     from ddptop.agent.control import journal
+    from ddptop.agent.observer.record import recording
+    from ddptop.agent.run.files.private import is_plain
     from ddptop.tui.cli import status
 
-    happened = journal.events(chosen(options.run, ended=True).database)
+    directory = chosen(options.run, ended=True)
+    database = directory.database
+    verdicts = recording.read_verdicts(database) if is_plain(database) else ()
+    found = status.happened(journal.events(database), verdicts, directory.read().ended_at_ns)
     if options.json:
-        print_json([status.event_json(event) for event in happened])
+        print_json(
+            [
+                status.interval_json(each) if isinstance(each, wire.Verdict) else status.event_json(each)
+                for each in found
+            ]
+        )
     else:
-        for event in happened:
-            print(status.event_line(event))
+        for each in found:
+            print(status.interval_line(each) if isinstance(each, wire.Verdict) else status.event_line(each))
     return 0
 
 

@@ -3,7 +3,7 @@
 options     the options of a launch, each described once, and the request that they make up
 checks      what their values need to work here
 target      the program of a request, found without running it
-launch      from a request to a run with a supervisor
+launch      from a request to a run with an observer
 form        what is filled in, what is wrong with it, the command line that says the same
 programs    the options of the catalogue's programs
 remembered  what was filled in last

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ddptop.agent.observer import machine
+from ddptop.agent.observer.engine import machine
 from ddptop.agent.run import injection, rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.text import Complaint

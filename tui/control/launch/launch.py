@@ -1,4 +1,4 @@
-"""From what the user asked for to a run that a supervisor looks after; everything is checked first.
+"""From what the user asked for to a run that an observer looks after; everything is checked first.
 
 Where a request is refused nothing is started, and nothing of the run is left behind.
 """
@@ -17,7 +17,8 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control import journal
-from ddptop.agent.observer import launcher, machine, supervisor
+from ddptop.agent.observer import observer
+from ddptop.agent.observer.engine import launcher, machine
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.run import injection, rundir
@@ -148,11 +149,11 @@ def _start(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunD
     text = f"launched by {who}: {command}, world {run.world}"
     journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
     try:
-        supervisor.start(directory)
+        observer.start(directory)
     except OSError as problem:
         with contextlib.suppress(rundir.RunDirError):
             rundir.discard(directory)
-        raise RequestError(f"the supervisor could not be started: {problem}") from problem
+        raise RequestError(f"the observer could not be started: {problem}") from problem
     return directory
 
 

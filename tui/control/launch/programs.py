@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.control.controller import Refused
-from ddptop.agent.observer import launcher
+from ddptop.agent.observer.engine import launcher
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.trainers import CATALOGUE

@@ -1,7 +1,6 @@
-"""The history of a run, in bounded memory.
+"""The history of a run, in bounded memory: numbers out of `agent.observer.history`, and the newest steps.
 
 history     all that the views look back on
-by_step     every rank's numbers over the steps
-by_time     every rank's numbers over time
-series      one number in bounded memory
+asked       numbers that the observer or the run's file was asked for
+stretches   tables of what was answered
 """

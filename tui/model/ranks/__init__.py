@@ -1,7 +1,6 @@
 """The ranks of a run, each and together.
 
 rank        what is known of one rank, and whether it is stalled; `group` adds the ranks up
-join        their records of one and the same step, for a bounded number of steps
 generations which start of the group they are of
 mesh        where they stand on a device mesh
 """

@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from ddptop.tui.model.history.by_time import Array, HistoryByTime
+from ddptop.agent.observer.history.by_time import Array
+from ddptop.tui.model.history.history import OverTime
 from ddptop.tui.views.heatmap import scale
 
 
@@ -18,7 +19,7 @@ class HeatCells:
 
     def __init__(
         self,
-        by_time: HistoryByTime,
+        by_time: OverTime,
         metric: str,
         level: int,
         last: int,

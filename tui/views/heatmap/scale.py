@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ddptop.agent.observer.history.by_time import Array
 from ddptop.tui.drawing.ticks import even_step
-from ddptop.tui.model.history.by_time import Array
 
 Shades = npt.NDArray[np.uint8]
 

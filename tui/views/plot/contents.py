@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
+from ddptop.agent.observer.history.columns import Columns, fold, stride_of
+from ddptop.agent.observer.history.series import Floats
 from ddptop.tui.drawing.theme import RANK_HUES
-from ddptop.tui.model.history.by_step import HistoryByStep
-from ddptop.tui.model.history.series import Floats
+from ddptop.tui.model.history.history import OverSteps
 from ddptop.tui.model.metrics import Metric, metric_named
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.window import Window
@@ -34,7 +35,7 @@ class Look:
     """Metric, window and scale of a plot: held by a screen, changed by the keys of its plot."""
 
     metric: str = "loss"
-    """A name of `HistoryByStep.read`."""
+    """A name of `OverSteps.read`."""
     window: Window = field(default_factory=Window)
 
 
@@ -95,7 +96,7 @@ class Contents:
 
 
 def contents_of(
-    history: HistoryByStep, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
+    history: OverSteps, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
 ) -> Contents | None:
     """Return what to draw in so many columns at most.
 
@@ -111,8 +112,8 @@ def contents_of(
         None where there is nothing to draw: no two columns, or the metric is not known.
     """
     first, last = look.window.steps(*run)
-    stride = curves.stride_of(first, last, width)
-    drawn = curves.columns(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
+    stride = stride_of(first, last, width)
+    drawn = fold(ranks, *history.read_many(ranks, look.metric, first, last), first, last, stride)
     if drawn.mean.shape[1] < 2 or np.isnan(drawn.mean).all():
         return None
     metric = metric_named(look.metric)
@@ -135,7 +136,7 @@ def contents_of(
     )
 
 
-def span_of(history: HistoryByStep, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
+def span_of(history: OverSteps, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
     """Return the first and the last step known of any of the ranks; none after `upto`, where the view stands still."""
     spans = [span for rank in ranks if (span := history.span(rank)) is not None]
     if not spans:
@@ -145,7 +146,7 @@ def span_of(history: HistoryByStep, ranks: Sequence[int], upto: int | None) -> t
     return (first, last) if first <= last else None
 
 
-def _lines(drawn: curves.Columns, ranks: Sequence[int], chosen: int | None, smoothing: str) -> tuple[Line, ...]:
+def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, smoothing: str) -> tuple[Line, ...]:
     if len(ranks) == 1:
         hue = _hue(ranks[0])
         whole = Line(str(ranks[0]), hue, curves.smoothed(drawn.mean[0], smoothing))

@@ -301,8 +301,8 @@ def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mappin
         return "reading the past of the run"
     if run is None or run[0] == run[1]:
         ended = frame.state in ENDED
-        logs = f"no step was completed: {keys['rank.logs']} shows what was printed"
-        return logs if ended else "curves begin with the second step"
+        printed = f": {keys['rank.logs']} shows what was printed" if frame.launched else ""
+        return f"no step was completed{printed}" if ended else "curves begin with the second step"
     other = f"{keys['plot.metric']} shows another number"
     if look.metric == "loss":
         return f"no loss seen: it is read where backward() is called · {other}"

@@ -15,7 +15,7 @@ from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
-from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.model.frame import ENDED, Frame, unobserved
 
 _BETWEEN: Final = " · "
 """The sign between the clauses of a message, of which the most important comes first."""
@@ -240,8 +240,8 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
         pieces.append([Segment(units.shorten(f"injected: {frame.injected}", width), ink["bold level-warning"])])
     if frame.note:
         pieces.append([Segment(units.shorten(frame.note, width), ink["level-warning"])])
-    if frame.launched and not frame.supervised and frame.state not in ENDED:
-        pieces.append([Segment("its supervisor is gone: another one takes over", ink["level-warning"])])
+    if unknown := unobserved(frame, "another one takes over"):
+        pieces.append([Segment(unknown, ink["level-warning"])])
     if frame.restarts:
         most = f" of {frame.max_restarts}" if frame.max_restarts else ""
         pieces.append([Segment(f"restarted: {frame.restarts[-1].generation}{most}", ink["level-warning"])])
@@ -249,7 +249,7 @@ def _background(frame: Frame, width: int, ink: Ink) -> Row:
         text = f"{plural(frame.refused, 'unreadable message')} refused"
         pieces.append([Segment(text, ink["level-warning"])])
     if not frame.launched:
-        pieces.append([Segment("started by hand, without a supervisor", ink["label"])])
+        pieces.append([Segment("started by hand", ink["label"])])
     if frame.placement:
         pieces.append([Segment(units.shorten(frame.placement, width), ink["label"])])
     return packed(pieces, width, gap=3)

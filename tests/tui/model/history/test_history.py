@@ -1,18 +1,11 @@
-"""The history of a run: buckets of time in bounded rings, and whole steps."""
+"""The history of a run for the views that look back: whole steps, and what a restart leaves."""
 
 from __future__ import annotations
 
-import math
-import random
-from collections import defaultdict
-
-import numpy as np
 import pytest
 
 from ddptop.agent.wire import Beat, Step
-from ddptop.tui.model.history.by_time import MEMORY_BYTES, HistoryByTime, columns_for
 from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, History, NewestSteps
-from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 
 SECOND = 1_000_000_000
 BASE = 1_800_000_000
@@ -28,118 +21,6 @@ def step(
         number, number, round((BASE + end_s) * SECOND), wall, part, part, part, 0,
         None if wait_ms is None else round(wait_ms * 1e6), wall - 3 * part - round((wait_ms or 0) * 1e6), loss,
     )  # fmt: skip
-
-
-def test_a_bucket_is_the_mean_of_the_steps_that_ended_in_it() -> None:
-    """For every number and width, compared with plain sums over the records."""
-    rng = random.Random(3)
-    history = HistoryByTime(2)
-    wanted: dict[tuple[int, int], list[Step]] = defaultdict(list)
-    end = 0.0
-    for number in range(1, 2000):
-        end += rng.uniform(0.05, 0.4)
-        record = step(number, end, rng.uniform(40, 50), rng.uniform(1, 9), rng.choice([None, rng.random()]))
-        history.take(1, record)
-        for level, width in enumerate(WIDTHS_S):
-            wanted[level, record.end_at_ns // SECOND // width].append(record)
-    for level in range(len(WIDTHS_S)):
-        last = history.bucket(level, BASE + end)
-        for metric, of in {
-            "step": lambda each: each.wall_ns / 1e6,
-            "own": lambda each: (each.wall_ns - each.wait_ns) / 1e6,
-            "other": lambda each: each.other_ns / 1e6,
-            "loss": lambda each: each.loss,
-        }.items():
-            found = history.window(metric, level, last, 60)
-            assert np.isnan(found[0]).all()
-            for index, value in enumerate(found[1]):
-                known = [of(each) for each in wanted[level, last - 59 + index] if of(each) is not None]
-                assert value == pytest.approx(sum(known) / len(known), rel=1e-4) if known else math.isnan(value)
-
-
-def test_a_step_longer_than_a_bucket_fills_those_it_lasted_for() -> None:
-    """Also at the wider width; what lies before its beginning and after its end stays unknown."""
-    history = HistoryByTime(1)
-    history.take(0, step(1, 110.5, wall_ms=10_000))
-    assert [math.isnan(value) for value in history.window("step", 0, BASE + 112, 15)[0]] == [True] * 3 + [
-        False
-    ] * 10 + [True] * 2
-    assert np.nanmax(history.window("step", 1, (BASE + 112) // 4, 6)) == 10_000
-
-
-def test_pauses_and_old_rounds_of_the_ring_are_blank() -> None:
-    """After a jump of hours only what was written since is there."""
-    history = HistoryByTime(1)
-    for number in range(1, 600):
-        history.take(0, step(number, float(number)))
-    history.take(0, step(600, 50_000.0))
-    window = history.window("step", 0, BASE + 50_000, history.columns)[0]
-    assert np.isfinite(window).sum() == 1
-    assert math.isfinite(window[-1])
-
-
-def test_readings_of_the_memory_leave_no_holes() -> None:
-    """One a second, now a little late and now a little early; after the last there is nothing."""
-    history = HistoryByTime(1)
-    for number in range(20):
-        history.take_memory(0, round((BASE + number + (-0.01 if number % 2 else 0.01)) * SECOND), 2**30)
-    assert np.isfinite(history.window("memory", 0, BASE + 30, 30)[0]).tolist() == [True] * 18 + [False] * 12
-
-
-def test_steps_and_ready_made_means_fill_alike() -> None:
-    """Ten steps one by one, or as one mean of ten, make the same bucket."""
-    single, together = HistoryByTime(1), HistoryByTime(1)
-    for number in range(1, 11):
-        single.take(0, step(number, number * 0.09, loss=float(number)))
-    together.take_means(
-        0, round((BASE + 0.9) * SECOND), round(0.8 * SECOND), 10, (5.5, 80e6, 20e6, 20e6, 20e6, 0, 20e6, 5.5)
-    )
-    for metric in METRICS:
-        assert single.window(metric, 0, BASE, 1) == pytest.approx(together.window(metric, 0, BASE, 1), nan_ok=True), (
-            metric
-        )
-
-
-def test_not_known_and_not_finite_are_told_apart() -> None:
-    """A loss of NaN is infinite in the ring, no loss is NaN there; without collectives own time is not known."""
-    history = HistoryByTime(3)
-    history.take(0, step(1, 0.5, loss=math.nan))
-    history.take(1, step(1, 0.5, loss=None))
-    history.take(2, step(1, 0.5, wait_ms=None, loss=-1e308))
-    losses = history.window("loss", 0, BASE, 1)[:, 0]
-    assert math.isinf(losses[0])
-    assert math.isnan(losses[1])
-    assert math.isinf(losses[2])
-    assert np.isnan(history.window("own", 0, BASE, 1)[:, 0]).tolist() == [False, False, True]
-
-
-def test_no_number_from_outside_breaks_the_ring() -> None:
-    """Times beyond all sense, clocks that go back, numbers at the ends of their range."""
-    history = HistoryByTime(1)
-    for end, wall in ((2**64 - 1, 5), (-(2**63), 5), (0, 0), (BASE * SECOND, 2**63), (BASE * SECOND, -(2**63)), (1, 1)):
-        history.take(0, Step(2**63, 2**63, end, wall, 2**63, 0, 0, 0, None, 0, 1e308))
-    history.take_memory(0, BASE * SECOND, 2**64 - 1)
-    for metric in METRICS:
-        assert history.window(metric, 0, BASE, 4).shape == (1, 4)
-    assert history.window("number", 3, 1, 1, 0).shape == (1, 1)
-
-
-@pytest.mark.parametrize("world", [1, 64, 1024, 4096])
-def test_the_memory_has_a_bound(world: int) -> None:
-    """It does not grow with the length of a run, and is what is promised up to thousands of ranks."""
-    columns = columns_for(world)
-    assert 64 <= columns <= 512
-    if world <= 1024:
-        history = HistoryByTime(world)
-        cells = [level for ring in (history._steps, history._memory) for level in ring._levels]
-        assert sum(level._cells.nbytes + level._numbers.nbytes for level in cells) <= MEMORY_BYTES * 1.01
-    if world == 1:
-        before = sum(level._cells.nbytes for level in cells)
-        for number in range(1, 20_000):
-            history.take(0, step(number, number * 3.7))
-        history.window("step", 0, BASE, 1)
-        assert sum(level._cells.nbytes for level in cells) == before
-        assert len(history._steps._waiting) <= history._steps._most
 
 
 def test_the_newest_steps_are_kept_whole() -> None:

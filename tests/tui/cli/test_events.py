@@ -1,0 +1,85 @@
+"""`ddptop events`: what happened in a run, with its verdicts as intervals."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
+from ddptop.agent.run import rundir
+from ddptop.agent.run.rundir import Run
+from ddptop.tui.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+DAY = 1_800_000_000 * 10**9
+MIN = 60 * 10**9
+
+
+def recorded(name: str, state: str, ended_at_ns: int | None) -> None:
+    """Make a run in which a rank was slow for a time, and the data are slow since."""
+    run = Run(name, name, "toy.py", (), 2, "gloo", "cpu", DAY, True, state=state, ended_at_ns=ended_at_ns)
+    verdicts = (
+        wire.Verdict(1, "slow_rank", "rank 1 holds the group back", DAY + MIN, DAY + 13 * MIN, 1, "data", 5.0, 0.25),
+        wire.Verdict(2, "input_bound", "all ranks wait for data", DAY + 14 * MIN, cost_ms=7.0, share=0.1, phase="data"),
+    )
+    connection = recording.open_file(rundir.create(run).database)
+    with connection:
+        for at, text in ((DAY, "torchrun started"), (DAY + 5 * MIN, "checkpoint")):
+            event = wire.Event(at, text)
+            connection.execute(*recording.row(event, wire.encode(event)))
+        for verdict in verdicts:
+            for row in recording.verdict_rows(verdict):
+                connection.execute(*row)
+    connection.close()
+
+
+def events(monkeypatch: Patch, *arguments: str) -> None:
+    """Run the verb in this process."""
+    monkeypatch.setattr(sys, "argv", ["ddptop", "events", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+
+
+def clock(at_ns: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_ns / 1e9))
+
+
+def test_a_verdict_is_one_line_at_its_beginning(capsys: Captured, monkeypatch: Patch) -> None:
+    """In the order of time, with how long it lasted; one without an end goes on."""
+    recorded("story", "running", None)
+    events(monkeypatch, "story")
+    lines = [line[11:] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        f"{clock(DAY)}   torchrun started",
+        f"{clock(DAY + MIN)} ! rank 1 holds the group back (for 12 min, until {clock(DAY + 13 * MIN)})",
+        f"{clock(DAY + 5 * MIN)}   checkpoint",
+        f"{clock(DAY + 14 * MIN)} ! all ranks wait for data (goes on)",
+    ]
+
+
+def test_nothing_goes_on_in_a_run_that_has_ended(capsys: Captured, monkeypatch: Patch) -> None:
+    """A verdict whose end nobody recorded ended with the run, on another day if need be."""
+    end = DAY + 2000 * MIN
+    recorded("ended", "lost", end)
+    events(monkeypatch, "ended")
+    last = capsys.readouterr().out.splitlines()[-1]
+    date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end / 1e9))
+    assert last.endswith(f"all ranks wait for data (for 33.1 h, until {date})")
+
+
+def test_a_verdict_has_the_fields_of_an_event_and_its_own(capsys: Captured, monkeypatch: Patch) -> None:
+    """Events stay as they were; the object of a verdict says besides until when, of what kind and at what cost."""
+    recorded("fields", "running", None)
+    events(monkeypatch, "fields", "--json")
+    event, slow, _, data = json.loads(capsys.readouterr().out)
+    assert set(slow) == set(event) | {"until", "kind", "phase", "cost_ms", "share"}
+    assert (slow["at"], slow["until"], slow["rank"], slow["level"]) == (DAY / 1e9 + 60, DAY / 1e9 + 780, 1, "warning")
+    assert (slow["kind"], slow["phase"], slow["cost_ms"], slow["share"]) == ("slow_rank", "data", 5.0, 0.25)
+    assert (data["until"], data["rank"], data["text"]) == (None, None, "all ranks wait for data")

@@ -1,0 +1,316 @@
+"""The history as an onlooker has it, by questions and answers, against the observer's own and the steps themselves."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.observer.history.answers import answer
+from ddptop.agent.observer.history.columns import fold, stride_of
+from ddptop.agent.observer.history.kept import Kept
+from ddptop.tui.model.history.asked import ANSWER_S, COLUMNS, EDGE_S, HELD, SIGHT_S, Asked
+from ddptop.tui.model.history.stretches import stretch_of
+
+BASE_S = 1_800_000_000
+
+
+class Scene:
+    """An observer, an onlooker, and the time between them."""
+
+    def __init__(self, world: int = 2) -> None:
+        self.now = 0.0
+        self.kept = Kept(world)
+        self.asked = Asked(world, clock=lambda: self.now)
+        self.steps = 0
+        self.values: dict[tuple[int, int], float] = {}
+        self.rng = random.Random(5)
+        self.sent = 0
+        """Bytes of answers."""
+        self.queries: list[wire.History] = []
+
+    def train(self, steps: int) -> None:
+        """Let each rank do so many steps of 100 ms."""
+        for _ in range(steps):
+            self.steps += 1
+            for rank in range(self.kept.world):
+                loss = self.values[rank, self.steps] = self.rng.uniform(1, 2)
+                phases = 10**7, 2 * 10**7, 3 * 10**7, 10**7, 2 * 10**7, 10**7
+                end_ns = BASE_S * 10**9 + self.steps * 10**8
+                self.kept.steps(rank, (wire.Step(self.steps, self.steps, end_ns, 10**8, *phases, loss),), 0)
+
+    def exchange(self, seconds: float = 0.0) -> list[wire.History]:
+        """Let questions and answers go back and forth once, so many seconds later."""
+        self.now += seconds
+        queries = self.asked.wanted()
+        for query in queries:
+            read = wire.read_command(wire.encode(query))
+            assert isinstance(read, wire.History)
+            for each in answer(self.kept, read):
+                payload = wire.encode(each)
+                self.sent += len(payload)
+                self.asked.take(wire.read_history(payload))
+        self.queries += queries
+        return queries
+
+    def check(self, first: int, last: int, width: int = 90) -> None:
+        """Compare what is drawn in so many columns with the steps."""
+        stride = stride_of(first, last, width)
+        ranks = range(self.kept.world)
+        drawn = fold(ranks, *self.asked.by_step.read_many(ranks, "loss", first, last), first, last, stride)
+        for column, end in enumerate(drawn.steps.tolist()):
+            begin = max(first, (math.ceil(end / stride) - 1) * stride + 1)
+            for rank in ranks:
+                inside = [self.values[rank, step] for step in range(begin, int(end) + 1)]
+                assert drawn.known[rank, column] == len(inside)
+                assert drawn.low[rank, column] == pytest.approx(min(inside))
+                assert drawn.high[rank, column] == pytest.approx(max(inside))
+                assert drawn.mean[rank, column] == pytest.approx(sum(inside) / len(inside), rel=1e-4)
+                assert drawn.at[rank, column] == pytest.approx(BASE_S + end * 0.1, abs=0.1)
+
+
+def test_what_a_plot_draws_first_is_there_after_one_question() -> None:
+    """Before, nothing is drawn and nothing waits; then all of it, with the extent of the run."""
+    scene = Scene()
+    scene.train(3000)
+    by_step = scene.asked.by_step
+    assert by_step.span(0) is None
+    assert not by_step.complete
+    assert len(scene.exchange()) == 1
+    assert by_step.span(0) == (1, 3000)
+    assert by_step.last == 3000
+    scene.check(1, 3000)
+    assert by_step.complete
+    assert scene.exchange() == []
+
+
+def test_the_right_edge_goes_on_by_a_few_columns() -> None:
+    """As the run goes on, each second costs some hundred bytes, and the plot says what the steps say."""
+    scene = Scene()
+    scene.train(2000)
+    scene.exchange()
+    for second in range(60):
+        scene.train(10)
+        before = scene.sent
+        scene.check(1, scene.asked.by_step.last)
+        scene.exchange(1.0)
+        assert scene.sent - before < 1000 or second == 0
+    scene.check(1, 2600)
+
+
+def test_a_run_that_grows_is_asked_for_anew_in_wider_columns() -> None:
+    """What is held stays bounded, however far the run goes on while it is looked at."""
+    scene = Scene()
+    most = 0
+    for _ in range(60):
+        scene.train(200)
+        if scene.asked.by_step.last:
+            scene.asked.by_step.read_many([0, 1], "loss", 1, scene.asked.by_step.last)
+        scene.exchange(1.0)
+        most = max(most, scene.asked.nbytes)
+    assert most <= 2 * 3 * COLUMNS * 2 * 24
+    scene.asked.by_step.read_many([0, 1], "loss", 1, 12_000)
+    scene.exchange(1.0)
+    _, series = scene.asked.by_step.read_many([0], "loss", 1, 12_000)
+    assert series.count.sum() == 2 * 12_000
+
+
+def test_zooming_in_asks_finer_and_shows_what_there_is_until_then() -> None:
+    """A part is drawn from the whole at once, and from its own columns when they came; the whole stays held."""
+    scene = Scene()
+    scene.train(9000)
+    scene.exchange()
+    whole = scene.asked.by_step.read_many([0, 1], "loss", 1, 9000)[1].steps
+    coarse = scene.asked.by_step.read_many([0, 1], "loss", 8497, 8896)[1].steps
+    assert 0 < len(coarse) < 2 * 400
+    (query,) = scene.exchange()
+    assert (query.first, query.last) == (8497, 8896)
+    fine = scene.asked.by_step.read_many([0, 1], "loss", 8497, 8896)[1].steps
+    assert len(fine) > 4 * len(coarse)
+    scene.check(8497, 8896)
+    again = scene.asked.by_step.read_many([0, 1], "loss", 1, 9000)[1].steps
+    assert len(again) >= len(whole)
+
+
+def test_a_zoomed_view_that_follows_stays_fine() -> None:
+    """Whatever is answered of other numbers meanwhile, a window at the right edge is never drawn in wide columns."""
+    scene = Scene()
+    scene.train(6000)
+    scene.exchange()
+    by_step = scene.asked.by_step
+    for _ in range(40):
+        last = by_step.last
+        by_step.read_many([0, 1], "loss", last - 299, last)
+        scene.exchange(0.2)
+    for _ in range(20):
+        scene.train(3)
+        by_step.read_many([0, 1], "step", 1, by_step.last)
+        scene.exchange(0.3)
+        last = by_step.last
+        whose, series = by_step.read_many([0, 1], "loss", last - 299, last)
+        # The newest steps are held one by one, those before in pairs.
+        assert len(whose) > 2 * 140
+        assert series.count.max() <= 2
+
+
+def test_a_view_that_scrolls_gets_what_it_comes_to() -> None:
+    """To the right and to the left, while the run goes on and after its end, down to the last step."""
+    scene = Scene()
+    scene.train(6000)
+    scene.exchange()
+    kept, by_step = scene.kept, scene.asked.by_step
+    ended = Asked(2, kept, clock=lambda: scene.now)
+    ended.end()
+    for first in (1000, 1100, 1163, 1400, 1900, 1700, 5609, 5601, 5500):
+        for history in (by_step, ended.by_step):
+            history.read_many([0, 1], "loss", first, first + 391)
+            for _ in range(3):
+                scene.exchange(EDGE_S + 0.01)
+                history.read_many([0, 1], "loss", first, first + 391)
+            _, series = history.read_many([0, 1], "loss", first, first + 391)
+            # What is long ago is held in buckets of up to 16 steps, and one that reaches over an edge is left out.
+            assert series.steps.max() >= first + 391 - 16
+            assert series.steps.min() <= first + 16
+            assert abs(series.count.sum() - 2 * 392) <= 2 * 32
+            assert series.count.max() <= 16
+
+
+def test_what_is_out_of_sight_is_not_asked_for() -> None:
+    """Nor held for ever; only the extent is asked for, so that it is known how far the run is."""
+    scene = Scene()
+    scene.train(500)
+    scene.exchange()
+    for metric in ("step", "data", "forward", "backward", "optimizer", "wait", "other", "samples", "all_reduce") * 2:
+        for last in (100, 500):
+            scene.asked.by_step.read_many([0, 1], metric, 1, last)
+            scene.exchange(0.1)
+    assert len(scene.asked._interests) <= HELD
+    scene.now += SIGHT_S
+    for _ in range(3):
+        assert [query.metric for query in scene.exchange(EDGE_S + 0.01)] == [""]
+    scene.train(20)
+    scene.exchange(EDGE_S + 0.01)
+    assert scene.asked.by_step.last == 520
+
+
+def test_nothing_is_asked_twice_while_an_answer_is_awaited() -> None:
+    """And again once it has been lost, or the connection is another one."""
+    scene = Scene()
+    scene.train(50)
+    assert len(scene.asked.wanted()) == 1
+    scene.now += 0.1
+    assert scene.asked.wanted() == []
+    scene.now += ANSWER_S
+    (again,) = scene.asked.wanted()
+    scene.asked.lose()
+    assert len(scene.asked.wanted()) == 1
+    for each in answer(scene.kept, again):
+        # Of a connection that is no more.
+        assert not scene.asked.take(each)
+
+
+def test_a_number_without_values_is_not_asked_for_all_the_time() -> None:
+    """A metric that no step has costs a question every half second."""
+    scene = Scene()
+    scene.train(50)
+    scene.exchange()
+    asked = 0
+    for _ in range(100):
+        scene.train(2)
+        whose, series = scene.asked.by_step.read_many([0, 1], "learning_rate", 1, scene.asked.by_step.last)
+        assert len(whose) == len(series.steps) == 0
+        asked += len(scene.exchange(0.05))
+        assert scene.asked.by_step.complete
+    assert 1 <= asked <= 12
+
+
+def test_windows_over_time_are_those_of_the_observer() -> None:
+    """Of all ranks and of one, at each width, while the run goes on and while one scrolls back."""
+    scene = Scene(3)
+    scene.train(4000)
+    for _ in range(30):
+        scene.train(10)
+        now = BASE_S + scene.steps * 0.1
+        wanted = scene.kept.by_time
+        for _ in range(2):
+            for level, back in ((0, 0), (0, 100), (1, 0), (2, 3)):
+                by_time = scene.asked.by_time
+                last = by_time.bucket(level, now) - back
+                found = by_time.window("own", level, last, 60)
+                one = by_time.window("step", level, last, 40, 1)
+                assert found.shape == (3, 60)
+                assert one.shape == (1, 40)
+            scene.exchange(EDGE_S)
+        for metric in ("own", "number"):
+            last = by_time.bucket(0, now)
+            by_time.window(metric, 0, last, 60)
+        scene.exchange(EDGE_S)
+        assert np.allclose(
+            by_time.window("own", 0, last, 60), wanted.window("own", 0, last, 60), equal_nan=True, rtol=1e-5
+        )
+        assert by_time.knows(0, last - 1)
+        assert not by_time.knows(0, last + 5)
+
+
+def test_many_ranks_are_asked_for_as_they_are_in_sight() -> None:
+    """A few of a large group by their numbers, many of them all together."""
+    scene = Scene(100)
+    scene.exchange()
+    scene.asked.by_step.read_many([3, 7], "loss", 1, 10)
+    scene.asked.by_step.read_many(range(40), "step", 1, 10)
+    assert sorted((query.metric, query.ranks) for query in scene.exchange(0.1)) == [("loss", (3, 7)), ("step", None)]
+
+
+def test_an_ended_run_in_this_process_answers_at_once() -> None:
+    """No question waits for a connection; what is read stays until the run is closed."""
+    scene = Scene()
+    scene.train(1000)
+    asked = Asked(2, scene.kept, clock=lambda: scene.now)
+    asked.end()
+    asked.ask_source()
+    assert asked.by_step.complete
+    assert asked.by_step.read(1, "step").count.sum() == 1000
+    assert asked.by_time.knows(0, BASE_S + 50)
+    assert asked.wanted() == []
+    scene.now += 100
+    asked.by_step.read(1, "step")
+    assert asked.wanted() == []
+
+
+def test_what_was_answered_from_a_part_of_the_history_is_asked_again() -> None:
+    """An observer that still reads its recording says so, and is believed until it says otherwise."""
+    scene = Scene()
+    scene.train(300)
+    messages = [wire.Steps(0, (wire.Step(n, n, BASE_S * 10**9 + n, 10**8, 0, 0, 0, 0, 0, 10**8, 1.0),)) for n in (1, 2)]
+    scene.kept.begin_anew(iter(messages))
+    scene.kept.advance(0.0, lambda: 1.0)
+    scene.exchange()
+    assert not scene.asked.by_step.complete
+    assert scene.asked.by_step.read(0, "loss").count.sum() == 1
+    while not scene.kept.complete:
+        scene.kept.advance(0.0, lambda: 1.0)
+    for metric in ("step", "loss"):
+        scene.asked.by_step.read(0, metric)
+        scene.exchange(0.1)
+    assert scene.asked.by_step.complete
+    assert scene.asked.by_step.read(0, "loss").count.sum() == 2
+
+
+def test_no_answer_makes_a_table_without_bounds() -> None:
+    """Parts far from each other, of other ranks or of another width are not put together."""
+    cell = b"\0" * 4
+
+    def part(begin: int, width: int = 1, rank: int = 0) -> wire.HistoryPart:
+        ranks = rank.to_bytes(4, "little")
+        return wire.HistoryPart(-1, "loss", "step", width, begin, 1, ranks, cell, cell, cell, cell, cell)
+
+    assert stretch_of([0], [part(0), part(1 << 50)]) is None
+    assert stretch_of([0], [part(0), part(0, width=2)]) is None
+    foreign = stretch_of([0, 2], [part(3, rank=1), part(3, rank=4_000_000_000)])
+    assert foreign is not None
+    assert foreign.series(0, math.inf, 10)[1].count.sum() == 0
+    asked = Asked(1)
+    assert not asked.take(wire.Reply(-5, True))

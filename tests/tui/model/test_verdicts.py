@@ -1,0 +1,49 @@
+"""What the dashboard and its lines of text make of verdicts."""
+
+from __future__ import annotations
+
+from support.screens.frames import frame_at
+
+from ddptop.agent import wire
+from ddptop.agent.run.rundir import Run
+from ddptop.tui.cli import plain
+from ddptop.tui.model.frame import Frame, Verdict
+from ddptop.tui.model.store import Store
+
+
+def test_the_store_tells_of_each_change_once():
+    """A name and its end are one event each, however many frames; faults put in on purpose are one at the start."""
+    run = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, injected="rank 1: 30 ms more in data loading")
+    store = Store(run)
+    verdict = wire.Verdict(1, "slow_rank", "rank 1 holds the group back by 30 ms a step", 3 * 10**9, None, 1, "data")
+    for second, present in ((2, ()), (4, (verdict,)), (5, (verdict,)), (6, ()), (7, ())):
+        store.apply(wire.Verdicts(second * 10**9, present), second)
+        frame = frame_at(store, second)
+    texts = [event.text for event in frame.events]
+    assert texts[0] == "faults are put into this run on purpose: rank 1: 30 ms more in data loading"
+    told = [text for text in texts if "holds the group back" in text]
+    assert len(told) == 2
+    assert told[1] == f"no longer: {told[1].removeprefix('no longer: ')}"
+    assert frame.verdict is None
+    assert frame.injected == run.injected
+
+
+def test_lines_of_text_carry_the_verdict():
+    """In the line of the interval instead of the slowest rank, and in the summary."""
+    verdict = Verdict("slow_rank", "rank 1 holds the group back by 31 ms a step (38%): data loading, since step 120", 1)
+    frame = Frame(
+        "toy-1",
+        "finished",
+        "toy.py",
+        2,
+        0.0,
+        step=5,
+        slowest=1,
+        verdict=verdict,
+        verdicts=(verdict,),
+        injected="rank 1: crash",
+    )
+    assert verdict.text in plain.line(frame)
+    assert "slowest" not in plain.line(frame)
+    assert f"verdict: {verdict.text}" in plain.summary(frame)
+    assert "faults put in on purpose: rank 1: crash" in plain.summary(frame)
