@@ -1,9 +1,10 @@
-"""Does the verdict name who was made slow, and nobody else?  `python tests/bench/verdicts.py [--quick]`.
+"""Does the verdict name who was made slow, and nobody else?  `python tests/bench/verdicts.py [--quick] [--keep DIR]`.
 
 One job for each model and world: it trains under `ddptop launch` and, through the injector
 that `--inject` uses, makes one rank after another slow in one phase after another, with
-healthy stretches between.  The records of the run are then given to `tui.verdict`, once as
-they came, once more for each healthy stretch with a judge that has seen nothing else.
+healthy stretches between; then ranks take turns, and one is slow every so many steps.  The records of
+the run are then given to the judge, once as they came, once more for each healthy stretch with a judge
+that has seen nothing else.  `--from FILE ...` judges records that `--keep` left, without running a job.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -18,12 +20,13 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ddptop.agent.wire import Step
+    from ddptop.agent.run.injection import Injection
+    from ddptop.agent.wire import Step, Verdict
 
 MODELS = ("linear", "conv", "resnet18")
 WORLDS = (2, 4)
@@ -42,6 +45,16 @@ MATTERS = 0.10
 FELT = 0.5
 """Where cores are shared, a rank that is delayed lends its core to the others: the step grows by less than the
 delay, or not at all. The group felt the delay where it grew by this part of it."""
+PATTERN_MS, PATTERN_S = 25, 10.0
+EVERY: Final = 10
+PATTERNS: Final = (
+    ("in turn", "forward"),
+    ("in turn", "data"),
+    ("at random", "backward"),
+    ("now and then", "optimizer"),
+)
+"""Delays of `PATTERN_MS` a step: of each rank in turn, of one drawn at random for each step, and of rank 1 in one step
+of `EVERY`, so many times as long."""
 Segment: TypeAlias = dict[str, Any]
 """What is injected in some of the steps, as `_segment` writes it."""
 Record: TypeAlias = "tuple[int, Step]"
@@ -61,7 +74,6 @@ def train(options: argparse.Namespace) -> None:
     from torch import nn
 
     from ddptop.agent.rank.hooks import injection
-    from ddptop.agent.run.injection import Injection
 
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -90,19 +102,19 @@ def train(options: argparse.Namespace) -> None:
     assert injector is not None
     plan, first = [], WARM_UP + 1
     for segment in _plan(json.loads(options.cases)):
-        orders = [Injection(segment["rank"], segment["phase"], segment["ms"])] if segment["ms"] else []
-        injector.order(each for each in orders if each.rank == rank)
         begun = time.perf_counter()
-        for _ in range(PACED_STEPS):
+        for number in range(first, first + PACED_STEPS):
+            injector.order(_injected(segment, rank, dist.get_world_size(), number))
             step()
         # The first steps tell how many fill the segment's time; one rank's word, as all have to do the same.
         pace_s = (time.perf_counter() - begun) / PACED_STEPS
         seconds, least_steps = segment.pop("seconds"), segment.pop("least_steps")
-        if 0 < segment["ms"] < 1e3 * MARGINAL * pace_s:
+        if 0 < segment["ms"] < 1e3 * MARGINAL * pace_s and not segment["pattern"]:
             seconds = MARGINAL_S
         steps = torch.tensor(max(least_steps, round(seconds / pace_s)))
         dist.broadcast(steps, src=0)
-        for _ in range(int(steps) - PACED_STEPS):
+        for number in range(first + PACED_STEPS, first + int(steps)):
+            injector.order(_injected(segment, rank, dist.get_world_size(), number))
             step()
         plan.append({**segment, "first": first, "steps": int(steps)})
         first += int(steps)
@@ -110,6 +122,22 @@ def train(options: argparse.Namespace) -> None:
         Path(options.plan).write_text(json.dumps(plan))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _injected(segment: Segment, rank: int, world: int, step: int) -> list[Injection]:
+    """Return what a rank is made to suffer in a step."""
+    from ddptop.agent.run.injection import Injection
+
+    ms: int = segment["ms"]
+    guilty: int | None = segment["rank"]
+    match segment["pattern"]:
+        case "in turn":
+            guilty = step % world
+        case "at random":
+            guilty = random.Random(step).randrange(world)
+        case "now and then":
+            ms = EVERY * ms if step % EVERY == 0 else 0
+    return [Injection(rank, segment["phase"], ms)] if ms and guilty == rank else []
 
 
 def _model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
@@ -134,6 +162,10 @@ def _plan(cases: list[tuple[int, str, int]]) -> Iterator[dict[str, Any]]:
     for rank, phase, ms in cases:
         yield _segment(INJECTED_S, 60, rank, phase, ms)
         yield _segment(BETWEEN_S, 45)
+    for pattern, phase in PATTERNS:
+        guilty = 1 if pattern == "now and then" else None
+        yield _segment(PATTERN_S, 120, guilty, phase, PATTERN_MS, pattern=pattern)
+        yield _segment(BETWEEN_S, 45)
 
 
 def _segment(
@@ -143,9 +175,11 @@ def _segment(
     phase: str | None = None,
     ms: int = 0,
     stretch: int | None = None,
+    pattern: str = "",
 ) -> dict[str, Any]:
     return {
-        "seconds": seconds, "least_steps": least_steps, "rank": rank, "phase": phase, "ms": ms, "stretch": stretch
+        "seconds": seconds, "least_steps": least_steps, "rank": rank, "phase": phase, "ms": ms, "stretch": stretch,
+        "pattern": pattern,
     }  # fmt: skip
 
 
@@ -163,6 +197,17 @@ class Tally:
     steps: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     misses: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Table:
+    """What is printed in the end."""
+
+    rows: dict[Row, Tally] = field(default_factory=dict)
+    alarms: list[str] = field(default_factory=list)
+    stretches: int = 0
+    """Healthy ones."""
+    patterns: list[str] = field(default_factory=list)
 
 
 def job(
@@ -205,43 +250,49 @@ def job(
     return segments, records
 
 
-def judge(world: int, records: list[Record]) -> list[tuple[int, int, Said | None]]:
-    """Return each change of the verdict as (step, ns, (kind, rank, phase) or None)."""
-    from ddptop.tui.model.judge.verdict import Judge
-    from ddptop.tui.model.ranks.join import StepJoin
+def judge(
+    world: int, records: list[Record]
+) -> tuple[list[tuple[int, int, Said | None]], list[tuple[int, int, Verdict]]]:
+    """Return each change of the first verdict as (step, ns, (kind, rank, phase) or None).
 
-    arbiter, join = Judge(world), StepJoin(world)
+    And each verdict as it was last, with the step and the time at which it was first told.
+    """
+    from ddptop.agent.observer.judge.judgement import Judgement
+
+    judgement = Judgement(world)
     told: Said | None = None
     changes: list[tuple[int, int, Said | None]] = []
+    by_number: dict[int, tuple[int, int, Verdict]] = {}
     for rank, step in records:
-        together = join.take(rank, step)
-        if together is not None:
-            arbiter.take(together)
-        verdict = arbiter.verdict
-        said = None if verdict is None else (verdict.kind, verdict.rank, verdict.phase)
+        judgement.steps(rank, (step,), 0)
+        verdicts = judgement.verdicts(step.end_at_ns)
+        for verdict in verdicts:
+            at_step, at_ns, _ = by_number.get(verdict.number, (step.step, step.end_at_ns, verdict))
+            by_number[verdict.number] = at_step, at_ns, verdict
+        said = (verdicts[0].kind, verdicts[0].rank, verdicts[0].phase) if verdicts else None
         if said != told:
             told = said
             changes.append((step.step, step.end_at_ns, said))
-    return changes
+    return changes, list(by_number.values())
 
 
-def assess(
-    model: str, world: int, segments: list[Segment], records: list[Record], rows: dict[Row, Tally], alarms: list[str]
-) -> int:
-    """Add what the verdict said of one job to the table; return the number of healthy stretches."""
+def assess(model: str, world: int, segments: list[Segment], records: list[Record], table: Table) -> None:
+    """Add what the verdict said of one job to the table."""
+    rows, alarms = table.rows, table.alarms
     walls: dict[int, list[int]] = {}
     ends: dict[int, int] = {}
     for _, step in records:
         walls.setdefault(step.step, []).append(step.wall_ns)
         ends[step.step] = step.end_at_ns
-    stretches = 0
     for segment in segments:
         if segment["stretch"] is not None:
-            stretches += 1
+            table.stretches += 1
             until = segment["first"] + segment["steps"]
             alone = [record for record in records if segment["first"] <= record[1].step < until]
-            alarms += [f"{model} x{world} healthy: {said} at {step}" for step, _, said in judge(world, alone) if said]
-    changes = judge(world, records)
+            alarms += [
+                f"{model} x{world} healthy: {said} at {step}" for step, _, said in judge(world, alone)[0] if said
+            ]
+    changes, verdicts = judge(world, records)
     healthy_ms = 0.0
     guilty: int | None = None
     for segment in segments:
@@ -254,6 +305,11 @@ def assess(
             alarms += [f"{model} x{world} between: {c}" for c in inside if c[2] is not None and c[2][1] != guilty]
             continue
         guilty = segment["rank"]
+        if segment.get("pattern"):
+            table.patterns.append(
+                f"{model} x{world} {_pattern(segment, verdicts, ends)}; step {wall_ms:.0f} ms, before {healthy_ms:.0f}"
+            )
+            continue
         share = segment["ms"] / healthy_ms
         felt = wall_ms - healthy_ms >= FELT * segment["ms"]
         row = rows.setdefault((model, world, segment["ms"], share >= MATTERS, felt), Tally())
@@ -274,11 +330,25 @@ def assess(
         row.in_time += steps <= WITHIN_STEPS or seconds <= WITHIN_S
         row.steps.append(steps)
         row.seconds.append(seconds)
-    return stretches
 
 
-def report(rows: dict[Row, Tally], alarms: list[str], stretches: int) -> None:
+def _pattern(segment: Segment, verdicts: list[tuple[int, int, Verdict]], ends: dict[int, int]) -> str:
+    """Return what was said of delays that are not those of one rank in each step, and whether it is right."""
+    first, until, guilty = segment["first"], segment["first"] + segment["steps"], segment["rank"]
+    kind = "slow_rank" if segment["pattern"] == "now and then" else "taking_turns"
+    inside = [each for each in verdicts if first <= each[0] < until]
+    right = [each for each in inside if (each[2].kind, each[2].rank, each[2].phase) == (kind, guilty, segment["phase"])]
+    what = f"{segment['pattern']}, {segment['phase']}, {segment['ms']} ms a step"
+    if not right:
+        return f"{what}: MISSED; {[each[2].text for each in inside]}"
+    step, at_ns, verdict = right[0]
+    others = f"; ALSO {[each[2].text for each in inside if each not in right]}" if len(inside) > len(right) else ""
+    return f"{what}: after {step - first} steps, {(at_ns - ends[first]) / 1e9:.1f} s: {verdict.text}{others}"
+
+
+def report(table: Table) -> None:
     """Print the table."""
+    rows, alarms, stretches = table.rows, table.alarms, table.stretches
     print("model     ranks  delay  of step  felt  cases  rank  rank+phase  in time  steps p50/max  s p50/max")
     for (model, world, ms, matters, felt), row in sorted(rows.items(), key=str):
         steps = f"{statistics.median(row.steps):.0f}/{max(row.steps)}" if row.steps else "–"
@@ -298,6 +368,8 @@ def report(rows: dict[Row, Tally], alarms: list[str], stretches: int) -> None:
     )
     for text in [*alarms, *(miss for row in rows.values() for miss in row.misses)]:
         print("  " + text)
+    for text in table.patterns:
+        print(text)
 
 
 def _print_total(name: str, rows: Iterable[Tally]) -> None:
@@ -320,26 +392,26 @@ def main() -> None:
     parser.add_argument("--ranks", default="", help="only these ranks are made slow (default: all)")
     parser.add_argument("--delays", default=",".join(map(str, DELAYS_MS)), help="in ms")
     parser.add_argument("--keep", type=Path, help="folder for the records of the jobs")
-    parser.add_argument("--again", type=Path, help="judge kept records instead of running jobs")
+    parser.add_argument(
+        "--from", dest="kept", type=Path, nargs="+", default=[], help="judge these kept records instead of running jobs"
+    )
     options = parser.parse_args()
     models = options.models.split(",") if not options.quick else ["linear", "conv"]
     delays = [int(each) for each in options.delays.split(",")] if not options.quick else [15]
-    rows: dict[Row, Tally] = {}
-    alarms: list[str] = []
-    stretches = 0
-    for world in map(int, options.worlds.split(",")):
+    table = Table()
+    for path in options.kept:
+        model, _, world = path.stem.rpartition("-")
+        assess(model, int(world), *kept(path), table)
+    for world in [] if options.kept else list(map(int, options.worlds.split(","))):
         ranks = [int(each) for each in options.ranks.split(",") if each] or list(range(world))
         ranks = [1] if options.quick else [rank for rank in ranks if rank < world]
         cases = [(rank, phase, ms) for ms in delays for phase in PHASES for rank in ranks]
         for model in models:
             begun = time.monotonic()
-            if options.again is not None:
-                segments, records = kept(options.again / f"{model}-{world}.json")
-            else:
-                segments, records = job(model, world, cases, options.keep)
-            stretches += assess(model, world, segments, records, rows, alarms)
+            segments, records = job(model, world, cases, options.keep)
+            assess(model, world, segments, records, table)
             print(f"{model} x{world}: {len(records)} records, {time.monotonic() - begun:.0f} s", flush=True)
-    report(rows, alarms, stretches)
+    report(table)
 
 
 def kept(path: Path) -> tuple[list[Segment], list[Record]]:

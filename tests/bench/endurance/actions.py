@@ -1,7 +1,7 @@
 """Random actions in random order against several runs at once: what `soak.py` does for as long as it goes on.
 
 Among the actions: launch, pause, step, resume, stop, kill, signals, restart, a disk that is full
-for a while, onlookers that come and go, and kill -9 of a dashboard, a supervisor, torchrun or a
+for a while, onlookers that come and go, and kill -9 of a dashboard, an observer, torchrun or a
 rank, each at whatever moment it falls on.  Bystanders with the same command line, and with the
 marker of another run, must live to the end.
 """
@@ -177,7 +177,7 @@ class Actions:
             self.pause: 3, self.step: 2, self.resume: 3, self.checkpoint: 1, self.status: 3, self.come: 5,
         }  # fmt: skip
         rough: dict[Callable[[RunDir], None], int] = {
-            self.kill_run: 2, self.kill_rank: 2, self.stop: 2, self.send: 2, self.lose_supervisor: 4,
+            self.kill_run: 2, self.kill_rank: 2, self.stop: 2, self.send: 2, self.lose_observer: 4,
             self.lose_torchrun: 2, self.lose_rank: 2, self.go: 5, self.two_at_once: 2, self.fill_disk: 2, self.press: 4,
         }  # fmt: skip
         if len([run for run in live if run.name not in self.spared]) < self.most:
@@ -335,9 +335,9 @@ class Actions:
                     onlooker.type(self.random.choice(KEYS))
                     time.sleep(0.05)
 
-    def lose_supervisor(self, run: RunDir) -> None:
-        """Kill -9 a supervisor."""
-        self._lose(run.read().supervisor)
+    def lose_observer(self, run: RunDir) -> None:
+        """Kill -9 an observer."""
+        self._lose(run.read().observer)
 
     def lose_torchrun(self, run: RunDir) -> None:
         """Kill -9 torchrun."""
@@ -354,12 +354,12 @@ class Actions:
                 os.kill(process.pid, signal.SIGKILL)
 
     def two_at_once(self, run: RunDir) -> None:
-        """Give two commands in the same moment, and kill the supervisor under them."""
+        """Give two commands in the same moment, and kill the observer under them."""
         for arguments in self.random.sample((("pause",), ("resume",), ("kill",), ("stop",), ("status",)), 2):
             self.begin(run, arguments[0], run.name)
         if self.random.random() < 0.5:
             time.sleep(self.random.random())
-            self.lose_supervisor(run)
+            self.lose_observer(run)
 
     def end(self) -> list[str]:
         """End everything as a user would, then whatever is left, and return what is wrong."""

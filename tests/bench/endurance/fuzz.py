@@ -2,7 +2,7 @@
 
     python tests/bench/endurance/fuzz.py --minutes 30 [--seed N] [--only socket|file]
 
-Two runs under real supervisors: two ranks that train, and eight fake ranks (`load.py`) whose
+Two runs under real observers: two ranks that train, and eight fake ranks (`load.py`) whose
 sockets send damaged records among the good ones and answer with damage.  Dashboards in
 pseudo-terminals, `watch` and `attach --plain` look at both all the time, `status --json` and
 `ps --json` again and again.  After each piece of input every socket must still answer a good
@@ -35,6 +35,7 @@ import msgspec
 import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from actions import SCRIPT
 from onlookers import DDPTOP, Onlooker
@@ -64,7 +65,7 @@ BOUNDS: Final = {
     "rank": (Bound(1500, 32), Bound(600, 8), Bound(100, 4)),
     # Eight ranks in one process, whose histories grow to 32 MiB each.
     "fake leader": (Bound(1500), Bound(600, 8), Bound(100, 4)),
-    "supervisor": (Bound(250, 32), Bound(600, 8), Bound(40, 4)),
+    "observer": (Bound(250, 32), Bound(600, 8), Bound(40, 4)),
     "onlooker": (Bound(500, 64), Bound(400, 8), Bound(40, 4)),
 }
 EXTREMES: Final[tuple[Any, ...]] = (
@@ -73,6 +74,13 @@ EXTREMES: Final[tuple[Any, ...]] = (
     [[[[[[]]]]]], {"a": 1}, {"loss": "x"},
 )  # fmt: skip
 """Values in place of those of a message."""
+
+
+NUMBERS: Final = (
+    b"0", b"1", b"7", b"-1", b"+1", b"00", b" 1", b"1_0", b"1e3", b"8", b"99999", b"9" * 5000, b"\xd9\xa1", b"",
+    b"observer", b"\x00\x00\x00\x01", b"all",
+)  # fmt: skip
+"""What may stand for the number of a rank before a command that goes through the observer."""
 
 
 class Mutator:
@@ -226,12 +234,12 @@ class Fuzz:
         deadline = time.monotonic() + VERB_S
         while True:
             run, members = directory.read(), directory.members()
-            if run.supervisor is not None and run.torchrun is not None and len(members) == run.world:
+            if run.observer is not None and run.torchrun is not None and len(members) == run.world:
                 break
             if time.monotonic() > deadline:
                 raise SystemExit(f"{directory.name}: its ranks did not come up")
             time.sleep(0.1)
-        self.pids[f"{directory.name} supervisor"] = run.supervisor.pid
+        self.pids[f"{directory.name} observer"] = run.observer.pid
         self.pids[f"{directory.name} leader"] = run.torchrun.pid
         for rank, member in members.items():
             if member.process.pid not in self.pids.values():
@@ -276,7 +284,7 @@ class Fuzz:
     def sample(self, sampler: Sampler) -> None:
         """Take one sample of everything."""
         for name, pid in self.pids.items():
-            kind = "supervisor" if "supervisor" in name else name if name in BOUNDS else "rank"
+            kind = "observer" if "observer" in name else name if name in BOUNDS else "rank"
             sampler.add_process(name, pid, BOUNDS[kind])
         for name, (onlooker, _) in list(self.onlookers.items()):
             sampler.add_process(name, onlooker.pid, BOUNDS["onlooker"])
@@ -302,7 +310,7 @@ class Fuzz:
         waiting: dict[zmq.Socket[bytes], str] = {}
         poller = zmq.Poller()
         for directory, world in ((self.real, WORLD), (self.fake, FAKES)):
-            for who in ("supervisor", *range(world)):
+            for who in ("observer", *range(world)):
                 for kind, method in (("cmd", zmq.DEALER), ("pub", zmq.SUB)):
                     peer = self.context.socket(method)
                     peer.linger = 0
@@ -313,7 +321,7 @@ class Fuzz:
                         peer.subscribe(b"")
                         continue
                     # What was promised or held by damaged messages is let go.
-                    for command in () if who == "supervisor" else (wire.Resume(90),):
+                    for command in () if who == "observer" else (wire.Resume(90),):
                         peer.send(wire.encode(command))
                     peer.send(wire.encode(wire.Query(91)))
         deadline = time.monotonic() + ANSWER_S
@@ -340,16 +348,18 @@ class Fuzz:
     def attack_socket(self) -> None:
         """Damage at one socket."""
         directory, world = self.random.choice(((self.real, WORLD), (self.real, WORLD), (self.fake, FAKES)))
-        who = self.random.choice(("supervisor", *range(world)))
+        who = self.random.choice(("observer", *range(world)))
         attacks: tuple[Callable[[str], None], ...] = (
             self.commands, self.commands, self.frames, self.oversized, self.subscriptions, self.unread_fills,
-            self.handshakes, self.connects,
+            self.relayed, self.unread_relayed, self.handshakes, self.connects,
         )  # fmt: skip
         if not self._due:
             # Each of them comes as often as the others, in an order by chance.
             self._due = self.random.sample(attacks, len(attacks))
         attack = self._due.pop()
-        kind = "pub" if attack == self.subscriptions else "cmd" if attack in attacks[:6] else None
+        kind = "pub" if attack == self.subscriptions else "cmd" if attack in attacks[:8] else None
+        if attack in (self.relayed, self.unread_relayed):
+            who = "observer"
         address = directory.address(who, kind or self.random.choice(("pub", "cmd")))
         self.done[attack.__name__] += 1
         self.note(f"{attack.__name__} {address}")
@@ -396,17 +406,35 @@ class Fuzz:
         with self._peer(zmq.XSUB, address) as peer:
             for _ in range(1000):
                 head = self.random.choice((b"\x01", b"\x00", b"\x02", b""))
-                self._send(peer, head + self.random.randbytes(self.random.choice((0, 1, 4, 100, 3000))))
+                topic = self.random.choice((b"", b"ranks", b"verdicts", b"steps/", b"steps/00001", b"beat/99999"))
+                self._send(peer, head + topic + self.random.randbytes(self.random.choice((0, 1, 4, 100, 3000))))
+
+    def relayed(self, address: str) -> None:
+        """Commands to ranks by way of the observer, to those that there are and to others, damaged and valid."""
+        valid = valid_commands()
+        with self._peer(zmq.DEALER, address) as peer:
+            for _ in range(300):
+                payload = self.random.choice(valid)
+                damaged = self.random.random() < 0.5
+                self._send(peer, self.random.choice(NUMBERS), self.mutate.message(payload) if damaged else payload)
 
     def unread_fills(self, address: str) -> None:
         """Questions whose answers are not read."""
+        self._ask_and_leave(address, ())
+
+    def unread_relayed(self, address: str) -> None:
+        """The same of all ranks by way of the observer."""
+        self._ask_and_leave(address, (b"0", b"1", b"2", b"7"))
+
+    def _ask_and_leave(self, address: str, ranks: tuple[bytes, ...]) -> None:
         with contextlib.ExitStack() as stack:
             for _ in range(10):
                 peer = stack.enter_context(self._peer(zmq.DEALER, address))
                 peer.linger = 0
                 peer.rcvhwm = 1
                 for number in range(20):
-                    self._send(peer, wire.encode(wire.Fill(number)))
+                    to = (self.random.choice(ranks),) if ranks else ()
+                    self._send(peer, *to, wire.encode(wire.Fill(number)))
             time.sleep(2)
 
     def handshakes(self, address: str) -> None:
@@ -449,7 +477,7 @@ class Fuzz:
     def _files(self) -> list[tuple[Path, Path]]:
         """Return what is read of both runs, each with the folder of the run; settings and draft among the first's."""
         names = (
-            "run.json", "frozen.json", "run.db", "run.db-wal", "logs/torchrun.log", "logs/supervisor.log",
+            "run.json", "frozen.json", "run.db", "run.db-wal", "logs/torchrun.log", "logs/observer.log",
             "logs/rank-0.log", "ranks/0.json", "ranks/1.json", "ranks/77.json", "ranks/x.json", "ranks/-1.json",
             "decisions/1", "decisions/99", "decisions/x",
         )  # fmt: skip
@@ -554,8 +582,8 @@ class Fuzz:
         for onlooker, _ in self.onlookers.values():
             onlooker.process.kill()
             onlooker.process.wait()
-        supervisors = [pid for name, pid in self.pids.items() if "supervisor" in name]
-        for pid in supervisors:
+        observers = [pid for name, pid in self.pids.items() if "observer" in name]
+        for pid in observers:
             with contextlib.suppress(OSError):
                 if str(self.folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)

@@ -2,10 +2,10 @@
 
     python tests/bench/endurance/soak.py --minutes 60 [--seed N] [--runs 3] [--ranks 64]
 
-Two runs go on from the first minute to the last: two ranks that train, and fake ranks (`load.py`);
+Two runs go on from the first minute to the last: two ranks that train, and fake ranks with their observer (`load.py`);
 a dashboard in a pseudo-terminal and one that writes lines look at each of them.  Beside them
 `actions.py` launches, pauses, steps, restarts and ends others, opens and ends onlookers, fills
-a small disk, and kills ranks, supervisors and torchruns.  Memory, descriptors, threads, files
+a small disk, and kills ranks, observers and torchruns.  Memory, descriptors, threads, files
 and processes are sampled every few seconds.  Exit code 1 where a bound is broken, where a verb
 or an onlooker ends as it should not, where somebody else is hurt, or where anything is left.
 """
@@ -37,12 +37,14 @@ from ddptop.agent.run.rundir import RunDirError
 LOAD: Final = Path(__file__).resolve().parents[1] / "load.py"
 PERIOD_S: Final = 5.0
 STEADY: Final = "steady"
-SUPERVISOR: Final = (Bound(150, 24), Bound(128, 4), Bound(40, 4))
+SMALL_OBSERVER: Final = (Bound(150, 24), Bound(128, 4), Bound(40, 4))
 RANK: Final = (Bound(1500, 24), Bound(200, 4), Bound(100, 4))
 DASHBOARD: Final = (Bound(400, 48), Bound(400, 4), Bound(40, 4))
 LINES: Final = (Bound(320, 24), Bound(400, 4), Bound(40, 4))
 """Of each of 64 ranks it keeps 512 records, 2 MiB."""
-ANY_SUPERVISOR: Final = (Bound(150), Bound(128), Bound(40))
+OBSERVER: Final = (Bound(400, 48), Bound(600, 8), Bound(40, 4))
+"""Of 64 ranks: of each, it has two sockets and the handle of its process."""
+ANY_OBSERVER: Final = (Bound(150), Bound(128), Bound(40))
 ANY_RANK: Final = (Bound(1500), Bound(200), Bound(100))
 ANY_ONLOOKER: Final = (Bound(400), Bound(400), Bound(40))
 FILES: Final = Bound(3000)
@@ -95,7 +97,7 @@ class Soak:
         deadline = time.monotonic() + 120
         while self.load is not None and self.load.poll() is None and time.monotonic() < deadline:
             found = [run.name for run in self.actions.runs() if run.name.startswith("load-")]
-            if found and any((self.actions.base / found[0]).glob("ready-*")):
+            if found and (self.actions.base / found[0] / "go").exists():
                 return found[0]
             time.sleep(0.1)
         if self.load is not None:
@@ -110,23 +112,26 @@ class Soak:
 
     def sample(self, sampler: Sampler) -> None:
         """Take one sample of everything."""
-        supervisors, ranks = set(), set()
+        observers, ranks = set(), set()
         for directory in self.actions.live():
             with contextlib.suppress(RunDirError):
                 run, members = directory.read(), directory.members()
                 pids = {member.process.pid for member in members.values() if member.ended is None}
                 if directory.name == STEADY:
-                    if run.supervisor is not None:
-                        sampler.add_process("steady supervisor", run.supervisor.pid, SUPERVISOR)
+                    if run.observer is not None:
+                        sampler.add_process("steady observer", run.observer.pid, SMALL_OBSERVER)
                     for rank, member in members.items():
                         sampler.add_process(f"steady rank {rank}", member.process.pid, RANK)
-                elif directory.name not in self.actions.spared:
+                elif directory.name in self.actions.spared:
+                    if run.observer is not None:
+                        sampler.add_process(f"observer of {run.world} ranks", run.observer.pid, OBSERVER)
+                else:
                     ranks |= pids
-                    supervisors |= {run.supervisor.pid} if run.supervisor is not None else set()
+                    observers |= {run.observer.pid} if run.observer is not None else set()
         for name, onlooker in self.lookers.items():
             if not sampler.add_process(name, onlooker.pid, DASHBOARD if onlooker.terminal else LINES):
                 self.actions.say_wrong(f"{name}: {onlooker} is gone: {onlooker.output[-800:]!r}")
-        sampler.add_worst("any supervisor", supervisors, ANY_SUPERVISOR)
+        sampler.add_worst("any observer", observers, ANY_OBSERVER)
         sampler.add_worst("any rank", ranks, ANY_RANK)
         sampler.add_worst("any onlooker", [each.pid for each in list(self.actions.onlookers)], ANY_ONLOOKER)
         bases = (self.actions.base, self.actions.disk.path)
@@ -141,7 +146,7 @@ class Soak:
         newest = sampler.newest
         return (
             f"minute {minute}: {self.actions.done.total()} actions, {len(self.actions.live())} runs live, "
-            f"step {self.step()}; MiB: supervisor {newest('steady supervisor, MiB'):.0f}, "
+            f"step {self.step()}; MiB: observer {newest('steady observer, MiB'):.0f}, "
             f"rank {newest('steady rank 0, MiB'):.0f}, dashboard {newest('dashboard of two ranks, MiB'):.0f}, "
             f"lines {newest('lines of two ranks, MiB'):.0f}; {newest('files of all runs'):.0f} files, "
             f"{newest('processes'):.0f} processes; {len(self.actions.wrong)} wrong"
