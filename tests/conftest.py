@@ -46,9 +46,9 @@ def _end_everything_in(base: Path) -> None:
             run = directory.read()
         except rundir.RunDirError:
             continue
-        if rundir.is_alive(run.supervisor):
-            assert run.supervisor is not None
-            os.kill(run.supervisor.pid, 9)
+        if rundir.is_alive(run.observer):
+            assert run.observer is not None
+            os.kill(run.observer.pid, 9)
         escalation.end(directory, run, 0.0, lambda line: None)
 
 

@@ -22,10 +22,12 @@ def loaded_by(statement: str) -> set[str]:
         ("import ddptop.agent", {"torch", "textual", "zmq", "msgspec", "psutil"}),
         ("import ddptop.agent.wire", {"torch", "textual", "zmq"}),
         ("import ddptop.agent.__main__", {"torch", "textual"}),
-        ("import ddptop.agent.observer.supervisor", {"torch", "textual"}),
+        ("import ddptop.agent.observer.observer", {"torch", "textual"}),
         ("import ddptop.trainers", {"torch", "textual"}),
         ("import ddptop.tui.cli.main", {"torch", "textual", "zmq", "msgspec", "psutil"}),
         ("import ddptop.tui.link.live, ddptop.tui.control.launch.launch, ddptop.tui.cli.status", {"torch", "textual"}),
+        # A look at a run has to be quick.
+        ("import ddptop.tui.link.look, ddptop.tui.cli.status", {"numpy", "ddptop.agent.observer.observer"}),
         ("import ddptop.tui.app.app, ddptop.tui.cli.view", {"torch"}),
     ],
 )
