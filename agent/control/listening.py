@@ -44,6 +44,7 @@ class Listener:
         self._lost: dict[str, float] = {}
         """By address, the time at which a connection ended that has not been made again."""
         self._addresses: set[str] = set()
+        self._breaks = 0
         # Without a bound on its queue: where that is full, ZeroMQ's thread blocks, and with it all
         # sockets of the context.
         self._monitor = context.socket(zmq.PAIR)
@@ -63,9 +64,24 @@ class Listener:
         self._addresses.discard(address)
         self.socket.disconnect(address)
 
+    @property
+    def breaks(self) -> int:
+        """How many connections have ended by now without `disconnect`."""
+        self._note_connections()
+        return self._breaks
+
     def mend(self) -> None:
         """Connect again to the peers whose connection ZeroMQ has closed."""
+        self._note_connections()
         now = self._clock()
+        for address in [address for address, since in self._lost.items() if now - since >= AGAIN_S]:
+            del self._lost[address]
+            if address in self._addresses:
+                self.socket.disconnect(address)
+                self.socket.connect(address)
+
+    def _note_connections(self) -> None:
+        """Take in which connections were made and which have ended."""
         while self._monitor.poll(0):
             # The layout is that of zmq_socket_monitor(3). Importing `zmq.utils.monitor`, which reads it too, takes
             # a tenth of the start of a verb.
@@ -74,12 +90,8 @@ class Listener:
             if int.from_bytes(event[:2], sys.byteorder) == zmq.EVENT_CONNECTED:
                 self._lost.pop(address, None)
             elif address in self._addresses:
-                self._lost[address] = now
-        for address in [address for address, since in self._lost.items() if now - since >= AGAIN_S]:
-            del self._lost[address]
-            if address in self._addresses:
-                self.socket.disconnect(address)
-                self.socket.connect(address)
+                self._breaks += 1
+                self._lost[address] = self._clock()
 
     def close(self) -> None:
         """Close the sockets."""

@@ -55,7 +55,8 @@ class _Fill:
     """A question for earlier records that is under way."""
 
     number: int
-    asked_at: float
+    breaks: int
+    """Connections to an observer that had ended by then."""
     give_up: float
 
 
@@ -237,6 +238,7 @@ class Sockets:
     def _ask(self, rank: int, first: int) -> bool:
         """Ask a rank, through the observer; return False where that takes no more questions now."""
         assert self._dealer is not None
+        assert self._sub is not None
         whole = max(LEAST_RECORDS, WHOLE_RECORDS // self._asked_together)
         # The curves of before are asked of the observer, where somebody looks at them.
         history = self._store.history
@@ -247,8 +249,7 @@ class Sockets:
             self._dealer.send_multipart([b"%d" % rank, wire.encode(fill)], zmq.NOBLOCK)
         except zmq.Again:
             return False
-        now = self._clock()
-        self._fills[rank] = _Fill(fill.id, now, now + FILL_S)
+        self._fills[rank] = _Fill(fill.id, self._sub.breaks, self._clock() + FILL_S)
         self._asked.add(rank)
         return True
 
@@ -308,7 +309,7 @@ class Sockets:
     def _give_up(self, now: float) -> None:
         """Give up what nothing comes for; of an observer that was lost meanwhile, another one is asked again."""
         for rank, fill in [(rank, fill) for rank, fill in self._fills.items() if now > fill.give_up]:
-            if self._heard_at is not None and self._heard_at > fill.asked_at:
+            if self._is_heard and self._sub is not None and self._sub.breaks == fill.breaks:
                 self._finish(rank)
             else:
                 del self._fills[rank]
