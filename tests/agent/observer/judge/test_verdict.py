@@ -291,7 +291,7 @@ def test_memory_that_grows_is_told_and_memory_that_settles_is_not():
 def test_what_is_little_but_lasts_is_told_in_the_end():
     """A twentieth of the step on one rank, in noise: not in a minute, but after four."""
     group, judge, told = Group(2, seed=31), Judgement(2), []
-    for more in (*[healthy] * 6, *[slow(1, "backward", 4.6)] * 33):
+    for more in (*[healthy] * 3, *[slow(1, "backward", 4.3)] * 34):
         for rank, record in group.steps(100, more):
             judge.steps(rank, (record,), 0)
         told.append(key(first(judge)))
