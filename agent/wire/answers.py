@@ -3,8 +3,7 @@
 Before it come, for `Fill`, any number of `Steps`, and for `History` an `Extent` and any number of `HistoryPart`.
 """
 
-from __future__ import annotations
-
+# Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
 from typing import Annotated
 
 import msgspec

@@ -5,8 +5,7 @@ Each rank reads it there; a message such as `Keep` makes it read at once. `seria
 none.
 """
 
-from __future__ import annotations
-
+# Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
 from typing import Annotated
 
 import msgspec

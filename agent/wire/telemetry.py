@@ -4,8 +4,7 @@ A message goes out as two frames, `[topic, payload]`.  The observer repeats what
 the number of the rank (`topic_of`), and `Ranks`, in which the newest of all is together.
 """
 
-from __future__ import annotations
-
+# Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
 from typing import Final
 
 import msgspec
