@@ -27,6 +27,10 @@ TOPIC_RUN: Final = b"run"
 TOPIC_VERDICTS: Final = b"verdicts"
 TOPIC_RANKS: Final = b"ranks"
 
+EACH_RECORD: Final = 64
+"""Ranks of a group at most of which every record is published, judged and shown as it comes. Of a larger one these are
+summaries, and only the records of those ranks that somebody looks at."""
+
 
 def topic_of(topic: bytes, rank: int) -> bytes:
     """Return the topic under which the observer repeats what a rank publishes under `topic`: `steps/00017`."""
