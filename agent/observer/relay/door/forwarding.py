@@ -30,7 +30,7 @@ _QUEUED: Final = 64
 """Commands that may be queued for one rank."""
 _MOST_A_TURN: Final = 1_000
 
-Answer = Callable[[bytes, int, wire.Reply], None]
+Answer = Callable[[bytes, int, wire.Reply], object]
 """Sends the reply of a rank to an asker."""
 
 
