@@ -401,5 +401,5 @@ class Relay:
     def _close(self) -> None:
         for part in (self._fills.close, self._send_events, self._commands.send_replies, self._door.send_more):
             self._guarded("closing", part)
-        for part in (self._intake.close, self._forwarding.close, self._door.close):
+        for part in (self._looking_back.close, self._intake.close, self._forwarding.close, self._door.close):
             self._guarded("closing", part)
