@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -222,8 +224,8 @@ def test_a_file_that_another_process_holds_holds_up_nobody(new_run: Callable[...
                     assert isinstance(reply, wire.Reply)
                     assert (extent.complete, reply.done) == (False, True)
             for rank in group:
-                # They still have what they have published, and nothing of before.
-                rank.fill()
+                # They are asked for what is not in the file, and have nothing of it but what they have published.
+                assert rank.fill().first_seq == 41
             until(lambda: counted(ask(directory, wire.History(1, "loss"))) == 2 * 60, "all of it")
             until(lambda: last_recorded(directory.database) == both, "the record")
             assert not relay.faults
@@ -239,6 +241,33 @@ def passes(rank: Rank, number: int, sub: zmq.Socket[bytes]) -> bool:
         if sub.recv_multipart()[1:] == sent:
             return True
     return False
+
+
+def test_a_disk_that_hangs_holds_up_nobody(new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No read of the file has returned while the relay publishes and answers."""
+    directory = new_run(world=1)
+    connect, goes_on = sqlite3.connect, threading.Event()
+
+    def hang(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        goes_on.wait()
+        return connect(*arguments, **named)
+
+    with ranks(directory, 1) as (rank,), zmq.Context() as context, context.socket(zmq.SUB) as sub:
+        sub.linger = 0
+        sub.subscribe(wire.TOPIC_STEPS)
+        monkeypatch.setattr(sqlite3, "connect", hang)
+        with relayed(directory):
+            try:
+                sub.connect(directory.address("observer", "pub"))
+                for number in range(1, 21):
+                    until(lambda: passes(rank, number, sub), "what a rank publishes")  # noqa: B023 # used at once
+                    extent, _ = ask(directory, wire.History(number))
+                    assert isinstance(extent, wire.Extent)
+                    assert not extent.complete
+            finally:
+                goes_on.set()
+            rank.fill()
+            until(lambda: counted(ask(directory, wire.History(1, "loss"))) == 20, "all of it")
 
 
 def test_a_lock_is_no_damage(new_run: Callable[..., RunDir]) -> None:
