@@ -64,6 +64,8 @@ class Relay:
         self._newcomers: queue.SimpleQueue[tuple[Member, bool]] = queue.SimpleQueue()
         """Ranks whose process was found, or is gone."""
         self._members: dict[int, Member] = {}
+        self._unheard: dict[int, tuple[Member, bool]] = {}
+        """Ranks of which a socket cannot be used, and whether that holds only for the one that answers."""
         self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
         self._state: wire.RunState | None = None
         self._sent: wire.RunState | None = None
@@ -266,19 +268,37 @@ class Relay:
                 if not lives:
                     # Another process may have its place already.
                     if self._members.get(member.rank, member).process == member.process:
+                        self._unheard.pop(member.rank, None)
                         self._fills.forget(member.rank)
                         self._forwarding.lose(member.rank)
                     continue
                 self._members[member.rank] = member
-                try:
-                    if self._intake.follow(member):
-                        self._newest.begin(member.generation)
-                        self._suspects.restart()
-                        self._judging.restart(member.generation)
-                    self._looking_back.meet(member.rank, member.generation, member.process)
-                    self._forwarding.connect(member.rank, member.cmd)
-                except (RunDirError, zmq.ZMQError) as problem:
-                    self.say(f"not listened to rank {member.rank}: {problem}", "error")
+                self._listen(member)
+
+    def _listen(self, member: Member) -> None:
+        """Use the sockets of a rank; those that cannot be used are tried again."""
+        before = self._unheard.pop(member.rank, None)
+        is_followed = before == (member, True)
+        try:
+            if not is_followed:
+                if self._intake.follow(member):
+                    self._newest.begin(member.generation)
+                    self._suspects.restart()
+                    self._judging.restart(member.generation)
+                self._looking_back.meet(member.rank, member.generation, member.process)
+                is_followed = True
+            self._forwarding.connect(member.rank, member.cmd)
+        except (RunDirError, zmq.ZMQError) as problem:
+            self._unheard[member.rank] = member, is_followed
+            if before is None or before[0].process != member.process:
+                self.say(f"not listened to rank {member.rank}: {problem}", "error")
+        else:
+            if before is not None:
+                self.say(f"rank {member.rank} is listened to now", rank=member.rank)
+
+    def _listen_again(self) -> None:
+        for member, _ in list(self._unheard.values()):
+            self._listen(member)
 
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -330,6 +350,7 @@ class Relay:
     def _each_second(self) -> None:
         # An error of one part does not keep the others from their turn.
         self._guarded("connections to ranks", self._intake.mend)
+        self._guarded("ranks not listened to", self._listen_again)
         self._send_state()
         self._judging.turn(time.time_ns())
         self._send_verdicts()
