@@ -311,10 +311,7 @@ class Observer:
         judgement = self._judge(problem)
         if judgement.warning:
             self._say(judgement.warning, "warning")
-        # The cause of a kill begins with "killed by", that of a stop with "stopped by".
-        text = judgement.state if judgement.cause is None else f"{judgement.state}: {judgement.cause}"
-        text = judgement.cause if judgement.state in ("killed", "stopped") and judgement.cause else text
-        self._say(f"run {text}", "error" if judgement.state == "failed" else "info")
+        self._say(*cause.describe_end_of_run(judgement.state, judgement.cause))
         self._state, self._exit_code, self._cause = judgement.state, judgement.exit_code, judgement.cause
         self._relay.publish(self._run_state())
         self._relay.finish(self._run_state())

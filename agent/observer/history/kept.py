@@ -40,7 +40,7 @@ class Kept:
         """Says whether a rank can have done so many steps by now; None: any number can be."""
         self.impossible = 0
         """Messages left out because of a number that cannot be."""
-        self._recorded: Iterator[wire.Steps] | None = None
+        self._recorded: Iterator[wire.Steps | None] | None = None
         """What is in the run's file and has not been taken in."""
         self._waiting: deque[wire.Steps | wire.Summary] = deque(maxlen=_WAITING)
 
@@ -113,17 +113,24 @@ class Kept:
 
     # What is in the file
 
-    def read_from(self, recorded: Iterator[wire.Steps]) -> None:
-        """Take in first, by `advance`, what these recorded messages have; what comes meanwhile waits."""
+    def read_from(self, recorded: Iterator[wire.Steps | None]) -> None:
+        """Take in first, by `advance`, what these recorded messages have; what comes meanwhile waits.
+
+        None among them says that the next one is not there yet.
+        """
         self._recorded = recorded
 
-    def begin_anew(self, recorded: Iterator[wire.Steps]) -> None:
+    def begin_anew(self, recorded: Iterator[wire.Steps | None]) -> None:
         """Forget all, and take in by `advance` what these recorded messages have."""
+        self.clear()
+        self.read_from(recorded)
+
+    def clear(self) -> None:
+        """Forget all."""
         self.by_step, self.by_time = HistoryByStep(self.world), HistoryByTime(self.world)
         self.generation = 0
         self.seqs.clear()
         self.load_time = None
-        self.read_from(recorded)
 
     @property
     def complete(self) -> bool:
@@ -131,10 +138,12 @@ class Kept:
         return self._recorded is None
 
     def advance(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take in recorded steps until a moment of the `clock`."""
+        """Take in recorded steps until a moment of the `clock`, as far as they are there."""
         if self._recorded is None:
             return
         for message in self._recorded:
+            if message is None:
+                return
             possible = 0 <= message.rank < self.world and self._can_be(*_numbers(message.steps))
             if possible and self._follow(message.generation):
                 self._take(message.rank, message.steps)

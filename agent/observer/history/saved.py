@@ -2,7 +2,7 @@
 
 So a takeover and the run after its end have the history at once, and need not read millions of records. Once a minute
 what has changed is written, and the rest at the end. What was recorded after the last writing is read from the
-recorded steps; where the table is missing or damaged, all of it.
+recorded steps; where the table is missing or damaged, all of it. A file that another process holds is read later.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ddptop.agent import wire
 from ddptop.agent.observer.history.by_step import MOST_NAMES
 from ddptop.agent.observer.history.by_time import BLOCK
 from ddptop.agent.observer.history.kept import Kept
@@ -27,8 +28,7 @@ from ddptop.agent.observer.history.packing import Damaged, packed, unpacked
 from ddptop.agent.observer.history.series import Buckets, Course, Series
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.record.recording import Row
-from ddptop.agent.run.files.database import DAMAGE
-from ddptop.agent.wire import EACH_RECORD
+from ddptop.agent.run.files.database import DAMAGE, Locked, is_locked
 from ddptop.agent.wire.incoming import clean_name
 
 SAVE_S: Final = 60.0
@@ -202,20 +202,31 @@ class _File:
         self._uri = f"{database.absolute().as_uri()}?mode=ro"
 
     def rows(self, *keys: str) -> dict[str, tuple[Any, ...]]:
-        """Return position and payload of some keys; raises `Damaged` where one is missing."""
+        """Return position and payload of some keys.
+
+        Raises:
+            Damaged: one is missing, or cannot be read.
+            Locked: another process holds the file.
+        """
         found = {}
-        try:
-            with contextlib.closing(sqlite3.connect(self._uri, uri=True)) as connection:
-                # One transaction: the writer may go on meanwhile.
-                connection.execute("BEGIN")
-                for key in keys:
-                    row = connection.execute("SELECT position, payload FROM series WHERE key = ?", (key,)).fetchone()
-                    if row is None:
-                        raise Damaged(f"{key} is missing")
-                    found[key] = row
-        except DAMAGE as error:
-            raise Damaged(str(error)) from error
+        with self._connected() as connection:
+            # One transaction: the writer may go on meanwhile.
+            connection.execute("BEGIN")
+            for key in keys:
+                row = connection.execute("SELECT position, payload FROM series WHERE key = ?", (key,)).fetchone()
+                if row is None:
+                    raise Damaged(f"{key} is missing")
+                found[key] = row
         return found
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        try:
+            # Whoever reads tries again later, and does not wait in here.
+            with contextlib.closing(sqlite3.connect(self._uri, uri=True, timeout=0.0)) as connection:
+                yield connection
+        except DAMAGE as error:
+            raise (Locked if is_locked(error) else Damaged)(str(error)) from error
 
     def state(self) -> tuple[_State, int]:
         """Return the state, and the row of the recorded steps up to which all is in it.
@@ -232,20 +243,44 @@ class _File:
 
     def _has_newer_steps(self) -> bool:
         query = f"SELECT 1 FROM series WHERE key = '{_STATE}' AND written < (SELECT max(rowid) FROM steps)"
-        try:
-            with contextlib.closing(sqlite3.connect(self._uri, uri=True)) as connection:
-                return connection.execute(query).fetchone() is not None
-        except DAMAGE as error:
-            raise Damaged(str(error)) from error
+        with self._connected() as connection:
+            return connection.execute(query).fetchone() is not None
 
 
 def opened(database: Path, world: int, *, ended: bool = False) -> Kept:
     """Return the history of a run out of its file.
 
     Of a run that has `ended` each number is read when it is asked for, and nothing can be added. Where the file has
-    more steps than were saved, they are taken in by `Kept.advance`; until then it is not `complete`.
+    more steps than were saved, they are taken in by `Kept.advance`; until then it is not `complete`. The same holds for
+    all of it while another process holds the file.
     """
     kept = Kept(world)
+    try:
+        recorded = restore(kept, database, ended=ended)
+    except Locked:
+        recorded = _when_free(kept, database, ended=ended)
+    if recorded is not None:
+        kept.read_from(recorded)
+    return kept
+
+
+def _when_free(kept: Kept, database: Path, *, ended: bool) -> Iterator[wire.Steps | None]:
+    while True:
+        yield None
+        with contextlib.suppress(Locked):
+            yield from restore(kept, database, ended=ended) or ()
+            return
+
+
+def restore(kept: Kept, database: Path, *, ended: bool = False) -> Iterator[wire.Steps | None] | None:
+    """Put what was saved in the file of a run into a history; return the recorded steps that are to follow, if any.
+
+    `opened` is for a history that takes them in by itself.
+
+    Raises:
+        Locked: another process holds the file; it may be tried again with the same history.
+    """
+    kept.clear()
     file = _File(database)
     try:
         state, position = file.state()
@@ -254,7 +289,7 @@ def opened(database: Path, world: int, *, ended: bool = False) -> Kept:
             _restore(kept, state, lambda name, course: _StoredCourse(kept, file, database, name, course.levels))
             if state.timed:
                 kept.load_time = partial(_load_time, kept, file)
-            return kept
+            return None
         courses = {
             name: _course(file, kept, name, course.levels, range(_columns_of(name)))
             for name, course in state.courses.items()
@@ -263,22 +298,19 @@ def opened(database: Path, world: int, *, ended: bool = False) -> Kept:
         if state.timed:
             _read_time(kept, file)
     except Damaged:
-        kept = Kept(world)
-        _read_anew(kept, database)
-        return kept
+        kept.clear()
+        return _all_steps(kept, database)
     known = {(rank, state.generation): seq for rank, seq in state.seqs.items()}
-    kept.read_from(recording.read_steps_since(database, known, position, _every(world)))
-    return kept
+    return recording.read_steps_since(database, known, position, _every(kept.world))
 
 
 def _every(world: int) -> int:
     """Return of how many records one is read: thousands of ranks record more in a second than can be read in one."""
-    return max(1, world // EACH_RECORD)
+    return max(1, world // wire.EACH_RECORD)
 
 
-def _read_anew(kept: Kept, database: Path) -> None:
-    """Have a history made of all the steps that are recorded."""
-    kept.begin_anew(recording.read_steps_since(database, {}, 0, _every(kept.world)))
+def _all_steps(kept: Kept, database: Path) -> Iterator[wire.Steps | None]:
+    return recording.read_steps_since(database, {}, 0, _every(kept.world))
 
 
 def _check(state: _State, kept: Kept) -> None:
@@ -365,8 +397,12 @@ class _StoredCourse(Course):
         if course is None:
             try:
                 course = _course(self._file, self._kept, self._name, self._count, (column,))
+            except Locked:
+                # Until the next `advance` the history is not complete, after which it is asked again.
+                self._kept.read_from(iter((None,)))
+                return Course(self._kept.by_step.capacity)
             except Damaged:
-                _read_anew(self._kept, self._database)
+                self._kept.begin_anew(_all_steps(self._kept, self._database))
                 course = Course(self._kept.by_step.capacity)
             for oldest in list(self._columns)[: 1 - _COURSES]:
                 del self._columns[oldest]
@@ -383,7 +419,11 @@ class _StoredCourse(Course):
 def _load_time(kept: Kept, file: _File) -> None:
     # What is damaged is left out: the recorded steps of weeks would have to be read for it.
     with contextlib.suppress(Damaged):
-        _read_time(kept, file)
+        try:
+            _read_time(kept, file)
+        except Locked:
+            kept.load_time = partial(_load_time, kept, file)
+            kept.read_from(iter((None,)))
 
 
 def _read_time(kept: Kept, file: _File) -> None:

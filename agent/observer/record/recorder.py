@@ -23,7 +23,7 @@ from ddptop.agent.observer.record.inbox import Begin, Inbox, Item, Judged, Own, 
 from ddptop.agent.observer.record.logs import Logs
 from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
 from ddptop.agent.run import generations
-from ddptop.agent.run.files.database import DAMAGE
+from ddptop.agent.run.files.database import DAMAGE, Locked
 from ddptop.agent.run.records import RUN_BYTES
 
 BATCH_S: Final = 1.0
@@ -34,6 +34,8 @@ LOGS_S: Final = 5.0
 ALL_S: Final = 60.0
 """Seconds between two checks of the sizes of all runs."""
 
+_LOCK_S: Final = 0.5
+"""Seconds between two attempts to read a file that another process holds."""
 _MOST_BATCH_BYTES: Final = 8 << 20
 _LOGS_SHARE: Final = 2
 """Logs may take one part in so many of the run's bytes."""
@@ -164,8 +166,7 @@ class Recorder:
 
     def _work(self) -> None:
         try:
-            self.verdicts_before = recording.read_verdicts(self._database)
-            self.recorded_before = dict(self._recorded)
+            self._read_before()
             ending = False
             while not ending:
                 self._wake.wait(BATCH_S)
@@ -178,6 +179,24 @@ class Recorder:
         except Exception as error:  # a wall: an error must be reported, and must not reach the main thread
             self._report(f"recording has stopped: {error!r}", "error")
         self._ring.close()
+
+    def _read_before(self) -> None:
+        """Read what is recorded already; as long as another process holds the file, nothing is known or recorded."""
+        locked = True
+        while locked:
+            try:
+                # At the end there is no other attempt.
+                last = self._stop.is_set()
+                self.verdicts_before = recording.read_verdicts(self._database, or_locked=not last)
+                self._newest = recording.last_recorded(self._database, or_locked=not last)
+                locked = False
+            except Locked:
+                self._report_once(
+                    "locked", "another process holds the file of the recording: it is read and continued after that"
+                )
+                self._stop.wait(_LOCK_S)
+        self._reported.discard("locked")
+        self.recorded_before = dict(self._recorded)
 
     def _record(self) -> None:
         rest = True

@@ -17,11 +17,13 @@ from typing import Any, Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record.thinning import without_seen
-from ddptop.agent.run.files.database import DAMAGE
+from ddptop.agent.run.files.database import DAMAGE, Locked, is_locked
 
 NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""
 _OBSERVER: Final = -1
+_LOCK_S: Final = 5.0
+"""Seconds that a reader waits for a file that another process holds, before it takes it for an empty one."""
 _PIECE: Final = 500
 """Rows that are read at a time, in a millisecond or two."""
 _LAST_ROW: Final = (1 << 63) - 1
@@ -72,7 +74,7 @@ def read_history(database: Path) -> Iterator[wire.Telemetry]:
     for generation in _generations(database):
         query = "SELECT payload FROM latest WHERE kind = 'hello' AND generation = ? ORDER BY rank"
         yield from _messages(_rows(database, query, generation))
-        yield from _walk(database, generation)
+        yield from filter(None, _walk(database, generation))
     yield from read_events(database)
     yield from read_end(database)
 
@@ -96,10 +98,14 @@ def read_events(database: Path) -> Iterator[wire.Telemetry]:
     yield from _read(database, "SELECT payload FROM events ORDER BY at_ns, rowid")
 
 
-def read_verdicts(database: Path) -> list[wire.Verdict]:
-    """Return the recorded verdicts in order; none where the file has none."""
+def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdict]:
+    """Return the recorded verdicts in order; none where the file has none.
+
+    Raises:
+        Locked: another process holds the file; only with `or_locked`.
+    """
     found: list[wire.Verdict] = []
-    for (payload,) in _rows(database, "SELECT payload FROM verdicts ORDER BY number"):
+    for (payload,) in _rows(database, "SELECT payload FROM verdicts ORDER BY number", or_locked=or_locked):
         with contextlib.suppress(wire.Unreadable, TypeError):
             message = wire.read_telemetry(payload)
             if isinstance(message, wire.Verdicts):
@@ -131,13 +137,15 @@ def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
 
 def read_steps(database: Path) -> Iterator[wire.Telemetry]:
     """Yield all remaining steps, in order; the file is not locked between pieces, even for a slow caller."""
-    yield from _walk(database)
+    yield from filter(None, _walk(database))
 
 
 def read_steps_since(
     database: Path, known: Mapping[tuple[int, int], int], row: int, every: int = 1
-) -> Iterator[wire.Steps]:
+) -> Iterator[wire.Steps | None]:
     """Yield the recorded steps that are not known yet, in order for each rank.
+
+    While another process holds the file, it yields None, without waiting, and tries again when it is asked next.
 
     Args:
         database: the file.
@@ -146,11 +154,16 @@ def read_steps_since(
         every: of each rank only the first record of so many is wanted.
     """
     done: dict[int, int] = {}
-    first = _rows(database, "SELECT min(rowid), max(rowid) FROM steps")
+    while True:
+        try:
+            first = _rows(database, "SELECT min(rowid), max(rowid) FROM steps", or_locked=True)
+            break
+        except Locked:
+            yield None
     # Where newer rows have been thinned meanwhile, or the table began anew, each row is looked at.
     if row > 0 and first and first[0][0] is not None and first[0][0] <= row + 1 <= first[0][1] + 1:
         done = dict.fromkeys(range(1, _MOST_LEVELS), _LAST_ROW) | {0: row}
-    yield from _walk(database, None, done, dict(known), every)
+    yield from _walk(database, None, done, dict(known), every, or_locked=True)
 
 
 def _walk(
@@ -159,15 +172,25 @@ def _walk(
     done: dict[int, int] | None = None,
     seen: dict[tuple[int, int], int] | None = None,
     every: int = 1,
-) -> Iterator[wire.Steps]:
+    *,
+    or_locked: bool = False,
+) -> Iterator[wire.Steps | None]:
     """Yield the steps level by level, each once, although the writer may thin them between two pieces.
 
+    With `or_locked` it yields None while another process holds the file; otherwise such a file ends it.
     `done` is by level the last row read; `seen`, by rank and generation, the number of the last record yielded: its row
     may have moved to another level since.
     """
     done = {} if done is None else done
     seen = {} if seen is None else seen
-    while rows := _piece(database, generation, done):
+    while True:
+        try:
+            rows = _piece(database, generation, done, or_locked=or_locked)
+        except Locked:
+            yield None
+            continue
+        if not rows:
+            return
         for rank, of, first, last, payload in rows:
             known = seen.get((rank, of), -1)
             if last < known + every:
@@ -178,20 +201,24 @@ def _walk(
                     yield message if first > known else without_seen(message, known)
 
 
-def _piece(database: Path, generation: int | None, done: dict[int, int]) -> list[tuple[Any, ...]]:
+def _piece(
+    database: Path, generation: int | None, done: dict[int, int], *, or_locked: bool = False
+) -> list[tuple[Any, ...]]:
     """Return the next rows of the highest level that has any, so that rows that moved up meanwhile come first."""
     rows: list[tuple[Any, ...]] = []
-    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+    with _tolerant(or_locked=or_locked), _reader(database, 0.0 if or_locked else _LOCK_S) as connection:
         for level in levels(connection):
-            with contextlib.suppress(*DAMAGE):
+            last = done.get(level, 0)
+            with _tolerant(or_locked=or_locked):
                 for rowid, *values in connection.execute(
                     f"SELECT rowid, rank, generation, first_seq, last_seq, payload FROM {table(level)} "
                     "WHERE rowid > ? AND (? IS NULL OR generation = ?) ORDER BY rowid LIMIT ?",
-                    (done.get(level, 0), generation, generation, _PIECE),
+                    (last, generation, generation, _PIECE),
                 ):
-                    done[level] = rowid
+                    last = rowid
                     if all(isinstance(value, int) for value in values[:4]):
                         rows.append(tuple(values))
+            done[level] = last
             if rows:
                 break
     return rows
@@ -207,12 +234,22 @@ def _messages(rows: list[tuple[Any, ...]]) -> Iterator[wire.Telemetry]:
             yield wire.read_telemetry(payload)
 
 
-def _rows(database: Path, query: str, *values: int) -> list[tuple[Any, ...]]:
+def _rows(database: Path, query: str, *values: int, or_locked: bool = False) -> list[tuple[Any, ...]]:
     """Return the rows of a query; of a damaged file those before the damage, of an absent one none."""
     rows: list[tuple[Any, ...]] = []
-    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+    with _tolerant(or_locked=or_locked), _reader(database, 0.0 if or_locked else _LOCK_S) as connection:
         rows.extend(connection.execute(query, values))
     return rows
+
+
+@contextlib.contextmanager
+def _tolerant(*, or_locked: bool) -> Iterator[None]:
+    """Suppress what an unusable file raises; with `or_locked`, one that another process holds raises `Locked`."""
+    try:
+        yield
+    except DAMAGE as error:
+        if or_locked and is_locked(error):
+            raise Locked(str(error)) from error
 
 
 def row(message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> Row:
@@ -259,20 +296,25 @@ def rewritten(before: bytes, after: bytes) -> Row:
 
 
 @contextlib.contextmanager
-def _reader(database: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+def _reader(database: Path, lock_s: float = _LOCK_S) -> Iterator[sqlite3.Connection]:
+    uri = f"{database.absolute().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=lock_s)) as connection:
         # Texts of a damaged file may be invalid.
         connection.text_factory = lambda raw: raw.decode(errors="replace")
         yield connection
 
 
-def last_recorded(database: Path) -> dict[int, tuple[int, int]]:
-    """Return generation and number of the newest record in the file, by rank."""
+def last_recorded(database: Path, *, or_locked: bool = False) -> dict[int, tuple[int, int]]:
+    """Return generation and number of the newest record in the file, by rank.
+
+    Raises:
+        Locked: another process holds the file; only with `or_locked`.
+    """
     newest: dict[int, tuple[int, int]] = {}
-    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+    with _tolerant(or_locked=or_locked), _reader(database, 0.0 if or_locked else _LOCK_S) as connection:
         for level in levels(connection):
             query = f"SELECT rank, generation, max(last_seq) FROM {table(level)} GROUP BY rank, generation"
-            with contextlib.suppress(*DAMAGE):
+            with _tolerant(or_locked=or_locked):
                 for rank, generation, seq in connection.execute(query):
                     if isinstance(rank, int) and isinstance(generation, int) and isinstance(seq, int):
                         newest[rank] = max(newest.get(rank, NOTHING), (generation, seq))

@@ -21,6 +21,7 @@ from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import NOTHING
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.sound import is_sound
+from ddptop.agent.run import generations
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import EACH_RECORD
@@ -94,7 +95,6 @@ class Intake:
         _allow_files(world)
         self.refused = 0
         """Messages that could not be read, or cannot be true."""
-        self.faults = 0
         self.generation = 0
         """The newest generation of which a rank was found."""
         self.recorder = recorder
@@ -115,6 +115,8 @@ class Intake:
         """By rank, where it publishes and where it answers."""
         self._next: dict[int, int] = {}
         """By rank, the number after that of the last record of this generation that was recorded."""
+        self._reached: dict[int, tuple[int, float]] = {}
+        """By rank, number and time of the last record that its rank can have made by then."""
         self._refills: dict[int, _Refill] = {}
         self._lacking: set[int] = set()
         """Ranks with a record that was dropped because the disk is slow, until they are asked for it."""
@@ -129,15 +131,16 @@ class Intake:
             RunDirError: its socket belongs to another user, or is open to others.
             zmq.ZMQError: there cannot be a socket.
         """
+        check_socket(member.pub, self._owner)
         begins = member.generation != self.generation
         anew = begins or member.rank in self._addresses
         if begins:
             self.generation = member.generation
             self._next.clear()
+            self._reached.clear()
             self._lacking.clear()
             self._asked_at.clear()
         self.recorder.follow(member.rank, member.generation)
-        check_socket(member.pub, self._owner)
         # The ranks of a new generation have the addresses of the old ones.
         if self._addresses.get(member.rank, ("", ""))[0] != member.pub:
             self._all.connect(member.pub)
@@ -147,6 +150,7 @@ class Intake:
             self.end_refill(refill)
         # After that: the records of the former process that have waited say nothing of this one's.
         self._next.pop(member.rank, None)
+        self._reached.pop(member.rank, None)
         self._asked_at.pop(member.rank, None)
         if member.cmd:
             self._refills[member.rank] = _Refill(self, member.rank)
@@ -213,7 +217,6 @@ class Intake:
             self.refused += 1
         except Exception as error:  # a wall: no message may end the thread
             self.refused += 1
-            self.faults += 1
             if (kind := type(error).__name__) not in self._reported:
                 self._reported.add(kind)
                 self._report(f"a message was left out: {error!r:.200}", "warning")
@@ -272,10 +275,17 @@ class Intake:
                 self._lacking.add(steps.rank)
             return
         if steps.generation == self.generation:
-            newest = max(step.seq for step in steps.steps)
-            self._next[steps.rank] = max(newest + 1, self._next.get(steps.rank, 0))
+            self._reach(steps.rank, max(step.seq for step in steps.steps))
         if isinstance(steps, wire.Steps) and not self._is_large:
             self._ordered(steps)
+
+    def _reach(self, rank: int, newest: int) -> None:
+        """Take note of the newest record of a rank; after a number that is not true no gap would be noticed."""
+        now = time.monotonic()
+        reached, at = self._reached.get(rank, (0, 0.0))
+        if generations.can_reach(newest, now - at, reached):
+            self._reached[rank] = max(newest, reached), now
+            self._next[rank] = max(newest + 1, self._next.get(rank, 0))
 
     def _ask(self) -> None:
         """Ask for the records before those that wait, once it is known which ones the file has."""

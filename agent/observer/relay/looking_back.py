@@ -1,18 +1,20 @@
 """The history of the run behind a wall: an error of it costs history, and never the relay.
 
 It is read from the run's file once, so that an observer goes on with that of the one before, and is written there once
-a minute and at the end.
+a minute and at the end. The file is read on a thread of its own (`history.reading`); what comes meanwhile waits.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ddptop.agent import wire
+from ddptop.agent.observer.history.reading import Reading
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.record.recording import Row
 from ddptop.agent.run import generations
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
     from ddptop.agent.observer.history.saved import Saving
 
 READ_S: Final = 0.02
-"""Seconds that one `advance` reads what is recorded of before."""
+"""Seconds that one `advance` takes in what is recorded of before."""
 _LAST_S: Final = 1.0
 """The same at the end."""
+_EARLY: Final = 20_000
+"""Messages that wait until the history was opened, at most."""
 _MOST_PROBLEMS: Final = 20
 """Errors after which no history is kept any more."""
 
@@ -51,6 +55,9 @@ class LookingBack:
         self._clock = clock
         self._began_at_ns = began_at_ns
         self._kept: Kept | None = None
+        self._reading: Reading | None = None
+        self._early: deque[Callable[[Kept], None]] = deque(maxlen=_EARLY)
+        """What came before the history was opened."""
         self._saving: Saving | None = None
         self._processes: dict[int, tuple[int, Process]] = {}
         """By rank, generation and process."""
@@ -65,29 +72,43 @@ class LookingBack:
         before = self._processes.get(rank)
         self._processes[rank] = generation, process
         if before is not None and before[0] == generation and before[1] != process:
-            self._guarded(lambda kept: kept.forget(rank))
+            self._take(lambda kept: kept.forget(rank))
 
     def steps(self, message: wire.Steps) -> None:
         """Take in records of a rank, in order."""
-        self._guarded(lambda kept: kept.steps(message.rank, message.steps, message.generation))
+        self._take(lambda kept: kept.steps(message.rank, message.steps, message.generation))
 
     def note(self, message: wire.Telemetry) -> None:
         """Take in a summary or a sign of life."""
         if isinstance(message, wire.Summary):
-            self._guarded(lambda kept: kept.summary(message))
+            self._take(lambda kept: kept.summary(message))
         elif isinstance(message, wire.Beat):
-            self._guarded(lambda kept: kept.beat(message))
+            self._take(lambda kept: kept.beat(message))
 
     def advance(self) -> None:
-        """Read on in the file, where it has steps that are not in the history, and save what has changed, when due."""
+        """Take in what was read of the file and is not in the history, and save what has changed, when due."""
         self._guarded(lambda kept: kept.advance(self._clock() + READ_S, self._clock))
         if self._clock() >= self._save_at and not self._handed:
             self._guarded(lambda kept: self._save(kept))
 
     def finish(self, *, over: bool) -> None:
         """Take in the last of it; `over` where the run has ended, and nothing comes after it."""
-        self._guarded(lambda kept: kept.advance(self._clock() + _LAST_S, self._clock))
+        until = time.monotonic() + _LAST_S
+        self._guarded(lambda kept: kept.advance(until))
+        while not self._is_complete and (left := until - time.monotonic()) > 0 and self._reading is not None:
+            self._reading.wait(left)
+            self._guarded(lambda kept: kept.advance(until))
         self._guarded(lambda kept: self._save(kept, whole=over, at_end=True))
+        self.close()
+
+    def close(self) -> None:
+        """End the reading of the file, which may take a moment longer."""
+        if self._reading is not None:
+            self._reading.stop()
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._kept is not None and self._kept.complete
 
     def save_last(self) -> None:
         """Write what `finish` has taken in; for any thread, after it."""
@@ -104,6 +125,8 @@ class LookingBack:
             found.extend(answer(kept, query))
 
         self._guarded(ask)
+        if self._kept is None and self.faults < _MOST_PROBLEMS:
+            found = [wire.Extent(query.id, complete=False), wire.Reply(query.id, True)]
         if not found or not isinstance(found[-1], wire.Reply):
             found = [wire.Reply(query.id, False, "the observer keeps no history: see its events")]
         yield from found
@@ -142,17 +165,39 @@ class LookingBack:
     def _is_possible(self, steps: int) -> bool:
         return generations.can_reach(steps, (time.time_ns() - self._began_at_ns) / 1e9)
 
+    def _take(self, part: Callable[[Kept], None]) -> None:
+        """Have a part of the history taken in, now or once it was opened."""
+        if self._kept is None:
+            self._early.append(part)
+            self._guarded(lambda _: None)
+        else:
+            self._guarded(part)
+
+    def _open(self) -> Kept | None:
+        """Return the history; None while it is being opened."""
+        if self._kept is None:
+            # NumPy is loaded there, so that neither the start of the run nor a rank waits for it.
+            self._reading = self._reading or Reading(self._database, self._world)
+            try:
+                kept = self._reading.opened()
+            except Exception:
+                self._reading = None
+                raise
+            if kept is not None:
+                kept.possible = self._is_possible
+                kept.read_from(self._reading)
+                self._kept = kept
+                while self._early:
+                    self._guarded(self._early.popleft())
+        return self._kept
+
     def _guarded(self, part: Callable[[Kept], None]) -> None:
         if self.faults >= _MOST_PROBLEMS:
             return
         try:
-            if self._kept is None:
-                # NumPy is loaded here, so that neither the start of the run nor a rank waits for it.
-                from ddptop.agent.observer.history.saved import opened
-
-                self._kept = opened(self._database, self._world)
-                self._kept.possible = self._is_possible
-            part(self._kept)
+            kept = self._open()
+            if kept is not None:
+                part(kept)
         except Exception as error:  # a wall: the record and the commands go on
             self.faults += 1
             if self.faults in (1, _MOST_PROBLEMS):

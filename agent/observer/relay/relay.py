@@ -13,23 +13,23 @@ import math
 import queue
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 import zmq
 
 from ddptop.agent import wire
-from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
-from ddptop.agent.observer.relay.door.forwarding import Forwarding, silence
+from ddptop.agent.observer.relay.door.forwarding import Forwarding
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
+from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.wakeup import WakeUp
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
@@ -41,15 +41,9 @@ PERIOD_S: Final = 0.1
 EVERY_S: Final = 1.0
 _KNOWN_S: Final = 2.0
 """Seconds after the start within which nothing is said of verdicts before those of earlier observers are read."""
-DETAIL: Final = 300
-"""Last records that a suspect is asked for."""
 _FINISH_S: Final = 5.0
 """Seconds that the last messages of the ranks may take."""
 _CLOSE_S: Final = 3.0
-_OBEY_S: Final = 0.02
-"""Seconds for commands in one turn; the others wait in their socket."""
-_DETAIL_BYTES: Final = 8 << 20
-"""Bytes of the records of a suspect that may wait behind its last ones."""
 
 _TOPICS: Final[dict[type, bytes]] = {
     wire.Beat: wire.TOPIC_BEAT,
@@ -57,58 +51,6 @@ _TOPICS: Final[dict[type, bytes]] = {
     wire.Summary: wire.TOPIC_SUMMARY,
     wire.Hello: wire.TOPIC_HELLO,
 }
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """The answer of a rank to an onlooker who asked for records."""
-
-    door: Door
-    asker: bytes
-    rank: int
-    number: int
-
-    def has_room(self) -> bool:
-        return self.door.has_room(self.asker)
-
-    def take(self, payload: bytes) -> bool:
-        return self.door.send(self.asker, b"%d" % self.rank, payload)
-
-    def end(self, reply: bytes | None) -> None:
-        self.door.send(self.asker, b"%d" % self.rank, reply or wire.encode(silence(self.number, self.rank)))
-
-
-class _Detail:
-    """The last records of a suspect, for the judge; those that it publishes meanwhile wait behind them."""
-
-    def __init__(self, judging: Judging, rank: int) -> None:
-        self._judging = judging
-        self._rank = rank
-        self._waiting: list[wire.Steps] | None = []
-        self._room = _DETAIL_BYTES
-
-    def has_room(self) -> bool:
-        return True
-
-    def take(self, payload: bytes) -> bool:
-        with contextlib.suppress(wire.Unreadable):
-            answer = wire.read_answer(payload)
-            if isinstance(answer, wire.Steps) and answer.rank == self._rank:
-                self._judging.steps(answer)
-        return True
-
-    def end(self, _: bytes | None) -> None:
-        waiting, self._waiting = self._waiting or [], None
-        for message in waiting:
-            self._judging.steps(message)
-
-    def add(self, message: wire.Steps) -> None:
-        """Take in records that were published just now."""
-        if self._waiting is None:
-            self._judging.steps(message)
-        elif len(self._waiting) < DETAIL and self._room > 0:
-            self._waiting.append(message)
-            self._room -= len(wire.encode(message))
 
 
 class Relay:
@@ -119,11 +61,12 @@ class Relay:
         self._wake = WakeUp()
         self.requests = Requests(self._wake.set)
         self.faults = 0
-        self._directory = directory
         self._world = run.world
         self._newcomers: queue.SimpleQueue[tuple[Member, bool]] = queue.SimpleQueue()
         """Ranks whose process was found, or is gone."""
         self._members: dict[int, Member] = {}
+        self._unheard: dict[int, tuple[Member, bool]] = {}
+        """Ranks of which a socket cannot be used, and whether that holds only for the one that answers."""
         self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
         self._state: wire.RunState | None = None
         self._sent: wire.RunState | None = None
@@ -137,14 +80,16 @@ class Relay:
         )
         self._door = Door(context, directory)
         self._fills = Fills(context, directory.owner)
-        self._forwarding = Forwarding(context, directory.owner, self._answer)
+        self._forwarding = Forwarding(context, directory.owner, self._door.answer)
         self._newest = Newest()
         self._judging = Judging(run.world, self._recorder.judge, self._report, judge)
         self._judges = False
-        self._details: dict[int, _Detail] = {}
-        """By suspect, what is asked for of its records."""
+        self._suspects = Suspects(directory, self._judging, self._fills, self._forwarding)
         self._looking_back = LookingBack(
             directory.database, run.world, self._recorder, self._report, began_at_ns=run.created_at_ns
+        )
+        self._commands = Commands(
+            directory, self._door, self.requests, self._forwarding, self._fills, self._looking_back
         )
         self._intake = Intake(
             context,
@@ -288,8 +233,8 @@ class Relay:
         for name, part in (
             ("following ranks", self._welcome),
             ("publishing events", self._send_events),
-            ("replies", self._send_replies),
-            ("commands", self._obey),
+            ("replies", self._commands.send_replies),
+            ("commands", self._commands.obey),
             ("answers of ranks", self._forwarding.take),
             ("records of ranks", self._fills.take),
             ("newcomers", self._greet),
@@ -324,19 +269,37 @@ class Relay:
                 if not lives:
                     # Another process may have its place already.
                     if self._members.get(member.rank, member).process == member.process:
+                        self._unheard.pop(member.rank, None)
                         self._fills.forget(member.rank)
                         self._forwarding.lose(member.rank)
                     continue
                 self._members[member.rank] = member
-                try:
-                    if self._intake.follow(member):
-                        self._newest.begin(member.generation)
-                        self._details.clear()
-                        self._judging.restart(member.generation)
-                    self._looking_back.meet(member.rank, member.generation, member.process)
-                    self._forwarding.connect(member.rank, member.cmd)
-                except (RunDirError, zmq.ZMQError) as problem:
-                    self.say(f"not listened to rank {member.rank}: {problem}", "error")
+                self._listen(member)
+
+    def _listen(self, member: Member) -> None:
+        """Use the sockets of a rank; those that cannot be used are tried again."""
+        before = self._unheard.pop(member.rank, None)
+        is_followed = before == (member, True)
+        try:
+            if not is_followed:
+                if self._intake.follow(member):
+                    self._newest.begin(member.generation)
+                    self._suspects.restart()
+                    self._judging.restart(member.generation)
+                self._looking_back.meet(member.rank, member.generation, member.process)
+                is_followed = True
+            self._forwarding.connect(member.rank, member.cmd)
+        except (RunDirError, zmq.ZMQError) as problem:
+            self._unheard[member.rank] = member, is_followed
+            if before is None or before[0].process != member.process:
+                self.say(f"not listened to rank {member.rank}: {problem}", "error")
+        else:
+            if before is not None:
+                self.say(f"rank {member.rank} is listened to now", rank=member.rank)
+
+    def _listen_again(self) -> None:
+        for member, _ in list(self._unheard.values()):
+            self._listen(member)
 
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -350,57 +313,6 @@ class Relay:
         if self._state is not None:
             self._sent = self._state
             self._door.publish(wire.TOPIC_RUN, wire.encode(self._state))
-
-    def _send_replies(self) -> None:
-        for asker, reply in self.requests.replies():
-            self._door.send(asker, wire.encode(reply))
-
-    def _obey(self) -> None:
-        # A question for the history of a large group takes tens of milliseconds.
-        until = time.monotonic() + _OBEY_S
-        for asker, frames in self._door.received():
-            self._carry_out(asker, frames)
-            if time.monotonic() >= until:
-                return
-
-    def _carry_out(self, asker: bytes, frames: list[bytes]) -> None:
-        try:
-            *to, payload = frames
-            command = wire.read_command(payload)
-            rank = _rank(to)
-        except (ValueError, wire.Unreadable):
-            self._door.refused += 1
-            return
-        if rank is not None:
-            self._pass_on(asker, rank, command, payload)
-        elif isinstance(command, wire.History):
-            self._look_back(asker, command)
-        else:
-            self.requests.put(asker, command)
-
-    def _look_back(self, asker: bytes, query: wire.History) -> None:
-        if not self._door.has_room(asker):
-            self._door.send(asker, wire.encode(wire.Reply(query.id, False, "earlier answers wait; ask again")))
-            return
-        for each in self._looking_back.answer(query):
-            self._door.send(asker, wire.encode(each))
-
-    def _pass_on(self, asker: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
-        if (late := lateness(command)) is not None:
-            self._answer(asker, rank, wire.Reply(command.id, False, late))
-        elif not isinstance(command, wire.Fill):
-            self._forwarding.forward(asker, rank, command)
-        else:
-            address = self._directory.address(rank, "cmd")
-            answer = _Answer(self._door, asker, rank, command.id)
-            if not self._forwarding.is_there(rank):
-                answer.end(None)
-            elif not self._fills.ask(rank, address, payload, asker, answer):
-                reply = wire.Reply(command.id, False, "too many questions wait; ask again", pending=True)
-                self._answer(asker, rank, reply)
-
-    def _answer(self, asker: bytes, rank: int, reply: wire.Reply) -> None:
-        self._door.send(asker, b"%d" % rank, wire.encode(reply))
 
     def _greet(self) -> None:
         self._greetings |= self._door.read_subscriptions()
@@ -439,6 +351,7 @@ class Relay:
     def _each_second(self) -> None:
         # An error of one part does not keep the others from their turn.
         self._guarded("connections to ranks", self._intake.mend)
+        self._guarded("ranks not listened to", self._listen_again)
         self._send_state()
         self._judging.turn(time.time_ns())
         self._send_verdicts()
@@ -446,7 +359,8 @@ class Relay:
             if self._door.wants(wire.TOPIC_RANKS):
                 for payload in self._newest.changes(time.time_ns()):
                     self._door.publish(wire.TOPIC_RANKS, payload)
-            self._ask_suspects()
+            wanted = self._suspects.ask() | self._door.ranks_wanted()
+            self._guarded("ranks in sight", lambda: self._intake.look_at(wanted))
 
     def _begin_to_judge(self) -> None:
         """Begin once a rank was found, or the run is over, and the verdicts of earlier observers can be read."""
@@ -456,27 +370,11 @@ class Relay:
             self._judging.begin(self._intake.generation, self._recorder.verdicts_before, time.time_ns())
             self._judging.turn(time.time_ns())
 
-    def _ask_suspects(self) -> None:
-        """Ask the ranks of a large group that may be slow for their last records, and hear their next ones at once."""
-        suspects = self._judging.suspects()
-        for rank in self._details.keys() - suspects:
-            del self._details[rank]
-        for rank in suspects - self._details.keys():
-            detail = self._details[rank] = _Detail(self._judging, rank)
-            fill = wire.encode(wire.Fill(1, 0, DETAIL))
-            if not (
-                self._forwarding.is_there(rank)
-                and self._fills.ask(rank, self._directory.address(rank, "cmd"), fill, "judge", detail)
-            ):
-                detail.end(None)
-        wanted = suspects | self._door.ranks_wanted()
-        self._guarded("ranks in sight", lambda: self._intake.look_at(wanted))
-
     def _judge_steps(self, message: wire.Steps) -> None:
         if self._world <= EACH_RECORD:
             self._judging.steps(message)
-        elif (detail := self._details.get(message.rank)) is not None:
-            detail.add(message)
+        else:
+            self._suspects.steps(message)
 
     def _send_verdicts(self) -> bool:
         """Tell the verdicts of this moment; return False where they are not known yet."""
@@ -523,18 +421,7 @@ class Relay:
         self._looking_back.finish(over=self._over)
 
     def _close(self) -> None:
-        for part in (self._fills.close, self._send_events, self._send_replies, self._door.send_more):
+        for part in (self._fills.close, self._send_events, self._commands.send_replies, self._door.send_more):
             self._guarded("closing", part)
-        for part in (self._intake.close, self._forwarding.close, self._door.close):
+        for part in (self._looking_back.close, self._intake.close, self._forwarding.close, self._door.close):
             self._guarded("closing", part)
-
-
-def _rank(frames: list[bytes]) -> int | None:
-    """Return the rank in the frames before a command, None where the command is for the observer."""
-    if not frames:
-        return None
-    (number,) = frames
-    rank = int(number) if number.isdigit() and len(number) <= 5 else -1
-    if not 0 <= rank < wire.MOST_RANKS:
-        raise ValueError("not the number of a rank")
-    return rank

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.control import journal
 from ddptop.agent.observer.end import cause, escalation, processes
 from ddptop.agent.run import identity, states
 from ddptop.agent.run.files import tail
@@ -134,7 +135,10 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
 
 
 def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
-    """Return the present state, as `look`; record an end that no observer has recorded, and remove the sockets."""
+    """Return the present state, as `look`; record an end that no observer has recorded, and remove the sockets.
+
+    The end is recorded as an event as well, at the time when it came.
+    """
     found = look(directory, members, heard)
     if not found.ended or found.run.state in ENDED_STATES:
         return found
@@ -155,6 +159,9 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
             # Another run may have the name by now.
             now = directory.read()
             if now.run_id == run.run_id and now.state not in ENDED_STATES:
+                text, level = cause.describe_end_of_run(found.state, found.cause)
+                # Before the record says that the run is over: after that another run may take its name.
+                journal.note(directory, wire.Event(run.ended_at_ns or time.time_ns(), text, found.cause_rank, level))
                 directory.write(run)
                 directory.remove_sockets()
     except OSError:

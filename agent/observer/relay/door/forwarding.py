@@ -24,13 +24,15 @@ PATIENCE_S: Final = 2.0
 """Seconds that a rank has for a command without a deadline."""
 _LONGEST_S: Final = 60.0
 """Seconds that a rank has at most, whatever the deadline."""
-_MOST: Final = 16_384
-"""Commands that may be under way."""
+EACH: Final = 16_384
+"""Commands of one asker that may be under way: four to each of 4,096 ranks."""
+MOST: Final = 4 * EACH
+"""Those of all askers."""
 _QUEUED: Final = 64
 """Commands that may be queued for one rank."""
 _MOST_A_TURN: Final = 1_000
 
-Answer = Callable[[bytes, int, wire.Reply], None]
+Answer = Callable[[bytes, int, wire.Reply], object]
 """Sends the reply of a rank to an asker."""
 
 
@@ -57,6 +59,8 @@ class Forwarding:
         self._peers: dict[int, tuple[str, bytes]] = {}
         """By rank, its address and the name of the connection to it."""
         self._under_way: dict[int, _UnderWay] = {}
+        self._counts: dict[bytes, int] = {}
+        """By asker, its commands that are under way."""
         self._number = 0
         self._connections = 0
         self.socket = context.socket(zmq.ROUTER)
@@ -91,7 +95,8 @@ class Forwarding:
 
     def forward(self, asker: bytes, rank: int, command: wire.Command) -> None:
         """Pass a command on to a rank; the asker gets one reply, whatever becomes of the rank."""
-        if not self.is_there(rank) or len(self._under_way) >= _MOST:
+        is_full = len(self._under_way) >= MOST or self._counts.get(asker, 0) >= EACH
+        if is_full or not self.is_there(rank):
             self._answer(asker, rank, silence(command.id, rank))
             return
         self._number += 1
@@ -102,6 +107,7 @@ class Forwarding:
             # It reads nothing, so that the queue is full.
             self._answer(asker, rank, silence(command.id, rank))
             return
+        self._counts[asker] = self._counts.get(asker, 0) + 1
         self._under_way[self._number] = _UnderWay(asker, command.id, rank, self._clock() + patience_s(command))
 
     def is_there(self, rank: int) -> bool:
@@ -127,7 +133,7 @@ class Forwarding:
                 command = self._under_way.get(reply.id)
                 # Of a rank that answers late nobody waits for the answer; none answers for another one.
                 if command is not None and name == self._peers.get(command.rank, ("", b""))[1]:
-                    del self._under_way[reply.id]
+                    self._remove(reply.id)
                     self._answer(command.asker, command.rank, msgspec.structs.replace(reply, id=command.number))
 
     def expire(self) -> None:
@@ -135,9 +141,15 @@ class Forwarding:
         now = self._clock()
         self._answer_for([each for each in self._under_way.items() if now > each[1].give_up])
 
+    def _remove(self, number: int) -> None:
+        asker = self._under_way.pop(number).asker
+        self._counts[asker] -= 1
+        if not self._counts[asker]:
+            del self._counts[asker]
+
     def _answer_for(self, unanswered: list[tuple[int, _UnderWay]]) -> None:
         for number, command in unanswered:
-            del self._under_way[number]
+            self._remove(number)
             self._answer(command.asker, command.rank, silence(command.number, command.rank))
 
     @property

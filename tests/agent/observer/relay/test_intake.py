@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import inbox, recorder
-from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.record.recording import read_events, read_history
 from ddptop.agent.observer.relay import fills, intake
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.run.rundir import RunDir
@@ -106,6 +107,39 @@ def test_a_gap_is_filled(new_run: Callable[..., RunDir]) -> None:
         rank.publish(wire.TOPIC_STEPS, steps(0, 11))
         until(lambda: numbers(directory) == [*range(8), 10, 11], "what there is")
         assert not rank.cmd.poll(0)
+
+
+def test_a_false_number_hides_no_later_gap(new_run: Callable[..., RunDir]) -> None:
+    """After a record of a far future, what is missing before the next true ones is asked for."""
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory) as relay:
+        rank.meet()
+        rank.fill(0, 1)
+        rank.publish(wire.TOPIC_STEPS, steps(0, 2**60))
+        rank.fill()
+        until(lambda: relay.refused == 1, "the false one")
+        rank.publish(wire.TOPIC_STEPS, steps(0, 5))
+        assert rank.fill(2, 3, 4).first_seq == 2
+        until(lambda: numbers(directory) == list(range(6)), "all")
+
+
+def test_a_socket_that_was_refused_is_tried_again(new_run: Callable[..., RunDir]) -> None:
+    """Once nobody else can use it any more, its rank is listened to as any other."""
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,):
+        for kind in ("pub", "cmd"):
+            os.chmod(directory.address(0, kind).removeprefix("ipc://"), 0o666)
+        with relayed(directory) as relay:
+            until(lambda: 0 in relay._unheard, "the refusal")
+            assert not rank.hear()
+            for kind in ("pub", "cmd"):
+                os.chmod(directory.address(0, kind).removeprefix("ipc://"), 0o600)
+            rank.meet()
+            rank.fill(0, 1)
+            until(lambda: numbers(directory) == [0, 1], "its records")
+    said = [event.text for event in read_events(directory.database) if isinstance(event, wire.Event)]
+    assert sum("not listened to rank 0" in text for text in said) == 1
+    assert "rank 0 is listened to now" in said
 
 
 def test_a_rank_that_was_silent_is_asked_again(new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record.recording import read_verdicts
-from ddptop.agent.observer.relay import judging, relay
+from ddptop.agent.observer.relay import judging, relay, suspects
 from ddptop.agent.observer.relay.judging import Judging
 from ddptop.agent.run.rundir import RunDir
 
@@ -230,10 +230,10 @@ def test_suspects_of_a_large_group_are_asked_for_their_records(
         judge.suspected = frozenset({1})
         peer, fill = group[1].asked()
         assert isinstance(fill, wire.Fill)
-        assert fill.limit == relay.DETAIL
+        assert fill.limit == suspects.DETAIL
         group[1].meet(wire.TOPIC_STEPS)
         group[1].publish(wire.TOPIC_STEPS, steps(1, 9))
-        until(lambda: relaying._details[1]._waiting, "the newest to wait")
+        until(lambda: relaying._suspects._details[1]._waiting, "the newest to wait")
         group[1].answer(peer, steps(1, 7, 8), wire.Reply(fill.id, True))
         until(lambda: (1, [9], 0) in judge.heard, "the records")
         assert [each for each in judge.heard if isinstance(each, tuple)] == [(1, [7, 8], 0), (1, [9], 0)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +17,14 @@ import zmq
 from support.fakes.ranks import Rank, ranks, step
 from support.fakes.relay import relayed
 from support.harness import DEADLINE_S, until
+from support.locking import held
 
 from ddptop.agent import wire
 from ddptop.agent.observer.history import kept
 from ddptop.agent.observer.history.answers import answer
 from ddptop.agent.observer.history.saved import opened
 from ddptop.agent.observer.record.recorder import Recorder
-from ddptop.agent.observer.record.recording import last_recorded
+from ddptop.agent.observer.record.recording import last_recorded, read_steps
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import RunDir
@@ -103,11 +107,23 @@ def looking_back(tmp_path: Path, said: list[str]) -> LookingBack:
     return LookingBack(tmp_path / "run.db", 1, recorder, lambda text, _: said.append(text))
 
 
+def opened_up(back: LookingBack) -> LookingBack:
+    """Wait until a history has all that is recorded."""
+
+    def is_complete() -> bool:
+        back.advance()
+        extent, *_ = back.answer(wire.History(1))
+        return isinstance(extent, wire.Extent) and extent.complete
+
+    until(is_complete, "the history")
+    return back
+
+
 def test_an_error_of_the_history_costs_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said twice, once and when no history is kept any more; nothing is raised, and questions are answered."""
     said: list[str] = []
     back = looking_back(tmp_path, said)
-    back.advance()
+    opened_up(back)
 
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
@@ -127,8 +143,7 @@ def test_an_error_of_the_history_costs_the_history(tmp_path: Path, monkeypatch: 
 
 def test_another_process_of_a_rank_counts_from_one_again(tmp_path: Path) -> None:
     """In a job that nobody restarts as a whole; the same process, found again, is the same."""
-    back = looking_back(tmp_path, [])
-    back.advance()
+    back = opened_up(looking_back(tmp_path, []))
     back.meet(0, 0, Process(7, 1.0))
     back.steps(wire.Steps(0, records(1, 2, 3, 4)))
     back.meet(0, 0, Process(7, 1.0))
@@ -158,7 +173,7 @@ def test_a_number_that_no_rank_has_reached_is_left_out(tmp_path: Path) -> None:
     back.steps(wire.Steps(0, records(1, 2)))
     back.steps(wire.Steps(0, (msgspec.structs.replace(far, step=2**52),)))
     back.steps(wire.Steps(0, (msgspec.structs.replace(far, seq=2**52),)))
-    back.advance()
+    opened_up(back)
     back.steps(wire.Steps(0, records(3, 4)))
     extent, *_ = back.answer(wire.History(1))
     assert isinstance(extent, wire.Extent)
@@ -170,7 +185,7 @@ def test_a_slow_disk_has_one_snapshot_at_a_time(tmp_path: Path) -> None:
     """The next one is made when the one before was written, or has failed; then it has all."""
     now, recorder = 0.0, Silent()
     back = LookingBack(tmp_path / "run.db", 1, cast("Any", recorder), lambda *_: None, lambda: now)
-    back.advance()
+    opened_up(back)
     for minute in range(1, 5):
         now = 1_000.0 * minute
         back.steps(wire.Steps(0, records(minute)))
@@ -186,3 +201,94 @@ def test_a_slow_disk_has_one_snapshot_at_a_time(tmp_path: Path) -> None:
     back.advance()
     assert len(recorder.saved) == 3
     assert len(recorder.saved[2][0](1 << 30)) >= len(everything(1 << 30))
+
+
+def test_a_file_that_another_process_holds_holds_up_nobody(new_run: Callable[..., RunDir]) -> None:
+    """The relay publishes and answers, and says that the history is complete only once it has all of it."""
+    directory = new_run(world=2)
+    both = {0: (0, 60), 1: (0, 60)}
+    with ranks(directory, 2) as group, zmq.Context() as context, context.socket(zmq.SUB) as sub:
+        with relayed(directory):
+            publish(group, directory, 1, 40)
+        with contextlib.ExitStack() as later:
+            with held(directory.database):
+                relay = later.enter_context(relayed(directory))
+                sub.linger = 0
+                sub.subscribe(wire.TOPIC_STEPS)
+                sub.connect(directory.address("observer", "pub"))
+                for number in range(41, 61):
+                    for rank in group:
+                        until(lambda: passes(rank, number, sub), "what a rank publishes")  # noqa: B023 # used at once
+                    extent, reply = ask(directory, wire.History(number))
+                    assert isinstance(extent, wire.Extent)
+                    assert isinstance(reply, wire.Reply)
+                    assert (extent.complete, reply.done) == (False, True)
+            for rank in group:
+                # They are asked for what is not in the file, and have nothing of it but what they have published.
+                assert rank.fill().first_seq == 41
+            until(lambda: counted(ask(directory, wire.History(1, "loss"))) == 2 * 60, "all of it")
+            until(lambda: last_recorded(directory.database) == both, "the record")
+            assert not relay.faults
+    found = list(read_steps(directory.database))
+    seqs = sorted((each.rank, step.seq) for each in found if isinstance(each, wire.Steps) for step in each.steps)
+    assert seqs == [(rank, seq) for rank in range(2) for seq in range(1, 61)]
+
+
+def passes(rank: Rank, number: int, sub: zmq.Socket[bytes]) -> bool:
+    """Publish a record of a rank, and say whether it was heard soon after."""
+    sent = rank.publish(wire.TOPIC_STEPS, wire.Steps(rank.rank, records(number)))
+    while sub.poll(500):
+        if sub.recv_multipart()[1:] == sent:
+            return True
+    return False
+
+
+def test_a_disk_that_hangs_holds_up_nobody(new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No read of the file has returned while the relay publishes and answers."""
+    directory = new_run(world=1)
+    connect, goes_on = sqlite3.connect, threading.Event()
+
+    def hang(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        goes_on.wait()
+        return connect(*arguments, **named)
+
+    with ranks(directory, 1) as (rank,), zmq.Context() as context, context.socket(zmq.SUB) as sub:
+        sub.linger = 0
+        sub.subscribe(wire.TOPIC_STEPS)
+        monkeypatch.setattr(sqlite3, "connect", hang)
+        with relayed(directory):
+            try:
+                sub.connect(directory.address("observer", "pub"))
+                for number in range(1, 21):
+                    until(lambda: passes(rank, number, sub), "what a rank publishes")  # noqa: B023 # used at once
+                    extent, _ = ask(directory, wire.History(number))
+                    assert isinstance(extent, wire.Extent)
+                    assert not extent.complete
+            finally:
+                goes_on.set()
+            rank.fill()
+            until(lambda: counted(ask(directory, wire.History(1, "loss"))) == 20, "all of it")
+
+
+def test_a_lock_is_no_damage(new_run: Callable[..., RunDir]) -> None:
+    """Of an ended run: nothing is told of a file that another process holds, and all of it once it is free."""
+    directory = new_run(world=2)
+    with ranks(directory, 2) as group, relayed(directory):
+        publish(group, directory, 1, 40)
+    query = wire.History(1, "loss")
+    with held(directory.database):
+        early = opened(directory.database, 2, ended=True)
+        early.advance(time.monotonic() + 1)
+        assert not early.complete
+    late = opened(directory.database, 2, ended=True)
+    assert late.complete
+    for kept_in_file in (early, late):
+        kept_in_file.advance(time.monotonic() + 1)
+        assert counted(list(answer(kept_in_file, query))) == 2 * 40
+    later = opened(directory.database, 2, ended=True)
+    with held(directory.database):
+        assert not counted(list(answer(later, query)))
+        assert not later.complete
+    while not later.complete:
+        later.advance(time.monotonic() + 1)
+    assert counted(list(answer(later, query))) == 2 * 40

@@ -16,6 +16,7 @@ from support.harness import until
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import escalation, processes
+from ddptop.agent.observer.record.recording import read_events
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import boot, namespace
@@ -55,6 +56,11 @@ def test_job_started_by_hand(new_run: Callable[..., RunDir], python: Callable[..
     assert (end.state, end.cause_rank, end.cause) == ("failed", 1, "rank 1: ValueError: bad lr")
     assert directory.read().ended_at_ns == 5
     assert not (directory.path / "1.cmd").exists()
+    again = survey.settle(directory)
+    assert again.state == "failed"
+    (event,) = read_events(directory.database)
+    assert isinstance(event, wire.Event)
+    assert (event.at_ns, event.text, event.rank) == (5, "run failed: rank 1: ValueError: bad lr", 1)
 
 
 def test_ends_that_nobody_saw(new_run: Callable[..., RunDir]) -> None:

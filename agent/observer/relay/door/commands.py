@@ -1,0 +1,123 @@
+"""Commands of onlookers: to single ranks, for their earlier records, to the history, and to the observer itself.
+
+A command to a rank is passed on, and one for records becomes a question of its own; the observer's main thread carries
+out those for the run.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.control.deadline import lateness
+from ddptop.agent.observer.relay.door.door import Door
+from ddptop.agent.observer.relay.door.forwarding import Forwarding, silence
+from ddptop.agent.observer.relay.door.requests import Requests
+from ddptop.agent.observer.relay.fills import Fills
+from ddptop.agent.observer.relay.looking_back import LookingBack
+from ddptop.agent.run.rundir import RunDir
+
+_OBEY_S: Final = 0.02
+"""Seconds for commands in one turn; the others wait in their socket."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The answer of a rank to an onlooker who asked for records."""
+
+    door: Door
+    asker: bytes
+    rank: int
+    number: int
+
+    def has_room(self) -> bool:
+        return self.door.has_room(self.asker)
+
+    def take(self, payload: bytes) -> bool:
+        return self.door.send(self.asker, b"%d" % self.rank, payload)
+
+    def end(self, reply: bytes | None) -> None:
+        self.door.send(self.asker, b"%d" % self.rank, reply or wire.encode(silence(self.number, self.rank)))
+
+
+class Commands:
+    """What arrives at the answering socket, handed to the part that carries it out; for use from one thread."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        door: Door,
+        requests: Requests,
+        forwarding: Forwarding,
+        fills: Fills,
+        looking_back: LookingBack,
+    ) -> None:
+        self._directory = directory
+        self._door = door
+        self._requests = requests
+        self._forwarding = forwarding
+        self._fills = fills
+        self._looking_back = looking_back
+
+    def obey(self) -> None:
+        """Carry out the commands that have arrived, as far as there is time in one turn."""
+        # A question for the history of a large group takes tens of milliseconds.
+        until = time.monotonic() + _OBEY_S
+        for asker, frames in self._door.received():
+            self._carry_out(asker, frames)
+            if time.monotonic() >= until:
+                return
+
+    def send_replies(self) -> None:
+        """Send what the observer's main thread has replied."""
+        for asker, reply in self._requests.replies():
+            self._door.send(asker, wire.encode(reply))
+
+    def _carry_out(self, asker: bytes, frames: list[bytes]) -> None:
+        try:
+            *to, payload = frames
+            command = wire.read_command(payload)
+            rank = _rank(to)
+        except (ValueError, wire.Unreadable):
+            self._door.refused += 1
+            return
+        if rank is not None:
+            self._pass_on(asker, rank, command, payload)
+        elif isinstance(command, wire.History):
+            self._look_back(asker, command)
+        else:
+            self._requests.put(asker, command)
+
+    def _look_back(self, asker: bytes, query: wire.History) -> None:
+        if not self._door.has_room(asker):
+            self._door.send(asker, wire.encode(wire.Reply(query.id, False, "earlier answers wait; ask again")))
+            return
+        for each in self._looking_back.answer(query):
+            self._door.send(asker, wire.encode(each))
+
+    def _pass_on(self, asker: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
+        if (late := lateness(command)) is not None:
+            self._door.answer(asker, rank, wire.Reply(command.id, False, late))
+        elif not isinstance(command, wire.Fill):
+            self._forwarding.forward(asker, rank, command)
+        else:
+            address = self._directory.address(rank, "cmd")
+            answer = _Answer(self._door, asker, rank, command.id)
+            if not self._forwarding.is_there(rank):
+                answer.end(None)
+            elif not self._fills.ask(rank, address, payload, asker, answer):
+                reply = wire.Reply(command.id, False, "too many questions wait; ask again", pending=True)
+                self._door.answer(asker, rank, reply)
+
+
+def _rank(frames: list[bytes]) -> int | None:
+    """Return the rank in the frames before a command, None where the command is for the observer."""
+    if not frames:
+        return None
+    (number,) = frames
+    rank = int(number) if number.isdigit() and len(number) <= 5 else -1
+    if not 0 <= rank < wire.MOST_RANKS:
+        raise ValueError("not the number of a rank")
+    return rank
