@@ -110,7 +110,6 @@ class Link:
         self._replay = Replay(self._database(), self.store, self._clock, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()
-        self._tell_whole()
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""
@@ -180,8 +179,7 @@ class Link:
             self._sockets.ask_for_gaps()
             self._sockets.ask_for_history()
         if not self._sockets.fills:
-            self._replay.take_earlier(now + EARLIER_S)
-        self._tell_whole()
+            self._replay.advance(now + EARLIER_S)
 
     def poll_history(self) -> None:
         """Ask for the numbers that views look at, and take in those that have come; all else stays as it is."""
@@ -200,7 +198,7 @@ class Link:
     def _look_into_record(self) -> None:
         """Ask the record of the run, which has ended, for the numbers that views look at."""
         history = self.store.history
-        if history is None or history.asked is None:
+        if history is None:
             return
         kept = None
         if (database := self._database()) is not None:
@@ -209,11 +207,6 @@ class Link:
             kept = opened(database, self._run.world, ended=True)
             self._replay.keep(kept)
         history.asked.end(kept)
-
-    def _tell_whole(self) -> None:
-        """Tell the history whether it is complete."""
-        if self.store.history is not None:
-            self.store.history.know_whole(self._sockets.is_whole and self._replay.is_whole)
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' records are looked at; those of a small group come anyway."""

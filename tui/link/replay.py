@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recorder, recording
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run.rundir import ENDED_STATES
 from ddptop.tui.model.store import Store
 
@@ -33,14 +33,8 @@ class Replay:
         self._generation = 0
         self._newest: Iterator[wire.Telemetry | wire.Verdict] | None = None
         """What is recorded of the run as a whole and of its end."""
-        self._earlier: Iterator[wire.Telemetry] | None = None
-        """Recorded steps, for those who look back."""
         if database is not None:
             self._newest = self._recorded(database)
-            if store.history is not None and store.history.asked is None:
-                self._earlier = recording.read_steps(database)
-        # What is recorded by then reaches up to what the ranks themselves still tell.
-        self._earlier_due = clock() + 2 * recorder.BATCH_S
 
     @property
     def is_current(self) -> bool:
@@ -49,8 +43,8 @@ class Replay:
 
     @property
     def is_whole(self) -> bool:
-        """True once the steps of before have been taken in, where somebody looks back."""
-        return self._earlier is None and (self._kept is None or self._kept.complete)
+        """True once the whole history has been read, where somebody looks back on a run that has ended."""
+        return self._kept is None or self._kept.complete
 
     def keep(self, kept: Kept) -> None:
         """Read on in the history of a run that has ended, where somebody looks back."""
@@ -106,23 +100,9 @@ class Replay:
     def _is_earlier(self, message: wire.Telemetry) -> bool:
         return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
 
-    def take_earlier(self, deadline: float) -> None:
-        """Take in the steps of before, once what is needed at once is there."""
-        history = self._store.history
-        if self._kept is not None:
-            if self._newest is None:
-                self._kept.advance(deadline, self._clock)
-            if history is not None and history.asked is not None:
-                history.asked.ask_source()
-        if history is None or self._earlier is None or self._newest is not None:
-            return
-        if not self._ended and self._clock() < self._earlier_due:
-            return
-        # After a restart they are there already.
-        for message in self._earlier if not self._generation else ():
-            if isinstance(message, wire.Steps):
-                history.take_earlier(message)
-            if self._clock() > deadline:
-                return
-        self._earlier = None
-        history.complete_earlier()
+    def advance(self, deadline: float) -> None:
+        """Read on in the history of a run that has ended, once what is needed at once is there."""
+        if self._kept is not None and self._newest is None:
+            self._kept.advance(deadline, self._clock)
+        if self._store.history is not None:
+            self._store.history.asked.ask_source()

@@ -34,10 +34,6 @@ WHOLE_RECORDS: Final = 8192
 """Earlier records that are asked for, of all ranks together."""
 LEAST_RECORDS: Final = 128
 """Asked for of each rank, however many there are: what a panel shows."""
-SAMPLES: Final = 16_384
-"""Of the records before those, so many of all ranks together stand for the others."""
-MOST_SAMPLES: Final = 480
-"""Asked for of each rank, however few there are: a plot has no more columns."""
 MOST_WATCHED: Final = 64
 REST_S: Final = 0.25
 """What is in sight has to stay so long before its records are asked for."""
@@ -103,11 +99,6 @@ class Sockets:
     def fills(self) -> bool:
         """True while records that were asked for are under way."""
         return bool(self._fills or self._queue)
-
-    @property
-    def is_whole(self) -> bool:
-        """True where nothing was asked for at first, or all of that has come."""
-        return self._filled or not self._asked
 
     @property
     def greeted(self) -> bool:
@@ -238,11 +229,7 @@ class Sockets:
         """Ask a rank, through the observer; return False where that takes no more questions now."""
         assert self._dealer is not None
         whole = max(LEAST_RECORDS, WHOLE_RECORDS // self._asked_together)
-        # The curves of before are asked of the observer, where somebody looks at them.
-        history = self._store.history
-        looks_back = history is not None and history.asked is None
-        samples = min(MOST_SAMPLES, SAMPLES // self._asked_together) if looks_back else 0
-        fill = wire.Fill(next(self._numbers), first, whole, samples)
+        fill = wire.Fill(next(self._numbers), first, whole)
         try:
             self._dealer.send_multipart([b"%d" % rank, wire.encode(fill)], zmq.NOBLOCK)
         except zmq.Again:
@@ -255,7 +242,7 @@ class Sockets:
     def ask_for_history(self) -> None:
         """Ask the observer for the numbers that views look at."""
         history = self._store.history
-        if history is None or history.asked is None or self._dealer is None or not self._is_heard:
+        if history is None or self._dealer is None or not self._is_heard:
             return
         for query in history.asked.wanted():
             # Where nothing more can be sent, the question is asked again.
@@ -279,7 +266,7 @@ class Sockets:
 
     def _take_answer(self, frames: list[bytes]) -> None:
         history = self._store.history
-        if len(frames) == 1 and history is not None and history.asked is not None:
+        if len(frames) == 1 and history is not None:
             try:
                 history.asked.take(wire.read_history(frames[0]))
             except wire.Unreadable:

@@ -6,7 +6,7 @@ Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -126,8 +126,6 @@ class Store:
                 if not self._is_possible(message.seq, now):
                     return
                 model.beat, model.heard_at, model.met = message, now, True
-                if self.history is not None:
-                    self.history.beat(message)
             case wire.Steps(rank, steps, generation):
                 self._follow(generation, now)
                 model = self.ranks.get(rank)
@@ -144,8 +142,7 @@ class Store:
                     self.refused += 1
                     return
                 if message.generation == self.generations.shown and self._is_possible(message.number, now):
-                    if model.take_summary(message) and self._brief and self.history is not None:
-                        self.history.take_summary(message)
+                    model.take_summary(message)
                     model.heard_at = now
             case wire.Event(at_ns, text, rank, level):
                 self.changes.add(EventLine(at_ns / 1e9, text, rank, level))
@@ -218,8 +215,6 @@ class Store:
         elif beat.generation != self.generations.newest:
             return
         model.beat, model.heard_at = beat, max(at, model.heard_at or at)
-        if self.history is not None:
-            self.history.beat(beat)
 
     def _greet(self, hello: wire.Hello, now: float, *, heard: bool) -> None:
         model = self.ranks.get(hello.rank)
@@ -243,8 +238,6 @@ class Store:
             # A new process in the old one's place: its numbers begin anew.
             self.ranks[hello.rank] = model = model.successor(0)
             self._begin_anew()
-            if self.history is not None:
-                self.history.forget(hello.rank)
         model.hello = hello
         if heard:
             model.heard_at = now
@@ -262,8 +255,6 @@ class Store:
         # Every rank's curve goes on from the same step, however far each had come.
         last = max(model.last_step for model in self.ranks.values())
         self.ranks = {rank: model.successor(last) for rank, model in self.ranks.items()}
-        if self.history is not None:
-            self.history.count_on(last)
         self.generations.begin(generation, now, last)
         self.changes.restart()
         self._begin_anew()
@@ -279,21 +270,13 @@ class Store:
         model.brief = self._brief
         return model
 
-    def _record(self, rank: int, steps: Sequence[wire.Step], sampled: bool) -> None:
-        history = self.history
-        if history is not None and sampled and not self._brief:
-            history.take_samples(rank, steps)
-        elif history is not None:
-            for step in steps:
-                if self._brief:
-                    history.steps.take(rank, step)
-                else:
-                    history.take(rank, step)
-        if not sampled and not self._brief:
-            for step in steps:
-                together = self._join.take(rank, step)
-                if together is not None:
-                    self.alignment.take(together)
+    def _record(self, rank: int, step: wire.Step) -> None:
+        if self.history is not None:
+            self.history.steps.take(rank, step)
+        if not self._brief:
+            together = self._join.take(rank, step)
+            if together is not None:
+                self.alignment.take(together)
 
     def expect_observer(self, since: float) -> None:
         """Take note that the observer of the run should have answered since a moment, and was never heard."""

@@ -19,7 +19,6 @@ from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, Link
 from ddptop.tui.link.replay import RECENT_RECORDS
 from ddptop.tui.link.source import frame_now
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.history.history import History
 from ddptop.tui.model.store import Store
 
 TICK_S = 0.0001
@@ -85,7 +84,6 @@ def attach(directory: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> Attache
 
     counting(Store, "recall")
     counting(Store, "apply")
-    counting(History, "take_earlier")
     counting(Kept, "_take")
     link = Link(directory, "test", looks_back=True, clock=Ticking())
     most = until_full = 0
