@@ -43,6 +43,8 @@ MOST_ASKED: Final = 16
 START_S: Final = 10.0
 """How long the observer of a run may take to come, before ranks that are not heard count as silent."""
 
+_TOGETHER: Final = 16
+"""Messages that are received before any of them is taken in: a look at the run directory is for all of them."""
 _BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
 _WHOLLY: Final = (*_BRIEFLY, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_STEPS)
 
@@ -59,11 +61,25 @@ class _Fill:
 class Sockets:
     """The sockets to the observer of one run, and what comes from them into its store; used by one thread."""
 
-    def __init__(self, directory: RunDir, world: int, store: Store, clock: Callable[[], float], *, brief: bool) -> None:
-        """Listen to nobody yet; `brief` where only the ranks that are watched send their records."""
+    def __init__(
+        self,
+        directory: RunDir,
+        world: int,
+        store: Store,
+        clock: Callable[[], float],
+        is_same: Callable[[], bool],
+        *,
+        brief: bool,
+    ) -> None:
+        """Listen to nobody yet.
+
+        `is_same` says whether the directory is still that of the run, `brief` whether only the ranks that are watched
+        send their records.
+        """
         self._directory = directory
         self._store = store
         self._clock = clock
+        self._is_same = is_same
         self._brief = brief
         self._asked_together = MOST_WATCHED if brief else world
         self._unread = wire.UNREAD * min(world, MOST_WATCHED)
@@ -175,18 +191,18 @@ class Sockets:
     def drain(self, deadline: float) -> None:
         """Take in what was sent by itself."""
         while self._sub is not None and self._clock() < deadline:
-            try:
-                frames = self._sub.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            received = _received(self._sub.socket)
+            if not received or not self._is_same():
                 return
-            try:
-                _, payload = frames
-                message = wire.read_telemetry(payload)
-            except (ValueError, wire.Unreadable):
-                self._store.refused += 1
-                continue
-            self._note(message)
-            self._store.apply(message, time.time())
+            for frames in received:
+                try:
+                    _, payload = frames
+                    message = wire.read_telemetry(payload)
+                except (ValueError, wire.Unreadable):
+                    self._store.refused += 1
+                    continue
+                self._note(message)
+                self._store.apply(message, time.time())
 
     def _note(self, message: wire.Telemetry) -> None:
         """Notice that the observer is there, and the end of its greeting: all ranks, and then the verdicts."""
@@ -259,11 +275,11 @@ class Sockets:
         """Take in records and numbers that were asked for."""
         deadline = self._clock() + (FILL_SLICE_S if self._filled else FIRST_FILL_S)
         while self._dealer is not None and self._clock() < deadline:
-            try:
-                frames = self._dealer.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            self._take_answer(frames)
+            received = _received(self._dealer)
+            if not received or not self._is_same():
+                return
+            for frames in received:
+                self._take_answer(frames)
 
     def _take_answer(self, frames: list[bytes]) -> None:
         history = self._store.history
@@ -314,3 +330,13 @@ class Sockets:
             self._sub.close()
         if self._context is not None:
             self._context.destroy(linger=0)
+        self._sub = self._dealer = self._context = None
+
+
+def _received(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
+    """Return what has arrived, so many messages at most."""
+    received: list[list[bytes]] = []
+    with contextlib.suppress(zmq.Again):
+        while len(received) < _TOGETHER:
+            received.append(socket.recv_multipart(zmq.NOBLOCK))
+    return received

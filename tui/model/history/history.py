@@ -1,9 +1,8 @@
 """The history of a run for the views that look back: numbers by step and by time, and whole steps.
 
 Of a live run its observer is asked for the numbers, of an ended one its file, when a view looks at them; the newest
-steps are those that the store has taken in. A frame refers to
-the history and does not copy it: it grows while the frame is shown, and a view that draws from it says up to which
-moment or step.
+steps are those that the store has taken in. A frame refers to the history and does not copy it: it grows while the
+frame is shown, and a view that draws from it says up to which moment or step.
 """
 
 from __future__ import annotations
