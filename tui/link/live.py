@@ -5,6 +5,7 @@ What arrives is taken in without waiting for anybody and for a bounded time, but
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +27,9 @@ from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import Framer
-from ddptop.tui.model.store import OBSERVED_S, Liveness, Store
+from ddptop.tui.model.hearing import OBSERVED_S
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
@@ -96,10 +99,12 @@ class Link:
             restarted=partial(self._show_next, directory),
             acting=self._acting,
         )
-        self._sockets = Sockets(directory, self._run.world, self.store, self._clock, brief=self._brief)
+        self._sockets = Sockets(directory, self._run.world, self.store, self._clock, self._is_same, brief=self._brief)
         self._members: dict[int, Member] = {}
         self._generation = 0
         self._stamps: tuple[float, ...] = ()
+        self._stamp: tuple[int, int] | None = None
+        """File and time of the record when it was seen to be that of this run."""
         self._look_due = self._survey_due = 0.0
         self._opened_at = self._clock()
         if not self._has_ended:
@@ -109,7 +114,6 @@ class Link:
         self._replay = Replay(self._database(), self.store, self._clock, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()
-        self._tell_whole()
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""
@@ -156,6 +160,8 @@ class Link:
             self.close()
             self._open(self._next)
             self._next = None
+        if not self._is_same():
+            return
         now = self._clock()
         if now >= self._look_due:
             self._look()
@@ -171,16 +177,18 @@ class Link:
         deadline = self._clock() + DRAIN_S
         if self._replay.is_current or not self._generation:
             self._sockets.drain(deadline)
+            if self._is_replaced:
+                return
         # After a restart the history comes first; a fill brings the records that are missed meanwhile.
         if not self._replay.is_current:
             self._replay.take(deadline + CATCH_UP_S)
+        self._replay.take_missed_events()
         self._sockets.take_fills()
         if not self._has_ended:
             self._sockets.ask_for_gaps()
             self._sockets.ask_for_history()
         if not self._sockets.fills:
-            self._replay.take_earlier(now + EARLIER_S)
-        self._tell_whole()
+            self._replay.advance(now + EARLIER_S)
 
     def poll_history(self) -> None:
         """Ask for the numbers that views look at, and take in those that have come; all else stays as it is."""
@@ -199,7 +207,7 @@ class Link:
     def _look_into_record(self) -> None:
         """Ask the record of the run, which has ended, for the numbers that views look at."""
         history = self.store.history
-        if history is None or history.asked is None:
+        if history is None:
             return
         kept = None
         if (database := self._database()) is not None:
@@ -208,11 +216,6 @@ class Link:
             kept = opened(database, self._run.world, ended=True)
             self._replay.keep(kept)
         history.asked.end(kept)
-
-    def _tell_whole(self) -> None:
-        """Tell the history whether it is complete."""
-        if self.store.history is not None:
-            self.store.history.know_whole(self._sockets.is_whole and self._replay.is_whole)
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' records are looked at; those of a small group come anyway."""
@@ -230,14 +233,7 @@ class Link:
             # Removed under our eyes: the last frame stays.
             return
         if run.run_id != self._run.run_id:
-            # Its name was taken by a newer run, and with it its sockets.
-            self._is_replaced = True
-            if not self._has_ended:
-                # What has become of it stood in its record.
-                self._run = msgspec.structs.replace(
-                    self._run, state="lost", cause=f"another run has its name: `ddptop attach {run.run}` shows that one"
-                )
-                self.store.know_run(self._run)
+            self._let_go()
             return
         has_just_ended = run.state in ENDED_STATES and not self._has_ended
         self._run = run
@@ -247,8 +243,34 @@ class Link:
         self.store.know_run(self._run)
         self.store.know_members(members)
         self._generation = max((member.generation for member in members.values()), default=0)
-        self._replay.know(ended=self._has_ended, generation=self._generation)
+        self._replay.know(ended=self._has_ended, observer=run.observer)
         self._sockets.know(members)
+
+    def _is_same(self) -> bool:
+        """Say whether the directory is still that of this run; another run may take its name at any time."""
+        try:
+            found = os.stat(self.directory.path / "run.json")
+            stamp = found.st_ino, found.st_mtime_ns
+            if stamp != self._stamp and not self._is_replaced:
+                if self.directory.read().run_id != self._run.run_id:
+                    self._let_go()
+                self._stamp = stamp
+        except (OSError, RunDirError):
+            # Removed under our eyes: nobody else is there.
+            pass
+        return not self._is_replaced
+
+    def _let_go(self) -> None:
+        """Take in nothing more: the name of this run was taken by a newer one, and with it its sockets and files."""
+        if self._is_replaced:
+            return
+        self._is_replaced = True
+        self._sockets.close()
+        if not self._has_ended:
+            # What has become of it stood in its record.
+            told = f"another run has its name: `ddptop attach {self._run.run}` shows that one"
+            self._run = msgspec.structs.replace(self._run, state="lost", cause=told)
+            self.store.know_run(self._run)
 
     def _survey(self) -> None:
         try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Final
@@ -11,12 +14,16 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recorder, recording
+from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import ENDED_STATES
+from ddptop.tui.model.changes import EVENTS
 from ddptop.tui.model.store import Store
 
 if TYPE_CHECKING:
     from ddptop.agent.observer.history.kept import Kept
 
+SETTLED_S: Final = 2 * recorder.BATCH_S
+"""Seconds after which all that had happened is recorded, and all that happens is heard."""
 RECENT_RECORDS: Final = 8192
 """Messages of an ended run that its numbers are made of; what is older only plots look back at."""
 
@@ -30,17 +37,12 @@ class Replay:
         self._store = store
         self._clock = clock
         self._ended = ended
-        self._generation = 0
-        self._newest: Iterator[wire.Telemetry | wire.Verdict] | None = None
+        self._database = database
+        self._newest = None if database is None else self._recorded(database)
         """What is recorded of the run as a whole and of its end."""
-        self._earlier: Iterator[wire.Telemetry] | None = None
-        """Recorded steps, for those who look back."""
-        if database is not None:
-            self._newest = self._recorded(database)
-            if store.history is not None and store.history.asked is None:
-                self._earlier = recording.read_steps(database)
-        # What is recorded by then reaches up to what the ranks themselves still tell.
-        self._earlier_due = clock() + 2 * recorder.BATCH_S
+        self._observer: Process | None = None
+        self._events_due = math.inf if ended or database is None else clock() + SETTLED_S
+        """When the newest events are read once more."""
 
     @property
     def is_current(self) -> bool:
@@ -49,17 +51,31 @@ class Replay:
 
     @property
     def is_whole(self) -> bool:
-        """True once the steps of before have been taken in, where somebody looks back."""
-        return self._earlier is None and (self._kept is None or self._kept.complete)
+        """True once the whole history has been read, where somebody looks back on a run that has ended."""
+        return self._kept is None or self._kept.complete
 
     def keep(self, kept: Kept) -> None:
         """Read on in the history of a run that has ended, where somebody looks back."""
         self._kept = kept
 
-    def know(self, *, ended: bool, generation: int) -> None:
-        """Take in how the run is by now."""
-        self._ended = ended
-        self._generation = generation
+    def know(self, *, ended: bool, observer: Process | None) -> None:
+        """Take in how the run is by now, and who observes it."""
+        changed = self._observer is not None and observer != self._observer
+        self._ended, self._observer = ended, observer
+        if changed and self._database is not None:
+            self._events_due = self._clock() + SETTLED_S
+
+    def take_missed_events(self) -> None:
+        """Read the newest events again, a while after the beginning and after each change of the observer.
+
+        What happened in the last second before was not in the file yet, and nobody hears what is published until the
+        connection is made.
+        """
+        if self._database is None or self._newest is not None or self._clock() < self._events_due:
+            return
+        self._events_due = math.inf
+        for event in recording.read_newest_events(self._database, EVENTS):
+            self._store.recall(event, time())
 
     def take(self, deadline: float) -> None:
         """Take in what the present numbers are made of."""
@@ -78,21 +94,13 @@ class Replay:
         """Yield what of the recording the observer does not tell: of a live run, what happened, and how each
         rank was at last, because one that is stopped or busy tells nothing.
         """
-        if self._ended:
-            yield from recording.read_ranks(database)
-            yield from recording.read_end(database)
-            yield from recording.read_events(database)
-            yield from self._verdicts(database)
-            yield from recording.read_newest_steps(database, RECENT_RECORDS)
-            return
-        if self._generation:
-            # What was before a restart is known to the record alone.
-            yield from filter(self._is_earlier, recording.read_ranks(database))
-            yield from filter(self._is_earlier, recording.read_steps(database))
-        yield from (hello for hello in recording.read_ranks(database) if not self._is_earlier(hello))
-        yield from (message for message in recording.read_end(database) if isinstance(message, wire.Beat))
+        ended = self._ended
+        yield from self._starts(database)
+        yield from (each for each in recording.read_end(database) if ended or isinstance(each, wire.Beat))
         yield from recording.read_events(database)
         yield from self._verdicts(database)
+        if ended:
+            yield from recording.read_newest_steps(database, RECENT_RECORDS)
 
     def _verdicts(self, database: Path) -> Iterator[wire.Verdict]:
         """Yield the recorded verdicts; one that went on when the run ended goes on."""
@@ -103,26 +111,18 @@ class Replay:
             at_end = state is not None and state.state in ENDED_STATES and until is not None and until >= state.at_ns
             yield msgspec.structs.replace(verdict, until_at_ns=None) if at_end else verdict
 
-    def _is_earlier(self, message: wire.Telemetry) -> bool:
-        return isinstance(message, wire.Hello | wire.Steps) and message.generation < self._generation
+    def _starts(self, database: Path) -> Iterator[wire.Telemetry]:
+        """Yield who the ranks were, one generation after the other, and how far they came in each but the newest."""
+        hellos = [hello for hello in recording.read_ranks(database) if isinstance(hello, wire.Hello)]
+        newest = max((hello.generation for hello in hellos), default=0)
+        for generation, ranks in groupby(hellos, key=attrgetter("generation")):
+            yield from ranks
+            if generation < newest:
+                yield from recording.read_last_steps(database, generation, 2 * self._store.run.world)
 
-    def take_earlier(self, deadline: float) -> None:
-        """Take in the steps of before, once what is needed at once is there."""
-        history = self._store.history
-        if self._kept is not None:
-            if self._newest is None:
-                self._kept.advance(deadline, self._clock)
-            if history is not None and history.asked is not None:
-                history.asked.ask_source()
-        if history is None or self._earlier is None or self._newest is not None:
-            return
-        if not self._ended and self._clock() < self._earlier_due:
-            return
-        # After a restart they are there already.
-        for message in self._earlier if not self._generation else ():
-            if isinstance(message, wire.Steps):
-                history.take_earlier(message)
-            if self._clock() > deadline:
-                return
-        self._earlier = None
-        history.complete_earlier()
+    def advance(self, deadline: float) -> None:
+        """Read on in the history of a run that has ended, once what is needed at once is there."""
+        if self._kept is not None and self._newest is None:
+            self._kept.advance(deadline, self._clock)
+        if self._store.history is not None:
+            self._store.history.asked.ask_source()

@@ -22,7 +22,8 @@ from ddptop.agent.control.listening import Listener
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member, RunDir, RunDirError, is_alive
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.store import OBSERVED_S, Store
+from ddptop.tui.model.hearing import OBSERVED_S
+from ddptop.tui.model.store import Store
 
 FILL_S: Final = 5.0
 """A gap that nothing comes for within this is given up and counted."""
@@ -34,10 +35,6 @@ WHOLE_RECORDS: Final = 8192
 """Earlier records that are asked for, of all ranks together."""
 LEAST_RECORDS: Final = 128
 """Asked for of each rank, however many there are: what a panel shows."""
-SAMPLES: Final = 16_384
-"""Of the records before those, so many of all ranks together stand for the others."""
-MOST_SAMPLES: Final = 480
-"""Asked for of each rank, however few there are: a plot has no more columns."""
 MOST_WATCHED: Final = 64
 REST_S: Final = 0.25
 """What is in sight has to stay so long before its records are asked for."""
@@ -46,6 +43,8 @@ MOST_ASKED: Final = 16
 START_S: Final = 10.0
 """How long the observer of a run may take to come, before ranks that are not heard count as silent."""
 
+_TOGETHER: Final = 16
+"""Messages that are received before any of them is taken in: a look at the run directory is for all of them."""
 _BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
 _WHOLLY: Final = (*_BRIEFLY, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_STEPS)
 
@@ -63,11 +62,25 @@ class _Fill:
 class Sockets:
     """The sockets to the observer of one run, and what comes from them into its store; used by one thread."""
 
-    def __init__(self, directory: RunDir, world: int, store: Store, clock: Callable[[], float], *, brief: bool) -> None:
-        """Listen to nobody yet; `brief` where only the ranks that are watched send their records."""
+    def __init__(
+        self,
+        directory: RunDir,
+        world: int,
+        store: Store,
+        clock: Callable[[], float],
+        is_same: Callable[[], bool],
+        *,
+        brief: bool,
+    ) -> None:
+        """Listen to nobody yet.
+
+        `is_same` says whether the directory is still that of the run, `brief` whether only the ranks that are watched
+        send their records.
+        """
         self._directory = directory
         self._store = store
         self._clock = clock
+        self._is_same = is_same
         self._brief = brief
         self._asked_together = MOST_WATCHED if brief else world
         self._unread = wire.UNREAD * min(world, MOST_WATCHED)
@@ -104,11 +117,6 @@ class Sockets:
     def fills(self) -> bool:
         """True while records that were asked for are under way."""
         return bool(self._fills or self._queue)
-
-    @property
-    def is_whole(self) -> bool:
-        """True where nothing was asked for at first, or all of that has come."""
-        return self._filled or not self._asked
 
     @property
     def greeted(self) -> bool:
@@ -151,7 +159,7 @@ class Sockets:
         waited_s = None if self._open_at is None else self._clock() - self._open_at
         patient = waited_s is not None and waited_s < self._patience_s
         if self._heard_at is None and waited_s is not None and not patient:
-            self._store.expect_observer(time.time() - waited_s)
+            self._store.hearing.expect(time.time() - waited_s)
         if self._unlistened and (self._heard_at is not None or not patient):
             for rank in self._unlistened:
                 self._store.listen(rank, time.time())
@@ -184,18 +192,18 @@ class Sockets:
     def drain(self, deadline: float) -> None:
         """Take in what was sent by itself."""
         while self._sub is not None and self._clock() < deadline:
-            try:
-                frames = self._sub.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            received = _received(self._sub.socket)
+            if not received or not self._is_same():
                 return
-            try:
-                _, payload = frames
-                message = wire.read_telemetry(payload)
-            except (ValueError, wire.Unreadable):
-                self._store.refused += 1
-                continue
-            self._note(message)
-            self._store.apply(message, time.time())
+            for frames in received:
+                try:
+                    _, payload = frames
+                    message = wire.read_telemetry(payload)
+                except (ValueError, wire.Unreadable):
+                    self._store.refused += 1
+                    continue
+                self._note(message)
+                self._store.apply(message, time.time())
 
     def _note(self, message: wire.Telemetry) -> None:
         """Notice that the observer is there, and the end of its greeting: all ranks, and then the verdicts."""
@@ -240,11 +248,7 @@ class Sockets:
         assert self._dealer is not None
         assert self._sub is not None
         whole = max(LEAST_RECORDS, WHOLE_RECORDS // self._asked_together)
-        # The curves of before are asked of the observer, where somebody looks at them.
-        history = self._store.history
-        looks_back = history is not None and history.asked is None
-        samples = min(MOST_SAMPLES, SAMPLES // self._asked_together) if looks_back else 0
-        fill = wire.Fill(next(self._numbers), first, whole, samples)
+        fill = wire.Fill(next(self._numbers), first, whole)
         try:
             self._dealer.send_multipart([b"%d" % rank, wire.encode(fill)], zmq.NOBLOCK)
         except zmq.Again:
@@ -256,7 +260,7 @@ class Sockets:
     def ask_for_history(self) -> None:
         """Ask the observer for the numbers that views look at."""
         history = self._store.history
-        if history is None or history.asked is None or self._dealer is None or not self._is_heard:
+        if history is None or self._dealer is None or not self._is_heard:
             return
         for query in history.asked.wanted():
             # Where nothing more can be sent, the question is asked again.
@@ -272,15 +276,15 @@ class Sockets:
         """Take in records and numbers that were asked for."""
         deadline = self._clock() + (FILL_SLICE_S if self._filled else FIRST_FILL_S)
         while self._dealer is not None and self._clock() < deadline:
-            try:
-                frames = self._dealer.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            self._take_answer(frames)
+            received = _received(self._dealer)
+            if not received or not self._is_same():
+                return
+            for frames in received:
+                self._take_answer(frames)
 
     def _take_answer(self, frames: list[bytes]) -> None:
         history = self._store.history
-        if len(frames) == 1 and history is not None and history.asked is not None:
+        if len(frames) == 1 and history is not None:
             try:
                 history.asked.take(wire.read_history(frames[0]))
             except wire.Unreadable:
@@ -327,3 +331,13 @@ class Sockets:
             self._sub.close()
         if self._context is not None:
             self._context.destroy(linger=0)
+        self._sub = self._dealer = self._context = None
+
+
+def _received(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
+    """Return what has arrived, so many messages at most."""
+    received: list[list[bytes]] = []
+    with contextlib.suppress(zmq.Again):
+        while len(received) < _TOGETHER:
+            received.append(socket.recv_multipart(zmq.NOBLOCK))
+    return received

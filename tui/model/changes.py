@@ -6,6 +6,8 @@ ended, also those of before anybody looked.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +17,8 @@ from ddptop.tui.model.frame import ENDED, EventLine
 EVENTS: Final = 500
 REMAINING_SHARE: Final = 0.7
 """A verdict once shown stays down to this part of the share from which it is shown."""
+_TIMES: Final = re.compile(r" \([\d,]+ times within a minute of each other\)$")
+"""The end of an event that the record has once for many; see `agent.observer.record.floods`."""
 _ACTED: Final = frozenset({"running", "pausing", "paused", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
 
@@ -49,15 +53,15 @@ class Changes:
 
     def add(self, event: EventLine) -> None:
         """Take in what has happened, once; a line of before goes where it belongs by its time."""
-        place = len(self.events)
-        while place and self.events[place - 1].at > event.at:
-            place -= 1
-        same = place
-        while same and self.events[same - 1].at == event.at:
-            same -= 1
-        if event in self.events[same:place]:
-            # It was heard, and is read in the record, too.
-            return
+        place = bisect_right(self.events, event.at, key=_at)
+        begin = bisect_left(self.events, event.at, 0, place, key=_at)
+        for index in range(begin, place):
+            known = self.events[index]
+            if (known.rank, known.level, _uncounted(known)) == (event.rank, event.level, _uncounted(event)):
+                # It was heard, and is read in the record, too, which counts repetitions.
+                if len(event.text) >= len(known.text):
+                    self.events[index] = event
+                return
         self.events.insert(place, event)
         del self.events[:-EVENTS]
 
@@ -149,6 +153,14 @@ class Changes:
             self.add(line)
         self._ended[number] = line
         _bound(self._ended)
+
+
+def _at(event: EventLine) -> float:
+    return event.at
+
+
+def _uncounted(event: EventLine) -> str:
+    return _TIMES.sub("", event.text)
 
 
 def _level(state: str) -> str:

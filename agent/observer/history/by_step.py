@@ -1,7 +1,6 @@
 """Every rank's numbers over the whole run, by step: what plots draw, from the first step on.
 
-Pure. Records go in as they come, and from a recording as `earlier` ones; both sides stay
-bounded however long the run. Imports NumPy, so it is loaded only where a history is kept or looked at.
+Pure, and bounded however long the run. Imports NumPy, so it is loaded only where a history is kept or looked at.
 """
 
 from __future__ import annotations
@@ -29,11 +28,6 @@ _FEW: Final = 16
 """Up to so many ranks are read one by one; more of them, all at once."""
 _FURTHEST: Final = 2**53
 """Steps beyond are no count of anything."""
-_LIVE: Final = "live"
-_EARLIER: Final = "earlier"
-"""From a recording: of before the live ones."""
-_SAMPLED: Final = "sampled"
-"""Stand for all steps before the live ones, until a recording has been read."""
 
 
 def capacity_for(world: int) -> int:
@@ -75,10 +69,6 @@ class _Numbers:
         self._settle()
         return self._course
 
-    @property
-    def furthest(self) -> int:
-        return max(self.last.values(), default=0)
-
     def put(self, course: Course, first: Mapping[int, int], last: Mapping[int, int]) -> None:
         """Put in what was saved."""
         self._course = course
@@ -99,110 +89,64 @@ class HistoryByStep:
         """Values given by the script, in the order in which they came; to be read as `CUSTOM + name`."""
         self.refused = 0
         """Values left out because there were too many names."""
-        self.records = 0
-        """Records taken in so far: another number says that there is something new to draw."""
-        self._before = {_LIVE: 0, _EARLIER: 0}
-        """Steps of the generations before, which live records and earlier ones count on from."""
-        self.complete = True
-        """False while what was before is being read."""
+        self.before = 0
+        """Steps of the generations before, which records count on from."""
         self._capacity = capacity_for(world)
         self._memory = [math.nan] * world
-        self._parts: dict[tuple[str, str], _Numbers] = {}
-        """By name ("" for the recorded numbers) and where it came from."""
+        self._parts: dict[str, _Numbers] = {}
+        """By name, "" for the recorded numbers."""
 
     def take(self, rank: int, step: Step) -> None:
-        """Take in a live record; in order."""
-        self._take(rank, step, step.step + self._before[_LIVE], _LIVE, self._memory[rank])
-
-    def take_earlier(self, rank: int, step: Step) -> None:
-        """Take in a recorded step of before the live ones; in order among themselves."""
-        number = step.step + self._before[_EARLIER]
-        live = self._parts.get(("", _LIVE))
-        if live is None or number < live.first.get(rank, _FURTHEST):
-            self._take(rank, step, number, _EARLIER)
-
-    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
-        """Take in steps from before the first live one that stand for those between them; in order."""
-        for step in steps:
-            self._take(rank, step, step.step + self._before[_LIVE], _SAMPLED)
-
-    def complete_earlier(self) -> None:
-        """Say that all that is recorded was taken in: nothing has to stand for it any more."""
-        self.complete = True
-        self.records += 1
-        for (name, part), numbers in self._parts.items():
-            earlier = self._parts.get((name, _EARLIER))
-            if part == _SAMPLED and earlier is not None:
-                numbers.forget(numbers.last.keys() & earlier.last.keys())
-
-    def _take(self, rank: int, step: Step, number: int, part: str, memory: float = math.nan) -> None:
-        self.records += 1
-        self._numbers("", part).add(rank, number, step.end_at_ns, _row(step, memory))
-        self._take_custom(rank, number, step.end_at_ns, step.metrics, part)
-
-    def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float], part: str) -> None:
-        for name, value in values.items():
-            if self._has_room_for(name):
-                self._numbers(name, part).add(rank, step, at_ns, (_number(value),))
+        """Take in a record; in order."""
+        number = step.step + self.before
+        self._numbers("").add(rank, number, step.end_at_ns, _row(step, self._memory[rank]))
+        self._take_custom(rank, number, step.end_at_ns, step.metrics)
 
     def take_summary(self, told: Summary) -> None:
         """Take in the means of a rank's steps; in order and once."""
-        self.records += 1
-        number = told.step + self._before[_LIVE]
-        self._numbers("", _LIVE).add(told.rank, number, told.end_at_ns, _means(told, self._memory[told.rank]))
-        self._take_custom(told.rank, number, told.end_at_ns, told.metrics, _LIVE)
+        number = told.step + self.before
+        self._numbers("").add(told.rank, number, told.end_at_ns, _means(told, self._memory[told.rank]))
+        self._take_custom(told.rank, number, told.end_at_ns, told.metrics)
+
+    def _take_custom(self, rank: int, step: int, at_ns: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            if self._has_room_for(name):
+                self._numbers(name).add(rank, step, at_ns, (_number(value),))
 
     def take_memory(self, rank: int, memory_bytes: int | None) -> None:
         """Take in a reading; it counts for the steps from here on."""
         self._memory[rank] = math.nan if memory_bytes is None else float(memory_bytes)
 
-    def count_on(self, last: int, *, earlier: bool = False) -> None:
+    def count_on(self, last: int) -> None:
         """Let what comes from here on follow step `last`: all ranks were started anew and count from one again."""
-        self._before[_EARLIER if earlier else _LIVE] = last
-
-    @property
-    def last_earlier(self) -> int:
-        """The last of the earlier steps, of any rank."""
-        return max((numbers.furthest for (_, part), numbers in self._parts.items() if part == _EARLIER), default=0)
+        self.before = last
 
     def forget(self, rank: int) -> None:
         """Forget a rank: a new process in its place counts from one again."""
-        self.records += 1
         for numbers in self._parts.values():
             numbers.forget((rank,))
 
     @property
     def saved(self) -> Mapping[str, tuple[Course, Mapping[int, int], Mapping[int, int]]]:
-        """What a file needs of the live numbers: by name ("" for `RECORDED`), course, first and last step by rank."""
-        return {
-            name: (numbers.course, numbers.first, numbers.last)
-            for (name, part), numbers in self._parts.items()
-            if part == _LIVE
-        }
+        """What a file needs: by name ("" for `RECORDED`), course, first and last step by rank."""
+        return {name: (numbers.course, numbers.first, numbers.last) for name, numbers in self._parts.items()}
 
     def restore(self, name: str, course: Course, first: Mapping[int, int], last: Mapping[int, int]) -> None:
-        """Put in what was saved of the live numbers."""
+        """Put in what was saved."""
         if name and name not in self.names:
             self.names.append(name)
-        self._numbers(name, _LIVE).put(course, first, last)
-        self.records += 1
-
-    @property
-    def before(self) -> int:
-        """Steps of the generations before, which live records count on from."""
-        return self._before[_LIVE]
+        self._numbers(name).put(course, first, last)
 
     @property
     def capacity(self) -> int:
         """Buckets of each width; see `Course`."""
         return self._capacity
 
-    def _numbers(self, name: str, part: str) -> _Numbers:
-        numbers = self._parts.get((name, part))
+    def _numbers(self, name: str) -> _Numbers:
+        numbers = self._parts.get(name)
         if numbers is None:
-            numbers = self._parts[name, part] = _Numbers(
-                len(self._memory), 1 if name else len(RECORDED), self._capacity
-            )
+            columns = 1 if name else len(RECORDED)
+            numbers = self._parts[name] = _Numbers(len(self._memory), columns, self._capacity)
         return numbers
 
     def _has_room_for(self, name: str) -> bool:
@@ -216,77 +160,39 @@ class HistoryByStep:
 
     def span(self, rank: int) -> tuple[int, int] | None:
         """Return the first and the last step held of a rank, None where there is none."""
-        parts = [
-            numbers for numbers in (self._before_live(rank, ""), self._parts.get(("", _LIVE))) if numbers is not None
-        ]
-        parts = [numbers for numbers in parts if rank in numbers.last]
-        return (
-            (min(numbers.first[rank] for numbers in parts), max(numbers.last[rank] for numbers in parts))
-            if parts
-            else None
-        )
-
-    def _before_live(self, rank: int, name: str) -> _Numbers | None:
-        sampled = self._parts.get((name, _SAMPLED))
-        return sampled if sampled is not None and rank in sampled.last else self._parts.get((name, _EARLIER))
+        numbers = self._parts.get("")
+        return None if numbers is None or rank not in numbers.last else (numbers.first[rank], numbers.last[rank])
 
     @property
     def last(self) -> int:
         """The last step of any rank, 0 before there was one."""
-        return max((numbers.furthest for (name, _), numbers in self._parts.items() if not name), default=0)
+        numbers = self._parts.get("")
+        return 0 if numbers is None else max(numbers.last.values(), default=0)
 
     @property
     def middle_last(self) -> int:
         """The median of the last steps of the ranks, which no single rank decides; 0 before there was one."""
-        lasts: dict[int, int] = {}
-        for (name, _), numbers in self._parts.items():
-            if not name:
-                for rank, last in numbers.last.items():
-                    lasts[rank] = max(last, lasts.get(rank, 0))
-        return statistics.median_high(lasts.values()) if lasts else 0
+        numbers = self._parts.get("")
+        return 0 if numbers is None or not numbers.last else statistics.median_high(numbers.last.values())
 
     def read(self, rank: int, metric: str, first: float = 0, last: float = math.inf) -> Series:
         """Return a metric of a rank between two steps: one of `RECORDED`, or `CUSTOM` and a name."""
         name, column = _column(metric)
-        live, before_live = self._parts.get((name, _LIVE)), self._before_live(rank, name)
-        parts = []
-        if before_live is not None:
-            began = math.inf if live is None else live.first.get(rank, math.inf)
-            series = before_live.course.read(rank, column, first, min(last, began - 1))
-            # A bucket may reach into what is live, and is known better there.
-            parts.append(series.part(series.steps < began))
-        if live is not None:
-            parts.append(live.course.read(rank, column, first, last))
-        return joined(parts)
+        numbers = self._parts.get(name)
+        return joined(()) if numbers is None else numbers.course.read(rank, column, first, last)
 
     def read_many(
         self, ranks: Sequence[int], metric: str, first: float, last: float
     ) -> tuple[npt.NDArray[np.int64], Series]:
         """Return whose each bucket is, and a metric of these ranks; of many ranks, of others too."""
         if len(ranks) > _FEW:
-            return self._read_all(metric, first, last)
+            name, column = _column(metric)
+            numbers = self._parts.get(name)
+            if numbers is None:
+                return np.empty(0, np.int64), joined(())
+            return numbers.course.read_all(column, first, last)
         read = [self.read(rank, metric, first, last) for rank in ranks]
         return np.repeat(np.array(ranks, np.int64), [len(series.steps) for series in read]), joined(read)
-
-    def _read_all(self, metric: str, first: float, last: float) -> tuple[npt.NDArray[np.int64], Series]:
-        name, column = _column(metric)
-        live, sampled, earlier = (self._parts.get((name, part)) for part in (_LIVE, _SAMPLED, _EARLIER))
-        ranks, parts = [], []
-        # Each part is known better by those before it, from the first step that they know.
-        better: dict[int, float] = {} if live is None else dict(live.first)
-        for part in (live, sampled, earlier):
-            if part is None:
-                continue
-            whose, series = part.course.read_all(column, first, last)
-            if part is not live:
-                until = [better.get(rank, math.inf) for rank in range(int(whose.max(initial=0)) + 1)]
-                wanted = series.steps < np.array(until)[whose]
-                whose, series = whose[wanted], series.part(wanted)
-            if part is sampled:
-                better |= dict.fromkeys(sampled.last, -math.inf)
-            ranks.append(whose)
-            parts.append(series)
-        return np.concatenate(ranks or [np.empty(0, np.int64)]), joined(parts)
 
     @property
     def nbytes(self) -> int:

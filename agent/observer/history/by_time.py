@@ -125,14 +125,6 @@ class Level:
         self._close(rows.ranks[long], since[long], rows.buckets[long], rows.first[long])
         self._open[rows.ranks], self._sums[rows.ranks] = rows.buckets, rows.sums
 
-    def add_closed(self, rank: int, buckets: Numbers, sums: Sums) -> None:
-        """Take in rows of one rank that no others follow in their buckets; neither they nor newer ones are lost."""
-        first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
-        buckets, sums = buckets[first], np.add.reduceat(sums, first)
-        recent = buckets > max(int(buckets[-1]), int(self._open[rank])) - self.columns
-        ranks = np.full(np.count_nonzero(recent), rank)
-        self._write(ranks, buckets[recent], buckets[recent] + 1, sums[recent])
-
     def _close(self, ranks: Numbers, since: Numbers, until: Numbers, sums: Sums) -> None:
         """Write the same into the buckets from `since` up to `until`, and hand it on."""
         if not len(ranks):
@@ -221,11 +213,6 @@ class Ring:
         if len(self._waiting) >= self._most:
             self._take_in()
 
-    def add_closed(self, rank: int, ends_ns: Numbers, sums: Sums) -> None:
-        """Take in sums over moments that are all before those of the rank that come by `add`; one row a moment."""
-        for level in self._levels:
-            level.add_closed(rank, ends_ns // (level.width_s * 1_000_000_000), sums)
-
     def _take_in(self) -> None:
         if not self._waiting:
             return
@@ -269,7 +256,6 @@ class HistoryByTime:
     """The numbers of every rank over time. Times go in as ns since the epoch and come out in buckets."""
 
     def __init__(self, world: int) -> None:
-        self.world = world
         self.columns = columns_for(world)
         self._steps = Ring(world, self.columns, _DIVISORS)
         self._memory = Ring(world, self.columns, (0,))
@@ -279,13 +265,6 @@ class HistoryByTime:
         end = step.end_at_ns
         if 0 < end < _LAST_NS:
             self._steps.add(rank, end - max(0, step.wall_ns), end, _sums(step))
-
-    def take_samples(self, rank: int, steps: Sequence[Step]) -> None:
-        """Take in records from before the first of the rank's others: together, at a tenth of the cost of each."""
-        steps = [step for step in steps if 0 < step.end_at_ns < _LAST_NS]
-        if steps:
-            ends = np.array([step.end_at_ns for step in steps], np.int64)
-            self._steps.add_closed(rank, ends, np.array([_sums(step) for step in steps], np.float64))
 
     def take_means(self, rank: int, end_at_ns: int, span_ns: int, steps: int, means: Sequence[float]) -> None:
         """Take in the means of `steps` steps that took `span_ns` in all.
@@ -316,14 +295,6 @@ class HistoryByTime:
     def rings(self) -> tuple[Ring, Ring]:
         """The numbers of steps, and the memory."""
         return self._steps, self._memory
-
-    def bucket(self, level: int, at: float) -> int:
-        """Return the number of the bucket that a moment (s since the epoch) is in."""
-        return int(at // WIDTHS_S[level])
-
-    def knows(self, level: int, bucket: int) -> bool:
-        """Say whether any rank has completed a step in a bucket."""
-        return bool(np.isfinite(self._steps.window(level, 0, bucket, 1)).any())
 
     def window(self, metric: str, level: int, last: int, count: int, rank: int | None = None) -> Array:
         """Return a metric over the `count` buckets up to number `last`.

@@ -98,6 +98,12 @@ def read_events(database: Path) -> Iterator[wire.Telemetry]:
     yield from _read(database, "SELECT payload FROM events ORDER BY at_ns, rowid")
 
 
+def read_newest_events(database: Path, most: int) -> Iterator[wire.Telemetry]:
+    """Yield the newest events, at most `most`, in order."""
+    rows = _rows(database, "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?", most)
+    yield from _messages(rows[::-1])
+
+
 def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdict]:
     """Return the recorded verdicts in order; none where the file has none.
 
@@ -133,6 +139,43 @@ def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
                 query = f"SELECT payload FROM {table(level)} ORDER BY rowid DESC LIMIT ?"
                 rows.extend(connection.execute(query, (most - len(rows),)))
     yield from _messages(rows[::-1])
+
+
+def read_last_steps(database: Path, generation: int, most: int) -> Iterator[wire.Telemetry]:
+    """Yield the last messages with steps of a generation, at most `most`, oldest first; of a file of any size at once.
+
+    Generations follow one another in each table, but for messages that came late.
+    """
+    rows: list[tuple[Any, ...]] = []
+    with contextlib.suppress(*DAMAGE), _reader(database) as connection:
+        connection.execute("BEGIN")
+        for level in reversed(levels(connection)):
+            if len(rows) >= most:
+                break
+            with contextlib.suppress(*DAMAGE, ValueError):
+                query = (
+                    f"SELECT payload FROM {table(level)} WHERE rowid < ? AND generation = ? ORDER BY rowid DESC LIMIT ?"
+                )
+                end = _end_of(connection, table(level), generation)
+                rows.extend(connection.execute(query, (end, generation, most - len(rows))))
+    yield from _messages(rows[::-1])
+
+
+def _end_of(connection: sqlite3.Connection, source: str, generation: int) -> int:
+    """Return the first row of a table that is of a later generation, found by halving; else one after the last."""
+    first, last = connection.execute(f"SELECT min(rowid), max(rowid) FROM {source}").fetchone()
+    if last is None:
+        return 0
+    low, high = first, last + 1
+    while low < high:
+        middle = (low + high) // 2
+        query = f"SELECT rowid, generation FROM {source} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+        ((rowid, of),) = connection.execute(query, (middle,))
+        if isinstance(of, int) and of > generation:
+            high = middle
+        else:
+            low = rowid + 1
+    return int(low)
 
 
 def read_steps(database: Path) -> Iterator[wire.Telemetry]:

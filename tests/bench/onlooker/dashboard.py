@@ -112,6 +112,7 @@ def hour(minutes: int) -> None:
     from ddptop.agent import wire
     from ddptop.agent.run.rundir import Run
     from ddptop.tui.model.framer import Framer
+    from ddptop.tui.model.history.asked import Asked
     from ddptop.tui.model.history.history import History
     from ddptop.tui.model.store import Store
 
@@ -120,7 +121,7 @@ def hour(minutes: int) -> None:
     run = Run("hour", "id", "load", (), world, "gloo", "cpu", int(began * 1e9), False)
     process = psutil.Process()
     start = process.memory_info().rss
-    store = Store(run, history=History(world), brief=True)
+    store = Store(run, history=History(world, Asked(world)), brief=True)
     framer = Framer(store)
     store.watch(frozenset(range(40)))
     spent = -time.process_time()

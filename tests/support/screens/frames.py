@@ -20,8 +20,8 @@ from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame
 from ddptop.tui.model.framer import Framer
-from ddptop.tui.model.history.history import History
 from ddptop.tui.model.store import Store
+from support.histories import RecordedHistory
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""
@@ -115,7 +115,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),
         ranks=ranks,
         events=events[:1] if starting else events,
-        history=History(world) if starting else _usual_history(world),
+        history=RecordedHistory(world) if starting else _usual_history(world),
         logged=frozenset() if starting else frozenset({"accuracy", "lr"}),
     )
     if state == "failed":
@@ -130,7 +130,7 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
 
 
 @cache
-def _usual_history(world: int) -> History:
+def _usual_history(world: int) -> RecordedHistory:
     # Of many ranks no test looks far back, and each of them would take its second to make up.
     return history_of(world, seconds=300 if world <= 16 else max(10, 4800 // world))
 
@@ -142,12 +142,12 @@ def verdict_frame() -> Frame:
     return frame(verdict=verdict, verdicts=(verdict,))
 
 
-def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> History:
+def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> RecordedHistory:
     """Return what a run of `world` ranks left behind up to `NOW`: steps alike but for noise, one rank slow in data.
 
     At one moment all ranks hiccup; for the last third the slow rank is slow.
     """
-    history = History(world)
+    history = RecordedHistory(world)
     rng = random.Random(7)
     # A record for each quarter of a second is as good as all of them.
     for number in range(1, seconds * 4):
@@ -162,7 +162,8 @@ def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: fl
             )
             if not number % 4:
                 memory = (812 + 3 * rank + number // 40) * 2**20
-                history._by_time.take_memory(rank, int(end * 1e9), memory)
+                history.take_memory(rank, int(end * 1e9), memory)
+    history.catch_up()
     return history
 
 

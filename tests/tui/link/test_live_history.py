@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from typing import NamedTuple
 
@@ -14,12 +16,13 @@ from ddptop.agent import wire
 from ddptop.agent.observer.history.kept import Kept
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
+from ddptop.agent.run.identity import Process
+from ddptop.agent.run.rundir import Member
 from ddptop.tui.cli import status
 from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, Link
 from ddptop.tui.link.replay import RECENT_RECORDS
 from ddptop.tui.link.source import frame_now
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.history.history import History
 from ddptop.tui.model.store import Store
 
 TICK_S = 0.0001
@@ -85,7 +88,6 @@ def attach(directory: rundir.RunDir, monkeypatch: pytest.MonkeyPatch) -> Attache
 
     counting(Store, "recall")
     counting(Store, "apply")
-    counting(History, "take_earlier")
     counting(Kept, "_take")
     link = Link(directory, "test", looks_back=True, clock=Ticking())
     most = until_full = 0
@@ -119,6 +121,65 @@ def test_an_ended_run_is_there_at_once_and_whole_soon_after(monkeypatch: pytest.
         assert frame_now(link).ranks[7].loss == 6000
     finally:
         link.close()
+
+
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_earlier_generations_are_not_replayed(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each restart is marked where the ranks had come, and what is read for that is as much for any number of steps."""
+    taken = []
+    for steps in (300, 3000):
+        directory = restarted_run(f"{state}-{steps}", state, [steps, steps // 2, 20])
+        if state == "running":
+            directory.update(observer=rundir.identify(os.getpid()))
+            for rank in range(2):
+                directory.write_member(Member(rank, rank, 2, Process(2**22 + 1, 0.0), "host", 2, "", "", None))
+        recalled: list[wire.Telemetry] = []
+        monkeypatch.setattr(Store, "recall", counted(Store.recall, recalled))
+        with closing(Link(directory, "test", onlooker=False, clock=Ticking())) as link:
+            for _ in range(2000):
+                link.poll()
+                if link._replay.is_current:
+                    break
+            frame = frame_now(link)
+        directory.update(state="finished", observer=None)
+        assert [(each.generation, each.step) for each in frame.restarts] == [(1, steps), (2, steps * 3 // 2)]
+        taken.append(sum(isinstance(each, wire.Steps) and each.generation < 2 for each in recalled))
+    assert state == "finished" or taken[0] == taken[1] <= 16
+
+
+def counted(take: Callable[..., None], messages: list[wire.Telemetry]) -> Callable[..., None]:
+    """Return a method that notes the messages that it takes."""
+
+    def noting(store: Store, message: wire.Telemetry, now: float) -> None:
+        messages.append(message)
+        take(store, message, now)
+
+    return noting
+
+
+def restarted_run(name: str, state: str, steps: list[int]) -> rundir.RunDir:
+    """Make a run of two ranks that was started anew after so many steps, of which all but the newest are thinned."""
+    directory = rundir.create(
+        rundir.Run(name, name, "toy.py", (), 2, "gloo", "cpu", 10**9, True, state=state, max_restarts=3)
+    )
+    connection = recording.open_file(directory.database)
+    with connection:
+        recording.make_table(connection, 1)
+        for generation, last in enumerate(steps):
+            for rank in range(2):
+                hello = wire.Hello(
+                    wire.PROTOCOL, name, name, rank, rank, 2, 7, generation + 5, "h", "p", "0", "3", generation
+                )
+                connection.execute(*recording.row(hello, wire.encode(hello)))
+            for number in range(1, last + 1):
+                step = wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, 1.0, 32)
+                # Rank 1 was ahead of the other when they were ended, and the last steps of the first start are thinned.
+                for rank in range(2) if number < last else (1,):
+                    message = wire.Steps(rank, (step,), generation)
+                    statement, values = recording.row(message, wire.encode(message))
+                    connection.execute(statement.replace("steps", "steps_1") if not generation else statement, values)
+    connection.close()
+    return directory
 
 
 def test_a_damaged_recording_gives_what_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

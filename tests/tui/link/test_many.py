@@ -18,6 +18,7 @@ from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
 from ddptop.tui.model import framer
 from ddptop.tui.model.frame import RankFrame
+from ddptop.tui.model.history.asked import Asked
 from ddptop.tui.model.history.history import History
 from ddptop.tui.model.ranks.rank import RankModel
 from ddptop.tui.model.store import Store
@@ -107,17 +108,17 @@ def test_only_ranks_that_are_looked_at_are_drawn_up(monkeypatch: pytest.MonkeyPa
 
 def test_a_watched_rank_has_its_records_from_the_first_one():
     """Watching asks for the history; letting go leaves the frame to summaries."""
-    history = History(RUN.world)
+    history = History(RUN.world, Asked(RUN.world))
     store = Store(RUN, history=history, brief=True)
     now = follow(store, 3)
     assert store.gaps() == {}
     store.watch(frozenset({9}))
     store.apply(wire.Steps(9, (step(9, 31),)), now)
     assert store.gaps() == {9: 1}
-    store.fill(9, [step(9, number) for number in (1, 11, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)], last=True)
+    store.fill(9, [step(9, number) for number in range(21, 31)], last=True)
     rank = frame_at(store, now).ranks[9]
-    assert [step.step for step in history.steps.by_rank(9)] == [1, 11, *range(21, 32)]
-    assert rank.missed == 0, "what was left out on purpose is not missed"
+    assert [step.step for step in history.steps.by_rank(9)] == list(range(21, 32))
+    assert rank.missed == 0, "what was before the first record that was asked for is not missed"
     store.watch(frozenset())
     assert store.gaps() == {}
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 
+import msgspec
 import pytest
 from support.fakes.observers import Observer, connections, observed
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
+from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
+from ddptop.tui.link.replay import SETTLED_S
 from ddptop.tui.link.sockets import FILL_S, LEAST_RECORDS, MOST_ASKED, MOST_WATCHED
 from ddptop.tui.link.source import frame_now
 
@@ -223,6 +232,84 @@ def test_while_the_observer_is_gone_nothing_is_said_of_the_ranks() -> None:
         observer.ranks = (wire.Ranks(time.time_ns(), beats=(beat(0, 12), beat(1, 12, age_s=30.0))),)
         until(lambda: polling(observer, link) and frame_now(link).ranks[0].step == 12, "the next observer")
         assert frame_now(link).unobserved_s is None
+
+
+def record(observer: Observer, *messages: wire.Telemetry) -> None:
+    """Write messages into the file of the run, as its recorder does."""
+    connection = recording.open_file(observer.directory.database)
+    with connection:
+        for message in messages:
+            connection.execute(*recording.row(message, wire.encode(message)))
+    connection.close()
+
+
+def test_events_that_nobody_heard_are_read_in_the_record_soon_after() -> None:
+    """What happened just before the attach, or between two observers, is told, each event once and in its place."""
+    with observed(run_of("missed", 1)) as observer:
+        now, began = 0.0, time.time_ns()
+        heard, before, between = (wire.Event(began + at * S, f"event {at}", None, "info") for at in (3, 2, 5))
+        record(observer, wire.Event(began + S, "event 1", None, "info"))
+        with closing(Link(observer.directory, "test", clock=lambda: now)) as link:
+
+            def told() -> list[str]:
+                nonlocal now
+                now += 0.001
+                polling(observer, link)
+                return [event.text for event in frame_now(link).events if event.text.startswith("event")]
+
+            until(lambda: told() == ["event 1"] and observer.topics, "what was recorded at the attach")
+            observer.publish(wire.TOPIC_EVENT, heard)
+            until(lambda: told() == ["event 1", "event 3"], "what is heard")
+            record(observer, before, heard)
+            now += SETTLED_S
+            until(lambda: told() == ["event 1", "event 2", "event 3"], "what was recorded after the attach")
+            record(observer, between)
+            now += SETTLED_S
+            assert told() == ["event 1", "event 2", "event 3"]
+            observer.directory.update(observer=rundir.identify(os.getppid()))
+            now += SETTLED_S
+            told()
+            now += SETTLED_S
+            assert told() == ["event 1", "event 2", "event 3", "event 5"]
+
+
+@contextlib.contextmanager
+def name_taken(directory: rundir.RunDir) -> Iterator[None]:
+    """Let another run have the name of this one, which was moved away."""
+    run, rest = directory.read(), directory.path.with_name("moved-away")
+    directory.path.rename(rest)
+    other = rundir.create(msgspec.structs.replace(run, run_id="other"))
+    try:
+        yield
+    finally:
+        shutil.rmtree(other.path)
+        rest.rename(directory.path)
+
+
+def test_nothing_is_taken_in_of_another_run_that_took_the_name() -> None:
+    """What comes from its observer is let go of before anybody looks at the record, and nobody listens any more."""
+    with observed(run_of("taken", 1)) as observer, closing(Link(observer.directory, "test", looks_back=True)) as link:
+        addresses = [observer.directory.address("observer", kind) for kind in ("pub", "cmd")]
+        observer.ranks = (wire.Ranks(time.time_ns(), beats=(beat(0, 4),)),)
+        until(lambda: polling(observer, link) and frame_now(link).step == 4, "the run")
+        assert [connections(address) for address in addresses] == [1, 1]
+        with name_taken(observer.directory):
+            # This observer goes on at its addresses in the place of the one of the other run.
+            observer.publish(wire.TOPIC_RANKS, wire.Ranks(time.time_ns(), beats=(beat(0, 900),)))
+            wrong = wire.Verdict(1, "slow_rank", "rank 0 of another run", 1, rank=0)
+            observer.publish(wire.TOPIC_VERDICTS, wire.Verdicts(time.time_ns(), (wrong,)))
+            observer.publish(wire.TOPIC_EVENT, wire.Event(time.time_ns(), "of another run", None, "info"))
+            assert link._sockets._sub is not None
+            until(partial(link._sockets._sub.socket.poll, 0), "what it sends")
+            # As between two looks at the record.
+            link._sockets.drain(math.inf)
+            for _ in range(3):
+                link.poll()
+                link.poll_history()
+            frame = frame_now(link)
+            until(lambda: [connections(address) for address in addresses] == [0, 0], "nobody listens")
+    assert (frame.step, frame.state, frame.verdict) == (4, "lost", None)
+    assert "of another run" not in [event.text for event in frame.events]
 
 
 def test_what_was_asked_of_a_lost_observer_is_asked_again() -> None:

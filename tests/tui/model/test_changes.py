@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
+from ddptop.agent.observer.record.floods import Flood
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.model.changes import EVENTS, Changes
 from ddptop.tui.model.frame import EventLine
@@ -36,6 +39,26 @@ def test_a_verdict_is_told_at_its_beginning_and_at_its_end_each_once():
         changes.note_verdicts(wire.Verdicts(at * S))
     assert changes.verdict is None
     assert told(changes) == [(3, "rank 1 is slow"), (8, "no longer: rank 1 is slow")]
+
+
+def test_an_event_that_the_record_counts_is_one_line() -> None:
+    """Heard, and read as one of many: the line with the count stays, whichever comes first."""
+    event = wire.Event(5 * S, "a bucket was rebuilt", 1, "info")
+    flood = Flood(clock=lambda: 0.0)
+    lines = [EventLine(5.0, event.text, 1, "info")]
+    flood.rows_of(event, 1)
+    for repetitions in (1, 1300):
+        for _ in range(repetitions):
+            flood.rows_of(event, 1)
+        ((_, (payload, _)),) = flood.settle(9 * S)
+        counted = wire.read_telemetry(payload)
+        assert isinstance(counted, wire.Event)
+        lines.append(EventLine(5.0, counted.text, 1, "info"))
+    for order in permutations(lines):
+        changes = Changes(0.0)
+        for line in (*order, EventLine(5.0, event.text, 2, "info"), EventLine(5.0, "another", 1, "info")):
+            changes.add(line)
+        assert [each.text for each in changes.events] == [lines[-1].text, event.text, "another"]
 
 
 def test_the_first_of_several_verdicts_is_shown_and_all_are_listed():

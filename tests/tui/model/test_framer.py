@@ -12,8 +12,10 @@ from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import ALL_IN_SIGHT, Framer
+from ddptop.tui.model.history.asked import Asked
 from ddptop.tui.model.history.history import History
-from ddptop.tui.model.store import Liveness, Store
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 
 MS = 10**6
 
@@ -45,7 +47,7 @@ def whole(frame: Frame) -> Frame:
 )
 def test_a_frame_is_made_without_changing_the_store(world: int, brief: bool, said: list[tuple[str, int]]) -> None:
     """Whatever has come, two frames in a row are equal, and every attribute of the store is what it was."""
-    store = Store(run_of(world), history=History(world), brief=brief)
+    store = Store(run_of(world), history=History(world, Asked(world)), brief=brief)
     framer, steps = Framer(store), [0] * world
     for number, (event, of) in enumerate(said):
         now, rank = 2.0 + number, of % world

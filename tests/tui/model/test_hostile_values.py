@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from support.histories import RecordedHistory
 from support.hostile import PIECES, cells, marks, structs, texts_in
 from support.screens.dashboards import seen
 from support.screens.frames import StillSource, frame_at
@@ -33,7 +34,6 @@ from ddptop.tui.cli.verbs import options
 from ddptop.tui.control import actor
 from ddptop.tui.drawing import units
 from ddptop.tui.model.frame import STATES, Frame
-from ddptop.tui.model.history.history import History
 from ddptop.tui.model.store import Store
 from ddptop.tui.screens.run import VIEWS
 
@@ -97,7 +97,7 @@ def shown_in(value: Any) -> list[str]:
 @st.composite
 def frames(draw: st.DrawFn) -> Frame:
     """Return the frame of a run in which ranks, observer and records say what they like."""
-    store = Store(cleaned(draw(runs)), history=History(WORLD))
+    store = Store(cleaned(draw(runs)), history=RecordedHistory(WORLD))
     store.know_members({rank: cleaned(draw(members)) for rank in range(draw(st.integers(0, WORLD)))})
     told(store, draw(messages))
     return frame_at(store, NOW + 2)

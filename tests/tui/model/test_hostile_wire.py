@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from support.histories import RecordedHistory
 from support.screens.dashboards import seen, until
 from support.screens.frames import StillSource, frame_at
 from support.wiretypes import of_type
@@ -20,8 +21,8 @@ from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import plain, status
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.history.history import History
-from ddptop.tui.model.store import Liveness, Store
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True)
 RANKS = st.one_of(st.integers(0, 1), st.sampled_from([-1, 2, 2**63]))
@@ -76,7 +77,7 @@ def test_absurd_values_break_no_frame(
     brief: bool, messages: list[wire.Telemetry], members: list[Member], liveness: Liveness, run: Run
 ) -> None:
     """Whatever valid messages and records hold, heard or recorded, JSON, lines and frame are made."""
-    store = Store(RUN, history=History(2), brief=brief)
+    store = Store(RUN, history=RecordedHistory(2), brief=brief)
     store.know_members({member.rank: member for member in members})
     for number, message in enumerate(messages):
         # As it comes over the wire: what the decoder lets through is all that can come.
@@ -99,7 +100,7 @@ def test_absurd_values_break_no_frame(
 
 def absurd_frame(value: float, state: str) -> Frame:
     """Return a run of two ranks in which every number is `value` as far as its type allows, and every state foreign."""
-    store = Store(RUN, history=History(2))
+    store = Store(RUN, history=RecordedHistory(2))
     number = int(value) if abs(value) < 2**63 else 2**63 - 1
     for rank in (0, 1):
         step = wire.Step(

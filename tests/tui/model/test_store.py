@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -11,8 +10,10 @@ from support.screens.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Ended, Member, Process, Run
+from ddptop.tui.model.history.asked import Asked
 from ddptop.tui.model.history.history import History
-from ddptop.tui.model.store import Liveness, Store
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, max_restarts=2)
 
@@ -71,7 +72,7 @@ def test_records_in_any_order_and_repeated_give_the_same_frame():
     seed = random.Random(2)
     records = [step(seq, loss=float(seq)) for seq in range(1, 101)]
     for _ in range(30):
-        history = History(2)
+        history = History(2, Asked(2))
         store = Store(RUN, history=history)
         late = seed.randrange(2, 80)
         store.apply(wire.Steps(0, tuple(records[late - 1 : late + 5])), 2.0)
@@ -82,7 +83,7 @@ def test_records_in_any_order_and_repeated_give_the_same_frame():
         store.fill(0, (), last=True)
         store.apply(wire.Steps(0, tuple(records[seed.randrange(upto) :])), 2.0)
         frame = frame_at(store, 2.0)
-        assert list(history.by_step.read(0, "loss").mean) == [float(seq) for seq in range(1, 101)]
+        assert [each.loss for each in history.steps.by_rank(0)] == [float(seq) for seq in range(1, 101)]
         assert frame.ranks[0].missed == 0
         assert store.gaps() == {}
 
@@ -163,7 +164,7 @@ def test_the_slowest_rank_is_the_one_with_the_most_time_of_its_own():
 
 def test_extreme_numbers_do_not_break_the_frame():
     """NaN, infinity and huge integers from the wire are shown or left out, never raised."""
-    store = Store(RUN, history=History(2))
+    store = Store(RUN, history=History(2, Asked(2)))
     huge = wire.Step(1, 2**62, 2**62, 2**62, 0, 2**62, 0, 0, 0, 0, float("nan"), 2**62)
     store.apply(beat(0, seq=2**62, memory_bytes=2**63 - 1), 2.0)
     store.apply(wire.Steps(0, (huge, step(2, loss=float("inf")))), 2.0)
@@ -175,10 +176,9 @@ def hello(rank: int, generation: int) -> wire.Hello:
     return wire.Hello(wire.PROTOCOL, "toy-1", "id", rank, rank, 2, 7, generation + 5, "h", "p", "0", "3", generation)
 
 
-def test_a_restart_keeps_the_curve_and_is_marked():
-    """Steps of a new generation follow the old one's on every rank's curve; what comes late of the old is dropped."""
-    history = History(2)
-    store = Store(RUN, history=history)
+def test_a_restart_counts_on_and_is_marked():
+    """Every rank counts on from one step, where the mark stands; what comes late of the old is dropped."""
+    store = Store(RUN)
     for rank, last in ((0, 3), (1, 2)):
         store.apply(hello(rank, 0), 2.0)
         store.apply(wire.Steps(rank, tuple(step(seq) for seq in range(1, last + 1))), 2.0)
@@ -189,8 +189,8 @@ def test_a_restart_keeps_the_curve_and_is_marked():
     store.apply(wire.Steps(0, (step(1),), 1), 3.0)
     frame = frame_at(store, 3.0)
     assert [restart.step for restart in frame.restarts] == [3]
-    assert list(history.by_step.read(0, "loss").steps) == [1, 2, 3, 4]
-    assert list(history.by_step.read(1, "loss").steps) == [1, 2, 4, 5]
+    assert [store.ranks[rank].last_step for rank in (0, 1)] == [4, 5]
+    assert [len(store.ranks[rank].losses) for rank in (0, 1)] == [1, 2]
 
 
 def test_a_restart_of_which_no_record_can_be_written_is_followed() -> None:
@@ -238,7 +238,7 @@ def test_a_rank_that_claims_another_generation_harms_its_own_row_alone(launched:
 
 def test_a_number_that_no_rank_reaches_does_not_make_the_next_ones_old() -> None:
     """Steps, a heartbeat and a summary of a far future leave the records that come after them as they are."""
-    store = Store(RUN, history=History(2))
+    store = Store(RUN, history=History(2, Asked(2)))
     for far in (2**31 - 1, 2**60):
         store.apply(wire.Steps(0, (step(far),)), 2.0)
         store.apply(beat(0, seq=far), 2.0)
@@ -259,21 +259,16 @@ def test_a_record_that_changes_its_number_of_ranks_changes_no_size() -> None:
         assert (shown_frame.world, len(shown_frame.ranks)) == (2, 2)
 
 
-def test_a_thinned_recording_has_no_missed_records_and_no_holes_in_its_curve() -> None:
-    """Two generations of which only every fourth old step is left: nothing counts as missed, every step is drawn."""
-    store = Store(RUN, history=History(2))
+def test_a_thinned_recording_has_no_missed_records() -> None:
+    """Two generations of which only every fourth old step is left: nothing is missed, and one follows another."""
+    store = Store(RUN)
     kept = [*range(1, 200, 4), *range(200, 230)]
     for generation in (0, 1):
         for number in kept:
             store.recall(wire.Steps(0, (step(number, loss=float(number)),), generation), 1.0)
     assert frame_at(store, 1.0).ranks[0].missed == 0
-    assert store.history is not None
-    drawn = store.history.by_step.read(0, "loss")
-    last = kept[-1]
-    assert drawn.count.sum() == 2 * len(kept)
-    assert drawn.steps[0] == 1
-    assert drawn.steps[-1] == 2 * last
-    assert max(b - a for a, b in pairwise(drawn.steps)) <= 8
+    assert store.ranks[0].last_step == 2 * kept[-1]
+    assert list(store.ranks[0].losses) == kept
 
 
 def test_what_a_rank_cannot_send_is_asked_for_once():
@@ -313,7 +308,7 @@ def test_an_observer_that_never_answers_leaves_the_ranks_as_they_were_recorded()
     store.know_members({0: member(0), 1: member(1)})
     for rank in (0, 1):
         store.recall(beat(rank, 2 * 10**9, step=5, generation=0), 60.0)
-    store.expect_observer(60.0)
+    store.hearing.expect(60.0)
     for rank in (0, 1):
         store.listen(rank, 60.0)
     frame = frame_at(store, 63.0)

@@ -255,6 +255,7 @@ async def test_the_newest_step_is_followed_and_an_older_one_stays() -> None:
         def goes_on(number: int) -> None:
             for rank in range(2):
                 history.take(rank, recorded(number, int(NOW * 1e9), 60, 80))
+            history.catch_up()
             view._due = 0.0
             view.show(source.current)
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.histories import RecordedHistory
 from support.screens.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, still_app, text_of, until
 from support.screens.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
 from textual.app import App
@@ -20,7 +21,6 @@ from ddptop.agent.wire.incoming import clean_name
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.model.frame import ENDED, STATES, EventLine, Frame
-from ddptop.tui.model.history.history import History
 from ddptop.tui.model.metrics import CUSTOM
 from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
 from ddptop.tui.screens.log import LogScreen
@@ -127,6 +127,7 @@ async def test_a_metric_is_found_by_typing() -> None:
         for rank in range(4):
             step = recorded(number, int(NOW * 1e9) + number, 60, 80, 1.0)
             history.take(rank, replace_metrics(step, {"val/accuracy [bold]": number / 1300, clean_name(EVIL): 1.0}))
+    history.catch_up()
     source = StillSource(frame(history=history))
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
         placeholder = await plotted(pilot)
@@ -197,6 +198,7 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
         assert "v: goes on" in seen(app)
         for number in range(1200, 1400):
             history.take(0, recorded(number, int(NOW * 1e9) + number, 60, 80, 9.0))
+        history.catch_up()
         with log.open("a") as file:
             file.write("appended\n")
         source.current = replace(
@@ -296,16 +298,17 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"history": History(4)}, "curves begin with the second step"),
-        ({"history": History(4), "state": "failed"}, "no step was completed: g shows what was printed"),
+        ({"history": RecordedHistory(4)}, "curves begin with the second step"),
+        ({"history": RecordedHistory(4), "state": "failed"}, "no step was completed: g shows what was printed"),
         ({}, "no loss seen: it is read where backward() is called"),
     ],
 )
 async def test_an_empty_plot_says_what_to_do(change: dict[str, object], said: str) -> None:
     """Where there is no curve it says why, and which key helps."""
-    history = History(4)
+    history = RecordedHistory(4)
     for number in range(1, 60):
         history.take(0, recorded(number, number * 10**8, 60, 80))
+    history.catch_up()
     shown = frame(**{"state": "running", "history": history, **change})  # type: ignore[arg-type]
     async with dashboard(StillSource(shown)).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: said in seen(pilot.app), said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -36,13 +36,13 @@ class RankModel:
     def __init__(
         self,
         rank: int,
-        listener: Callable[[int, Sequence[Step], bool], None] = lambda rank, steps, sampled: None,
+        listener: Callable[[int, Step], None] = lambda rank, step: None,
         thresholds: Thresholds = DEFAULT,
     ) -> None:
         self.rank = rank
         self._thresholds = thresholds
         self._listener = listener
-        """Told of all records, in order and once, and whether they stand for others that were not sent."""
+        """Told of all records, in order and once."""
         self.hello: Hello | None = None
         self.beat: Beat | None = None
         self.member: Member | None = None
@@ -68,7 +68,6 @@ class RankModel:
         self.brief = False
         """Its records do not come: summaries are all there is of its steps."""
         self._seq = 0
-        self._filling = False
         self._given_up = 0
         """Up to which record those that are missing were asked for, in vain."""
         self._pending: list[Step] = []
@@ -102,18 +101,17 @@ class RankModel:
             elif step.seq > self._seq + 1 and len(self._pending) < PENDING:
                 self._pending.append(step)
 
-    def take_summary(self, summary: Summary) -> bool:
-        """Take in what its steps were like; return whether it is news."""
+    def take_summary(self, summary: Summary) -> None:
+        """Take in what its steps were like, once."""
         before = self.told
         if before is not None and summary.number <= before.number:
-            return False
+            return
         self.told, self._means = summary, None
         if before is not None:
             self.missed += summary.number - before.number - 1
         if self.brief:
             self._note_loss(summary.step, summary.loss)
         self._note_metrics(summary.metrics)
-        return True
 
     def watch(self, watched: bool) -> None:
         """Expect its records from the first one on, or let go of those that there are."""
@@ -134,34 +132,20 @@ class RankModel:
         return self._seq + 1 if behind else None
 
     def fill(self, steps: Iterable[Step], *, last: bool) -> None:
-        """Take in records asked for; after the `last` ones, what is still missing is given up and counted.
-
-        What a rank keeps has no holes: between records of an answer it left out some on purpose.
-        """
-        samples: list[Step] = []
-        for step in steps:
-            if step.seq <= self._seq:
-                continue
-            left_out = step.seq - self._seq - 1
-            if left_out and self._filling:
-                self._seq = step.seq
-                samples.append(step)
-            else:
-                self.missed += left_out if self._seq else 0
-                self._take_samples(samples)
-                samples = []
-                self._append(step)
-            self._filling = True
-        self._take_samples(samples)
+        """Take in records asked for; after the `last` ones, what is still missing is given up and counted."""
+        self._go_on(steps)
         if last:
-            self._filling = False
             # A rank that is stopped or gone sends nothing, and never will send what it last said it had.
             self._given_up = 0 if self.beat is None else self.beat.seq
             pending, self._pending = self._pending, []
-            for step in sorted(pending, key=lambda waiting: waiting.seq):
-                if step.seq > self._seq:
-                    self.missed += step.seq - self._seq - 1 if self._seq else 0
-                    self._append(step)
+            self._go_on(sorted(pending, key=lambda waiting: waiting.seq))
+
+    def _go_on(self, steps: Iterable[Step]) -> None:
+        """Take in records in order, and count those between them; what was before the first of all is not missed."""
+        for step in steps:
+            if step.seq > self._seq:
+                self.missed += step.seq - self._seq - 1 if self._seq else 0
+                self._append(step)
 
     def recall(self, steps: Iterable[Step]) -> None:
         """Take in records out of a recording, of which older ones are thinned: what is not there was not missed."""
@@ -169,16 +153,9 @@ class RankModel:
             if step.seq > self._seq:
                 self._append(step)
 
-    def _take_samples(self, samples: Sequence[Step]) -> None:
-        """Hand on records from before those that are whole, which its numbers of now are made of."""
-        if samples:
-            self._listener(self.rank, samples, True)
-            for step in samples:
-                self._note_metrics(step.metrics)
-
     def _append(self, step: Step) -> None:
         self._seq = step.seq
-        self._listener(self.rank, (step,), False)
+        self._listener(self.rank, step)
         self._recent.append(step)
         self._note_loss(step.step, step.loss)
         self._latencies.extend(latencies_of(step))

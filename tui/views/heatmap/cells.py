@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ddptop.agent.observer.history.by_time import Array
-from ddptop.tui.model.history.history import OverTime
+from ddptop.tui.model.history.asked import AskedTime
 from ddptop.tui.views.heatmap import scale
 
 
@@ -19,7 +19,7 @@ class HeatCells:
 
     def __init__(
         self,
-        by_time: OverTime,
+        by_time: AskedTime,
         metric: str,
         level: int,
         last: int,

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ddptop.agent.observer.history.columns import Columns, fold, stride_of
-from ddptop.agent.observer.history.series import Floats
+from ddptop.agent.observer.history.series import Floats, Series
 from ddptop.tui.drawing.theme import RANK_HUES
-from ddptop.tui.model.history.history import OverSteps
 from ddptop.tui.model.metrics import Metric, metric_named
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.window import Window
@@ -30,12 +30,26 @@ _BAND: Final = ("max", "median", "min")
 _DIVISORS: Final = {"GiB": 2.0**30, "MiB": 2.0**20, "s": 1e3}
 
 
+class Source(Protocol):
+    """Numbers of all ranks over the steps; `HistoryByStep` says what each is."""
+
+    def span(self, rank: int) -> tuple[int, int] | None:
+        """Return the first and the last step held of a rank."""
+        ...
+
+    def read_many(
+        self, ranks: Sequence[int], metric: str, first: float, last: float
+    ) -> tuple[npt.NDArray[np.int64], Series]:
+        """Return whose each bucket is, and a metric of these ranks, maybe of others too."""
+        ...
+
+
 @dataclass
 class Look:
     """Metric, window and scale of a plot: held by a screen, changed by the keys of its plot."""
 
     metric: str = "loss"
-    """A name of `OverSteps.read`."""
+    """One of `RECORDED`, or `CUSTOM` and a name."""
     window: Window = field(default_factory=Window)
 
 
@@ -96,7 +110,7 @@ class Contents:
 
 
 def contents_of(
-    history: OverSteps, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
+    history: Source, ranks: Sequence[int], chosen: int | None, run: tuple[int, int], look: Look, width: int
 ) -> Contents | None:
     """Return what to draw in so many columns at most.
 
@@ -136,7 +150,7 @@ def contents_of(
     )
 
 
-def span_of(history: OverSteps, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
+def span_of(history: Source, ranks: Sequence[int], upto: int | None) -> tuple[int, int] | None:
     """Return the first and the last step known of any of the ranks; none after `upto`, where the view stands still."""
     spans = [span for rank in ranks if (span := history.span(rank)) is not None]
     if not spans:

@@ -11,7 +11,6 @@ import pytest
 from ddptop.agent import wire
 from ddptop.agent.observer.history.by_step import MOST_NAMES, HistoryByStep, capacity_for
 from ddptop.agent.observer.history.series import Course
-from ddptop.tui.model.history.history import History
 from ddptop.tui.model.metrics import CUSTOM, RECORDED, metric_named
 
 
@@ -162,31 +161,18 @@ def test_the_all_reduce_latency_is_a_median_wherever_it_comes_from() -> None:
     assert "median" in metric_named("all_reduce").title
 
 
-def test_what_came_before_the_dashboard_joins_what_is_live() -> None:
-    """Earlier records, read after the live ones and overlapping them, make one series, each step once.
-
-    Samples stand for them until then.
-    """
-    history = HistoryByStep(1)
-    for number in range(501, 601):
-        history.take(0, step(number, loss=float(number)))
-    history.take_samples(0, [step(number, loss=float(number)) for number in range(1, 501, 50)])
-    sampled = history.read(0, "loss")
-    for number in range(1, 551):
-        history.take_earlier(0, step(number, loss=-1.0 if number > 500 else float(number)))
-    assert np.array_equal(history.read(0, "loss").steps, sampled.steps), "until all of it has been read"
-    assert np.all(np.diff(sampled.steps) > 0)
-    assert sampled.count.sum() == 110
-    history.complete_earlier()
-    read = history.read(0, "loss")
-    assert history.span(0) == (1, 600)
-    assert np.all(np.diff(read.steps) > 0)
-    assert read.count.sum() == pytest.approx(600, abs=2)
-    assert np.all(read.high <= read.steps)
-    assert np.all(read.mean > 0)
+def test_a_rank_that_begins_anew_is_forgotten() -> None:
+    """Its numbers go, and its next step may have any number; those of the others stay."""
+    history = HistoryByStep(2)
+    for number in (1, 2, 3):
+        for rank in (0, 1):
+            history.take(rank, step(number, metrics={"accuracy": 0.5}))
     history.forget(0)
     assert history.span(0) is None
-    assert len(history.read(0, "loss").steps) == 0
+    assert len(history.read(0, "loss").steps) == len(history.read(0, CUSTOM + "accuracy").steps) == 0
+    assert history.span(1) == (1, 3)
+    history.take(0, step(1, loss=7.0))
+    assert list(history.read(0, "loss").mean) == [7.0]
 
 
 def test_names_of_the_script_are_cleaned_and_bounded() -> None:
@@ -209,18 +195,10 @@ def test_names_of_the_script_are_cleaned_and_bounded() -> None:
 
 
 def test_a_restart_goes_on_where_the_ranks_had_come() -> None:
-    """Steps of a new generation follow the old one's, live and from a recording; the newest are never lost."""
-    history = History(2)
-    for generation, last in ((0, 30), (1, 20)):
-        for rank in (0, 1):
-            for number in range(1, last + 1 - rank):
-                history.take_earlier(wire.Steps(rank, (step(number, loss=float(generation)),), generation))
-    assert history.by_step.span(0) == (1, 50)
-    assert history.by_step.span(1) == (1, 49)
-    assert list(history.by_step.read(1, "loss", 30, 32).mean) == [1, 1]
-    live = HistoryByStep(1)
-    live.take(0, step(1))
-    live.count_on(7)
-    live.take(0, step(1))
-    assert list(live.read(0, "loss").steps) == [1, 8]
-    assert live.last == 8
+    """Steps of a new generation follow the old one's."""
+    history = HistoryByStep(1)
+    history.take(0, step(1))
+    history.count_on(7)
+    history.take(0, step(1))
+    assert list(history.read(0, "loss").steps) == [1, 8]
+    assert history.last == 8

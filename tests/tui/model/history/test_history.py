@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.histories import RecordedHistory
 from support.steps import BASE, SECOND, step
 
-from ddptop.agent.wire import Beat
-from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, History, NewestSteps
+from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, NewestSteps
 
 
 def test_the_newest_steps_are_kept_whole() -> None:
@@ -27,11 +27,11 @@ def test_the_newest_steps_are_kept_whole() -> None:
     assert NewestSteps(1024)._limit * 1024 <= RECORDS
 
 
-def test_a_restart_forgets_the_steps_and_keeps_the_time() -> None:
-    """Step numbers begin again, seconds do not."""
-    history = History(1)
+def test_a_restart_forgets_the_steps_and_keeps_the_numbers() -> None:
+    """Records of steps that are numbered anew are let go; what was answered of the run stays."""
+    history = RecordedHistory(1)
     history.take(0, step(7, 1.5))
-    history.beat(Beat(0, BASE * SECOND, "running", "data", 7, None, 7, memory_bytes=2**30))
+    history.take_memory(0, BASE * SECOND, 2**30)
     history.restart()
     assert history.steps.numbers({0}) == []
     assert history.by_time.window("step", 0, BASE + 1, 1)[0, 0] == pytest.approx(80.0)
