@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -58,7 +57,22 @@ def base() -> Path:
 
 def default_base(uid: int) -> Path:
     """Return the base of a user who has not set `DDPTOP_RUNTIME_DIR`."""
-    return Path(tempfile.gettempdir()) / f"{_DEFAULT}{uid}"
+    return _temporary_folder() / f"{_DEFAULT}{uid}"
+
+
+def _temporary_folder() -> Path:
+    """Return the folder for temporary files, as `tempfile` chooses it.
+
+    That module loads compressors and a random number generator, and takes longer to import than a look at a run to
+    answer: it is loaded only where the first folder that is named cannot be used.
+    """
+    names = [os.environ.get(variable) for variable in ("TMPDIR", "TEMP", "TMP")]
+    first = os.path.abspath(next(filter(None, names), "/tmp"))
+    if os.path.isdir(first) and os.access(first, os.W_OK | os.X_OK):
+        return Path(first)
+    import tempfile
+
+    return Path(tempfile.gettempdir())
 
 
 def bases_of_others() -> dict[int, Path]:
@@ -67,7 +81,7 @@ def bases_of_others() -> dict[int, Path]:
     The base of a user who has set `DDPTOP_RUNTIME_DIR` is not known here.
     """
     found = {}
-    with os.scandir(tempfile.gettempdir()) as entries:
+    with os.scandir(_temporary_folder()) as entries:
         for entry in entries:
             number = entry.name.removeprefix(_DEFAULT)
             if number == entry.name or not (number.isascii() and number.isdecimal()) or len(number) > _LONGEST_USER:

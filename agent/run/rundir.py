@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -80,7 +79,7 @@ def check_name(name: str) -> str:
 def suggest_name(program: str) -> str:
     """Return a fresh run name such as `resnet-7f3a` for a program."""
     while True:
-        name = f"{stem_of(program, 30)}-{secrets.token_hex(2)}"
+        name = f"{stem_of(program, 30)}-{os.urandom(2).hex()}"
         if not (base() / name).exists():
             return name
 
@@ -234,7 +233,7 @@ def create(run: Run) -> RunDir:
     _check_room(target.path.parent)
     if os.path.lexists(target.path):
         _make_way(target)
-    staging = target.path.with_name(f".{run.run}.{secrets.token_hex(4)}")
+    staging = target.path.with_name(f".{run.run}.{os.urandom(4).hex()}")
     try:
         staging.mkdir(mode=0o700)
     except OSError as error:

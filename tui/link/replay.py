@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recorder, recording
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run.rundir import ENDED_STATES
 from ddptop.tui.model.store import Store
 
@@ -40,7 +40,7 @@ class Replay:
             if store.history is not None and store.history.asked is None:
                 self._earlier = recording.read_steps(database)
         # What is recorded by then reaches up to what the ranks themselves still tell.
-        self._earlier_due = clock() + 2 * recorder.BATCH_S
+        self._earlier_due = clock() + 2 * recording.BATCH_S
 
     @property
     def is_current(self) -> bool:

@@ -29,7 +29,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of the test's own that stands for /tmp, with a path short enough for sockets."""
     path = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     path.chmod(0o755)
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    monkeypatch.setenv("TMPDIR", str(path))
     monkeypatch.delenv(rundir.BASE_VARIABLE, raising=False)
     yield path
     shutil.rmtree(path)
