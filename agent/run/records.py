@@ -6,6 +6,7 @@ that no other code has to check them.  This module knows no paths.
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -42,9 +43,14 @@ def decode(content: bytes, kind: type[Record]) -> Record:
         ValueError: there is none; its message is one line.
     """
     try:
-        return cleaned(msgspec.json.decode(content, type=kind))
+        return cleaned(_decoder(kind).decode(content))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ValueError(clean_line(str(error), 200)) from error
+
+
+@functools.cache
+def _decoder(kind: type[Record]) -> msgspec.json.Decoder[Record]:
+    return msgspec.json.Decoder(kind)
 
 
 class Ended(msgspec.Struct, frozen=True):

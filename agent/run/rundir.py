@@ -163,14 +163,15 @@ class RunDir:
         except RunDirError:
             world = MOST_RANKS
         found = {}
-        for file in _files(self.path / "ranks", ".json"):
+        folder = str(self.path / "ranks")
+        for name in _names(folder, ".json"):
             try:
-                member = records.decode(private.read(file), Member)
+                member = records.decode(private.read(f"{folder}/{name}"), Member)
             except (OSError, ValueError):
                 continue
             if member.rank >= world or (most is not None and member.generation > most):
                 continue
-            if file.stem == str(member.rank):
+            if name == f"{member.rank}.json":
                 found[member.rank] = msgspec.structs.replace(
                     without_foreign_end(member),
                     pub=self.address(member.rank, "pub"),
@@ -192,9 +193,10 @@ class RunDir:
         if self.mark() is None:
             return
         for suffix in (".pub", ".cmd"):
-            for file in _files(self.path, suffix):
-                if file.stem.isdecimal() or file.stem == "observer":
-                    file.unlink(missing_ok=True)
+            for name in _names(self.path, suffix):
+                stem = name.removesuffix(suffix)
+                if stem.isdecimal() or stem == "observer":
+                    (self.path / name).unlink(missing_ok=True)
 
     def mark(self) -> Mark | None:
         """Return our mark in this directory, None where there is none: then the directory is not ours."""
@@ -418,9 +420,10 @@ def is_over(run: RunDir) -> bool:
         return False
 
 
-def _files(folder: Path, suffix: str) -> list[Path]:
+def _names(folder: Path | str, suffix: str) -> list[str]:
+    """Return the names with an ending in a folder, none where it cannot be read."""
     try:
         with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in islice(entries, MOST_ENTRIES) if entry.name.endswith(suffix)]
+            return [entry.name for entry in islice(entries, MOST_ENTRIES) if entry.name.endswith(suffix)]
     except OSError:
         return []

@@ -45,7 +45,10 @@ def loaded_by(statement: str) -> set[str]:
             },
         ),
         ("import ddptop.agent.version", {"importlib.metadata"}),
-        ("import ddptop.tui.app.app, ddptop.tui.cli.view", {"torch"}),
+        (
+            "import ddptop.tui.app.program, ddptop.tui.cli.view, ddptop.tui.link.runs",
+            {"torch", "numpy", "psutil", "pynvml", "ddptop.agent.observer.observer"},
+        ),
     ],
 )
 def test_a_room_loads_only_what_it_may(statement, forbidden):

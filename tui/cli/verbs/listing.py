@@ -40,6 +40,10 @@ def add(verbs: Verbs) -> None:
 
 
 def _frames(directories: list[RunDir], *, measured: bool) -> list[Frame]:
+    import gc
+
+    # The verb ends soon: what it imports and what it takes in need not be looked through for garbage.
+    gc.disable()
     from ddptop.tui import settings
     from ddptop.tui.control.actor import who
     from ddptop.tui.link import look

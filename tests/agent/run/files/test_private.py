@@ -107,6 +107,24 @@ def test_only_a_plain_file_is_a_record(place: Path) -> None:
     assert private.read(place / "secret") == b"x"
 
 
+def test_a_record_that_grows_while_it_is_read_is_read_whole(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that ends on a full disk writes over its record in place; the size of before bounds nothing."""
+    record = place / "record"
+    record.write_bytes(b"old")
+    status_of = os.fstat
+
+    def grows(descriptor: int) -> os.stat_result:
+        before = status_of(descriptor)
+        record.write_bytes(b"a longer one")
+        return before
+
+    monkeypatch.setattr(os, "fstat", grows)
+    assert private.read(record) == b"a longer one"
+    with pytest.raises(OSError, match="larger than any record"):
+        private.read(record, 8)
+    assert private.read(record, 12) == b"a longer one"
+
+
 @needs_root
 def test_root_sees_the_runs_of_all_and_no_impostor(place: Path) -> None:
     """`ps --all`: everybody's own folder counts, one that belongs to somebody else than its name says does not."""
