@@ -16,6 +16,8 @@ from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import RunDirError
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
+TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
+"""Environment variables that name the folder for temporary files, the first before the others."""
 LONGEST_NAME: Final = 40
 """Characters of a run's name at most."""
 _DEFAULT: Final = "ddptop-"
@@ -66,7 +68,7 @@ def _temporary_folder() -> Path:
     That module loads compressors and a random number generator, and takes longer to import than a look at a run to
     answer: it is loaded only where the first folder that is named cannot be used.
     """
-    names = [os.environ.get(variable) for variable in ("TMPDIR", "TEMP", "TMP")]
+    names = [os.environ.get(variable) for variable in TEMPORARY]
     first = os.path.abspath(next(filter(None, names), "/tmp"))
     if os.path.isdir(first) and os.access(first, os.W_OK | os.X_OK):
         return Path(first)

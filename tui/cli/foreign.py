@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from ddptop.agent.run import rundir
+from ddptop.agent.run.base import TEMPORARY
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean_line
 from ddptop.tui.link import look
@@ -192,7 +193,10 @@ def _become(uid: int, gid: int, writing: int) -> None:
         os.dup2(null, standard)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir("/")
+    # The folder whose runs are read is a default one by those of root's variables that name it.
+    places = {name: os.environ[name] for name in TEMPORARY if name in os.environ}
     os.environ.clear()
+    os.environ.update(places)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     for limit, most in (
