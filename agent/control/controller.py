@@ -8,7 +8,7 @@ undone: a refused step of a paused group leaves its ranks paused, or on their wa
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -161,11 +161,11 @@ class Controller:
         if not _is_paused(standing):
             return self._lease(PATIENCE_S)
         step = max(reply.step or 0 for reply in standing.values())
-        return _Held(step, secrets.token_hex(8), self._group.newest() + 1, was_paused=True)
+        return _Held(step, os.urandom(8).hex(), self._group.newest() + 1, was_paused=True)
 
     def _lease(self, patience_s: float) -> _Held:
         """Hold a running group at the next common step, under a lease."""
-        started, token = self._clock(), secrets.token_hex(8)
+        started, token = self._clock(), os.urandom(8).hex()
         serial = self._group.newest() + 1
         promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
         try:

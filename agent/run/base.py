@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,8 @@ from ddptop.agent.run.files.marks import Mark
 from ddptop.agent.run.files.private import RunDirError
 
 BASE_VARIABLE: Final = "DDPTOP_RUNTIME_DIR"
+_TEMPORARY: Final = ("TMPDIR", "TEMP", "TMP")
+"""Environment variables that name the folder for temporary files, the first before the others."""
 LONGEST_NAME: Final = 40
 """Characters of a run's name at most."""
 _DEFAULT: Final = "ddptop-"
@@ -25,6 +26,9 @@ _LONGEST_USER: Final = 10
 """Digits of a uid at most."""
 _SOCKET_PATH_LIMIT: Final = 107
 _LONGEST_SOCKET_NAME: Final = "observer.pub"
+
+known_temporary_folder: Path | None = None
+"""The folder for temporary files, in a process that has given up the environment that names it."""
 
 
 def base() -> Path:
@@ -58,7 +62,24 @@ def base() -> Path:
 
 def default_base(uid: int) -> Path:
     """Return the base of a user who has not set `DDPTOP_RUNTIME_DIR`."""
-    return Path(tempfile.gettempdir()) / f"{_DEFAULT}{uid}"
+    return temporary_folder() / f"{_DEFAULT}{uid}"
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files, as `tempfile` chooses it.
+
+    That module loads compressors and a random number generator, and takes longer to import than a look at a run to
+    answer: it is loaded only where the first folder that is named cannot be used.
+    """
+    if known_temporary_folder is not None:
+        return known_temporary_folder
+    names = [os.environ.get(variable) for variable in _TEMPORARY]
+    first = os.path.abspath(next(filter(None, names), "/tmp"))
+    if os.path.isdir(first) and os.access(first, os.W_OK | os.X_OK):
+        return Path(first)
+    import tempfile
+
+    return Path(tempfile.gettempdir())
 
 
 def bases_of_others() -> dict[int, Path]:
@@ -67,7 +88,7 @@ def bases_of_others() -> dict[int, Path]:
     The base of a user who has set `DDPTOP_RUNTIME_DIR` is not known here.
     """
     found = {}
-    with os.scandir(tempfile.gettempdir()) as entries:
+    with os.scandir(temporary_folder()) as entries:
         for entry in entries:
             number = entry.name.removeprefix(_DEFAULT)
             if number == entry.name or not (number.isascii() and number.isdecimal()) or len(number) > _LONGEST_USER:

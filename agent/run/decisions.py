@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -48,7 +47,7 @@ class Decisions:
         if self.newest() >= serial:
             return False
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        staging = self._folder / f".{serial}.{secrets.token_hex(4)}"
+        staging = self._folder / f".{serial}.{os.urandom(4).hex()}"
         try:
             private.write(staging, content)
             # Unlike a rename, a link does not replace an existing file.

@@ -8,14 +8,16 @@ many does no harm.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.run.base import BASE_VARIABLE
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.startup import starter
+
+if TYPE_CHECKING:
+    import subprocess
 
 MODULE: Final = "ddptop.agent.observer.observer"
 _AGAIN_S: Final = 3.0
@@ -57,6 +59,9 @@ def start(directory: RunDir) -> subprocess.Popen[bytes]:
     Raises:
         OSError: it cannot be started.
     """
+    # Here, because each look at a run imports this module, and few start an observer.
+    import subprocess
+
     path = directory.path.absolute()
     environment = {name: os.environ[name] for name in _INTERPRETERS if name in os.environ}
     if folders := _import_path(os.environ.get("PYTHONPATH", "")):

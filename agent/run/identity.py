@@ -3,6 +3,7 @@
 A pid alone is reused, by the same machine within hours and by the next boot within seconds, and
 means another process in each container.
 This module knows nothing of runs; on Linux it reads /proc itself, faster than psutil, and returns psutil's words.
+psutil, which takes longer to import than most verbs need for their answer, is loaded where it is called.
 """
 
 from __future__ import annotations
@@ -15,22 +16,26 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import psutil
 
 ELSEWHERE: Final = "lives in another pid namespace (container): not visible from here"
 """The description of a process or run whose state cannot be known here."""
 
 _PROC: Final = Path("/proc")
 _DEAD: Final = frozenset("ZXx")
-STOPPED: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
-"""psutil's status of a process that is stopped, by SIGSTOP or by a debugger."""
+# In psutil's spelling.
+STATUS_DISK_SLEEP: Final = "disk-sleep"
+STATUS_STOPPED: Final = "stopped"
+STATUS_TRACING_STOP: Final = "tracing-stop"
+STATUS_ZOMBIE: Final = "zombie"
+STOPPED: Final = frozenset({STATUS_STOPPED, STATUS_TRACING_STOP})
+"""Status of a process that is stopped, by SIGSTOP or by a debugger."""
 _STATUS: Final = {
-    "R": psutil.STATUS_RUNNING,
-    "S": psutil.STATUS_SLEEPING,
-    "D": psutil.STATUS_DISK_SLEEP,
-    "T": psutil.STATUS_STOPPED,
-    "t": psutil.STATUS_TRACING_STOP,
-    "I": psutil.STATUS_IDLE,
+    "R": "running",
+    "S": "sleeping",
+    "D": STATUS_DISK_SLEEP,
+    "T": STATUS_STOPPED,
+    "t": STATUS_TRACING_STOP,
+    "I": "idle",
 }
 
 
@@ -126,7 +131,15 @@ def is_stopped(process: Process | None) -> bool:
 
 def table() -> dict[int, Row]:
     """Return all living processes by pid, without zombies: those hold no memory and react to no signal."""
-    return {pid: row for pid in psutil.pids() if (row := _row(pid)) is not None}
+    return {pid: row for pid in _pids() if (row := _row(pid)) is not None}
+
+
+def _pids() -> list[int]:
+    if sys.platform == "linux":
+        return [int(name) for name in os.listdir(_PROC) if name.isdecimal()]
+    import psutil
+
+    return psutil.pids()
 
 
 def _row(pid: int) -> Row | None:
@@ -149,11 +162,13 @@ def _row(pid: int) -> Row | None:
 
 
 def _row_by_psutil(pid: int) -> Row | None:
+    import psutil
+
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             status = process.status()
-            if status == psutil.STATUS_ZOMBIE:
+            if status == STATUS_ZOMBIE:
                 return None
             identity = Process(pid, process.create_time())
             cpu = process.cpu_times()
@@ -164,9 +179,14 @@ def _row_by_psutil(pid: int) -> Row | None:
 
 def carries(pid: int, name: str, value: str) -> bool:
     """Say whether the environment with which a process was started holds `name=value`."""
-    try:
-        if sys.platform == "linux":
+    if sys.platform == "linux":
+        try:
             return f"{name}={value}".encode() in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+    import psutil
+
+    try:
         return psutil.Process(pid).environ().get(name) == value
     except (psutil.Error, OSError):
         return False
@@ -174,6 +194,14 @@ def carries(pid: int, name: str, value: str) -> bool:
 
 def command(pid: int) -> tuple[str, ...]:
     """Return the command line of a process, empty where it cannot be read."""
+    if sys.platform == "linux":
+        try:
+            content = (_PROC / str(pid) / "cmdline").read_bytes()
+        except OSError:
+            return ()
+        return tuple(map(os.fsdecode, content.removesuffix(b"\0").split(b"\0"))) if content else ()
+    import psutil
+
     try:
         return tuple(psutil.Process(pid).cmdline())
     except (psutil.Error, OSError):

@@ -6,7 +6,7 @@ that no other code has to check them.  This module knows no paths.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -35,6 +35,9 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Record = TypeVar("Record")
 
 
+_decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {}
+
+
 def decode(content: bytes, kind: type[Record]) -> Record:
     """Return the record in the content of a file, with its text cleaned.
 
@@ -42,7 +45,11 @@ def decode(content: bytes, kind: type[Record]) -> Record:
         ValueError: there is none; its message is one line.
     """
     try:
-        return cleaned(msgspec.json.decode(content, type=kind))
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+        record: Record = decoder.decode(content)
+        return cleaned(record)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise ValueError(clean_line(str(error), 200)) from error
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -80,7 +79,7 @@ def check_name(name: str) -> str:
 def suggest_name(program: str) -> str:
     """Return a fresh run name such as `resnet-7f3a` for a program."""
     while True:
-        name = f"{stem_of(program, 30)}-{secrets.token_hex(2)}"
+        name = f"{stem_of(program, 30)}-{os.urandom(2).hex()}"
         if not (base() / name).exists():
             return name
 
@@ -164,14 +163,15 @@ class RunDir:
         except RunDirError:
             world = MOST_RANKS
         found = {}
-        for file in _files(self.path / "ranks", ".json"):
+        folder = str(self.path / "ranks")
+        for name in _names(folder, ".json"):
             try:
-                member = records.decode(private.read(file), Member)
+                member = records.decode(private.read(f"{folder}/{name}"), Member)
             except (OSError, ValueError):
                 continue
             if member.rank >= world or (most is not None and member.generation > most):
                 continue
-            if file.stem == str(member.rank):
+            if name == f"{member.rank}.json":
                 found[member.rank] = msgspec.structs.replace(
                     without_foreign_end(member),
                     pub=self.address(member.rank, "pub"),
@@ -193,9 +193,10 @@ class RunDir:
         if self.mark() is None:
             return
         for suffix in (".pub", ".cmd"):
-            for file in _files(self.path, suffix):
-                if file.stem.isdecimal() or file.stem == "observer":
-                    file.unlink(missing_ok=True)
+            for name in _names(self.path, suffix):
+                stem = name.removesuffix(suffix)
+                if stem.isdecimal() or stem == "observer":
+                    (self.path / name).unlink(missing_ok=True)
 
     def mark(self) -> Mark | None:
         """Return our mark in this directory, None where there is none: then the directory is not ours."""
@@ -234,7 +235,7 @@ def create(run: Run) -> RunDir:
     _check_room(target.path.parent)
     if os.path.lexists(target.path):
         _make_way(target)
-    staging = target.path.with_name(f".{run.run}.{secrets.token_hex(4)}")
+    staging = target.path.with_name(f".{run.run}.{os.urandom(4).hex()}")
     try:
         staging.mkdir(mode=0o700)
     except OSError as error:
@@ -419,9 +420,10 @@ def is_over(run: RunDir) -> bool:
         return False
 
 
-def _files(folder: Path, suffix: str) -> list[Path]:
+def _names(folder: Path | str, suffix: str) -> list[str]:
+    """Return the names with an ending in a folder, none where it cannot be read."""
     try:
         with os.scandir(folder) as entries:
-            return [Path(entry.path) for entry in islice(entries, MOST_ENTRIES) if entry.name.endswith(suffix)]
+            return [entry.name for entry in islice(entries, MOST_ENTRIES) if entry.name.endswith(suffix)]
     except OSError:
         return []

@@ -502,6 +502,11 @@ def recorded(database: Path) -> int:
     return sum(seq for _, seq in recording.last_recorded(database).values())
 
 
+def with_bytecode() -> dict[str, str]:
+    """Return the environment for a command that is timed: an installed ddptop has bytecode, and compiles nothing."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def allow_files() -> None:
     """Let this process and its children open as many files as the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

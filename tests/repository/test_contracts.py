@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Return the top-level modules that a statement loads in a fresh interpreter."""
-    code = f"{statement}\nimport sys, json; print(json.dumps([m.partition('.')[0] for m in sys.modules]))"
+    """Return the modules that a statement loads in a fresh interpreter."""
+    code = f"import sys\nbefore = set(sys.modules)\n{statement}\nprint(*sys.modules.keys() - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return set(done.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,57 @@ def loaded_by(statement: str) -> set[str]:
         ("import ddptop.tui.cli.main", {"torch", "textual", "zmq", "msgspec", "psutil"}),
         ("import ddptop.tui.link.live, ddptop.tui.control.launch.launch, ddptop.tui.cli.status", {"torch", "textual"}),
         # A look at a run has to be quick.
-        ("import ddptop.tui.link.look, ddptop.tui.cli.status", {"numpy", "ddptop.agent.observer.observer"}),
-        ("import ddptop.tui.app.app, ddptop.tui.cli.view", {"torch"}),
+        (
+            "import ddptop.tui.link.look, ddptop.tui.cli.status",
+            {
+                "numpy",
+                "psutil",
+                "shutil",
+                "tempfile",
+                "secrets",
+                "subprocess",
+                "ctypes",
+                "importlib.metadata",
+                "ddptop.agent.observer.observer",
+                "ddptop.agent.observer.record.recorder",
+                "ddptop.tui.model.history",
+            },
+        ),
+        ("import ddptop.agent.version", {"importlib.metadata"}),
+        (
+            "import ddptop.tui.app.program, ddptop.tui.cli.view, ddptop.tui.link.runs",
+            {"torch", "numpy", "psutil", "pynvml", "ddptop.agent.observer.observer"},
+        ),
     ],
 )
 def test_a_room_loads_only_what_it_may(statement, forbidden):
     """The dashboard never loads torch, the agent never textual, and what must be light is."""
-    assert not loaded_by(statement) & forbidden
+    found = loaded_by(statement) & forbidden
+    assert not found
+
+
+CLI: Final = {"zmq", "msgspec", "psutil", "numpy", "textual", "torch", "shutil", "importlib.metadata", "difflib"}
+"""What the command line itself does without."""
+
+
+@pytest.mark.parametrize(
+    ("verb", "forbidden"),
+    [
+        ("--version", {*CLI, "ddptop.tui.cli.verbs.launch", "ddptop.tui.cli.verbs.listing"}),
+        ("programs", {*CLI, "ddptop.tui.cli.verbs.launch"}),
+        ("help", {*CLI - {"difflib", "shutil"}, "ddptop.tui.cli.verbs.launch"}),
+        ("ps", {"psutil", "numpy", "textual", "torch", "shutil", "subprocess", "ddptop.tui.cli.verbs.launch"}),
+        ("status", {"psutil", "numpy", "textual", "torch", "shutil", "subprocess", "ddptop.tui.cli.verbs.launch"}),
+        ("attach", {"psutil", "numpy", "textual", "torch", "ddptop.tui.cli.verbs.launch"}),
+    ],
+)
+def test_a_verb_loads_only_what_it_needs(
+    verb: str, forbidden: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verb that is carried out, here where there is no run, loads nothing that another one needs."""
+    monkeypatch.setenv("DDPTOP_RUNTIME_DIR", str(tmp_path))
+    statement = (
+        f"from ddptop.tui.cli import main\nsys.argv = ['ddptop', '{verb}']\ntry: main.main()\nexcept SystemExit: pass"
+    )
+    found = loaded_by(statement) & forbidden
+    assert not found

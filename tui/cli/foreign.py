@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ddptop.agent.run import rundir
+from ddptop.agent.run import base, rundir
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean_line
 from ddptop.tui.link import look
@@ -192,6 +192,8 @@ def _become(uid: int, gid: int, writing: int) -> None:
         os.dup2(null, standard)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir("/")
+    # Root's environment named the folder of the bases, and the child has none.
+    base.known_temporary_folder = base.temporary_folder()
     os.environ.clear()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

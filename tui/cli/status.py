@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -128,12 +127,30 @@ def _lasted(span_ns: int) -> str:
 
 def encoded(value: object, indent: int | None = None) -> str:
     """Return a value as JSON in which all that is not clean is escaped: paths are in it, which stay as they are."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    try:
+        compact = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # The name of a file need not be text: what is not is a lone surrogate.
+        import json
+
+        text = json.dumps(value, indent=indent, ensure_ascii=False)
+    else:
+        text = msgspec.json.format(compact, indent=indent or 0).decode()
+        # Without such characters, which take a while to look for, all is clean; controls are escaped already.
+        if text.isascii() and "\x7f" not in text:
+            return text
     return "\n".join(line if clean(line, len(line)) == line else _escaped(line) for line in text.split("\n"))
 
 
 def _escaped(line: str) -> str:
-    return "".join(char if clean(char) == char else json.dumps(char)[1:-1] for char in line)
+    return "".join(char if clean(char) == char else _escape(char) for char in line)
+
+
+def _escape(char: str) -> str:
+    """Return a character as JSON writes it in ASCII: as one or two units of UTF-16."""
+    code = ord(char)
+    units = (code,) if code < 0x10000 else (0xD800 + (code - 0x10000 >> 10), 0xDC00 + (code & 0x3FF))
+    return "".join(f"\\u{unit:04x}" for unit in units)
 
 
 def _rank_json(rank: RankFrame) -> dict[str, Any]:

@@ -1,17 +1,19 @@
 """What the machine has to give and how much of it is in use: cores, memory, GPUs.
 
-Through psutil and NVML, without torch; a number, or None where it cannot be had.
+Through psutil and NVML, without torch; a number, or None where it cannot be had. Both are loaded at the first look: the
+dashboard is on the screen before the list of the runs is.
 """
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-
-import psutil
-import pynvml
+from typing import TYPE_CHECKING
 
 from ddptop.agent.observer.engine import machine
+
+if TYPE_CHECKING:
+    import pynvml
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Host:
     """Looks at this machine now and then."""
 
     def __init__(self) -> None:
+        import pynvml
+
         self._looked = False
         self._gpus: list[pynvml.c_nvmlDevice_t] = []
         # No driver, no GPU.
@@ -50,6 +54,8 @@ class Host:
 
     def look(self) -> HostLoad:
         """Return its load since the look before."""
+        import psutil
+
         cpu, looked = psutil.cpu_percent(), self._looked
         self._looked = True
         memory = psutil.virtual_memory()
@@ -58,6 +64,8 @@ class Host:
 
 
 def _load(handle: pynvml.c_nvmlDevice_t) -> GpuLoad:
+    import pynvml
+
     used: int | None = None
     total: int | None = None
     percent: float | None = None

@@ -23,9 +23,17 @@ SURE_S = 0.3
 
 
 def frames(
-    directories: Sequence[rundir.RunDir], who: str, thresholds: Thresholds, *, onlooker: bool = False
+    directories: Sequence[rundir.RunDir],
+    who: str,
+    thresholds: Thresholds,
+    *,
+    onlooker: bool = False,
+    measured: bool = True,
 ) -> list[Frame]:
-    """Return the present frame of each run, see `heard`; an `onlooker` changes nothing about any of them."""
+    """Return the present frame of each run, see `heard`; an `onlooker` changes nothing about any of them.
+
+    Where they are `measured`, the frames tell the bytes of the runs on disk.
+    """
     links = []
     for directory in directories:
         try:
@@ -34,9 +42,12 @@ def frames(
             # Removed, or damaged, since it was listed.
             continue
     try:
+        found = heard(links, thresholds.silent_s)
+        if not measured:
+            return found
         return [
             replace(frame, size_bytes=retention.size_of(link.directory.path))
-            for link, frame in zip(links, heard(links, thresholds.silent_s), strict=True)
+            for link, frame in zip(links, found, strict=True)
         ]
     finally:
         for link in links:
@@ -57,9 +68,9 @@ def heard(links: Sequence[Link], silent_s: float = Thresholds().silent_s) -> lis
         if waited > PATIENCE_S or all(link.complete for link in links):
             frames = [frame_now(link) for link in links]
             # The state of a run may follow from what its frame is made of.
-            done = all(link.complete for link in links)
-            doubtful = any(_is_doubtful(link, frame) for link, frame in zip(links, frames, strict=True))
-            if done or not doubtful or waited > min(silent_s + SURE_S, LONGER_S):
+            if all(link.complete for link in links) or waited > min(silent_s + SURE_S, LONGER_S):
+                return frames
+            if not any(_is_doubtful(link, frame) for link, frame in zip(links, frames, strict=True)):
                 return frames
         time.sleep(0.005)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.observer.record import recorder, recording
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import ENDED_STATES
 from ddptop.tui.model.changes import EVENTS
@@ -22,7 +22,7 @@ from ddptop.tui.model.store import Store
 if TYPE_CHECKING:
     from ddptop.agent.observer.history.kept import Kept
 
-SETTLED_S: Final = 2 * recorder.BATCH_S
+SETTLED_S: Final = 2 * recording.BATCH_S
 """Seconds after which all that had happened is recorded, and all that happens is heard."""
 RECENT_RECORDS: Final = 8192
 """Messages of an ended run that its numbers are made of; what is older only plots look back at."""

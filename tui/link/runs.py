@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
-from ddptop.tui.control.launch import programs
-from ddptop.tui.control.launch.launch import RequestError, launch
 from ddptop.tui.control.launch.options import Request
-from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.fleet import Listing, RunLine, line_of
 from ddptop.tui.link.host import Host
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Refused, frame_now
+
+if TYPE_CHECKING:
+    from ddptop.tui.control.launch.programs import Option
 
 BUDGET_S: Final = 0.15
 """Longest work of one look: what is recorded of ended runs is read bit by bit."""
@@ -35,7 +35,7 @@ class Runs:
         self._connect = connect
         self._who = who
         self._clock = clock
-        self._host = Host()
+        self._host: Host | None = None
         self._looking = threading.Lock()
         """A socket may change threads only with such a barrier between."""
         self._links: dict[str, Link] = {}
@@ -48,6 +48,7 @@ class Runs:
         """Look at all runs; see `Fleet.listing`."""
         with self._looking:
             lines = list(self._lines(shown, self._clock() + BUDGET_S))
+            self._host = self._host or Host()
             return Listing(sorted(lines, key=lambda line: line.over), self._host.look())
 
     def _lines(self, shown: RunLine | None, deadline: float) -> Iterable[RunLine]:
@@ -102,12 +103,17 @@ class Runs:
 
     def options(self, program: str) -> tuple[Option, ...]:
         """Return a program's options, asked once; see `Fleet.options`."""
+        from ddptop.tui.control.launch import programs
+
         if program not in self._options:
             self._options[program] = programs.ask(program)
         return self._options[program]
 
     def launch(self, request: Request) -> str:
         """Start a run; see `Fleet.launch`."""
+        # Here, because it loads the observer, and most dashboards launch nothing.
+        from ddptop.tui.control.launch.launch import RequestError, launch
+
         try:
             return launch(request).name
         except (RequestError, RunDirError) as problem:

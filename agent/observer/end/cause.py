@@ -18,18 +18,18 @@ from ddptop.agent.run.records import Member, without_foreign_end
 from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import MOST_RANKS
 
-_LOST_PEER = re.compile(
-    r"connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"
-    r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat",
-    re.IGNORECASE,
+# Patterns are compiled at their first use: each look at a run imports this module, and few runs have failed.
+_LOST_PEER: Final = (
+    r"(?i)connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"
+    r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat"
 )
 """Errors that report the loss of a peer, in the words of gloo, NCCL and TCPStore."""
 
-_FAILURE = re.compile(r"\brank\s*:\s*(\d{1,5}) \(local_rank: \d{1,5}\)\s+exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)")
+_FAILURE: Final = r"\brank\s*:\s*(\d{1,5}) \(local_rank: \d{1,5}\)\s+exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)"
 """An entry of torchrun's failure summary."""
-_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)")
+_FAILED: Final = r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)"
 """torchrun's line on the first rank that failed; before a restart it prints no summary."""
-_SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w{1,20})\b")
+_SIGNALLED: Final = r"SignalException: Process \d+ got signal: (?:Signals\.)?(\w{1,20})\b"
 """torchrun's last line after a signal to itself; Python 3.10 spells the name, later ones the number."""
 
 _MEANING: Final = {
@@ -102,7 +102,7 @@ def judge(
         return Judgement("finished", 0, warning=_late_trouble(codes, exit_code, leader))
     if in_order and exit_code is None:
         return Judgement("ended", None, "every rank ended by itself, with what exit code nobody has seen")
-    signals = _SIGNALLED.findall(torchrun_log)
+    signals = re.findall(_SIGNALLED, torchrun_log)
     if signals and not codes:
         name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
         return Judgement("failed", code, f"{leader} was told to end by {name}")
@@ -160,8 +160,8 @@ def describe_end(member: Member) -> tuple[str, str]:
 def _summary(log: str, members: Mapping[int, Member]) -> dict[int, int]:
     codes = {}
     # On one machine the local rank is the rank.
-    early = [(rank, code, pid) for code, rank, pid in _FAILED.findall(log)]
-    for rank, code, pid in early + _FAILURE.findall(log):
+    early = [(rank, code, pid) for code, rank, pid in re.findall(_FAILED, log)]
+    for rank, code, pid in early + re.findall(_FAILURE, log):
         member = members.get(int(rank))
         # A script can print such lines too, but with another pid.
         if int(rank) < MOST_RANKS and (member is None or member.process.pid == int(pid)):
@@ -177,7 +177,8 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
         died = died_at_ns.get(rank, float("inf"))
         if ended is not None and ended.exit_code:
             reason = clean_line(ended.error) if ended.error else f"ended with exit code {ended.exit_code}"
-            secondary = ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM) or bool(_LOST_PEER.search(reason))
+            told = ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+            secondary = told or re.search(_LOST_PEER, reason) is not None
             text = f"rank {rank}: {reason}" if ended.error else f"rank {rank} {reason}"
             suspects.append(_Suspect(rank, ended.at_ns, secondary, text, _positive(ended.exit_code)))
         elif rank in codes and codes[rank] != 0:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import psutil
 
 from ddptop.agent.observer.end.processes import ROLES, Target, find, send, signal_name
-from ddptop.agent.run.identity import STOPPED
+from ddptop.agent.run.identity import STATUS_DISK_SLEEP, STATUS_STOPPED, STATUS_TRACING_STOP, STOPPED
 from ddptop.agent.run.rundir import Member, Process, Run, RunDir, is_alive
 from ddptop.agent.text import plural
 
@@ -267,9 +266,9 @@ def _why(target: Target) -> str:
     if os.geteuid() not in (0, target.uid):
         return f"belongs to user {target.uid}, no permission to end it"
     return {
-        psutil.STATUS_DISK_SLEEP: "in an uninterruptible wait of the kernel, for a disk or a device",
-        psutil.STATUS_STOPPED: "stopped",
-        psutil.STATUS_TRACING_STOP: "held by a debugger",
+        STATUS_DISK_SLEEP: "in an uninterruptible wait of the kernel, for a disk or a device",
+        STATUS_STOPPED: "stopped",
+        STATUS_TRACING_STOP: "held by a debugger",
     }.get(target.status, f"{target.status}, too slow to go")
 
 

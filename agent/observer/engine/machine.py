@@ -9,8 +9,6 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-import pynvml
-
 from ddptop.agent.text import plural
 
 BACKEND_VARIABLE: Final = "DDPTOP_BACKEND"
@@ -36,6 +34,9 @@ class Placement:
 
 def gpus() -> int:
     """Return the number of GPUs that a CUDA program would see in this environment."""
+    # Here, because the dashboard imports this module, and asks only where somebody launches a run.
+    import pynvml
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

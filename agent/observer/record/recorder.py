@@ -21,12 +21,12 @@ from ddptop.agent.observer.record import recording, retention
 from ddptop.agent.observer.record.floods import OBSERVER, Flood, Source, sound
 from ddptop.agent.observer.record.inbox import Begin, Inbox, Item, Judged, Own, Saved, Told
 from ddptop.agent.observer.record.logs import Logs
+from ddptop.agent.observer.record.recording import BATCH_S
 from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
 from ddptop.agent.run import generations
 from ddptop.agent.run.files.database import DAMAGE, Locked
 from ddptop.agent.run.records import RUN_BYTES
 
-BATCH_S: Final = 1.0
 THIN_S: Final = 0.3
 """Seconds for thinning between two batches at most; a piece that was begun is finished."""
 LOGS_S: Final = 5.0

@@ -19,6 +19,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.record.thinning import without_seen
 from ddptop.agent.run.files.database import DAMAGE, Locked, is_locked
 
+BATCH_S: Final = 1.0
+"""Seconds between two transactions of the recorder."""
 NOTHING: Final = (0, -1)
 """Generation and number of the newest record where there is none."""
 _OBSERVER: Final = -1

@@ -1,12 +1,13 @@
-"""The processes of a run with role, age, CPU and memory, for a list from which a person chooses."""
+"""The processes of a run with role, age, CPU and memory, for a list from which a person chooses.
+
+psutil is loaded where it is called: each look at a run imports this module.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import psutil
 
 from ddptop.agent.observer.end.processes import Target, find
 from ddptop.agent.run.files.masking import masked_words
@@ -47,6 +48,8 @@ def _order(entry: Entry) -> tuple[bool, bool, int, bool, int]:
 
 
 def _entry(target: Target, rank_command: str) -> Entry:
+    import psutil
+
     role = target.role
     try:
         process = psutil.Process(target.process.pid)
@@ -67,6 +70,8 @@ def _entry(target: Target, rank_command: str) -> Entry:
 
 
 def _command(process: Process) -> str:
+    import psutil
+
     try:
         return " ".join(masked_words(psutil.Process(process.pid).cmdline()))
     except psutil.Error:

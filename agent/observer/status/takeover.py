@@ -16,7 +16,7 @@ from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run import detached, rundir
-from ddptop.agent.run.identity import ELSEWHERE
+from ddptop.agent.run.identity import ELSEWHERE, may_live
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
 
 _START_S: Final = 5.0
@@ -64,7 +64,10 @@ def tidy(spared: RunDir | None = None) -> dict[str, int]:
 
     Return the names of the removed runs, each with its bytes.
     """
-    for run in rundir.runs():
+    for directory in rundir.runs():
         with contextlib.suppress(RunDirError):
-            meet(run)
+            run = directory.read()
+            # Of a run that has ended or is looked after nothing is to be done, and its ranks need not be looked up.
+            if run.state not in ENDED_STATES and not may_live(run.observer):
+                meet(directory)
     return rundir.prune(spared, retention.size_of)

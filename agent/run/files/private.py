@@ -85,33 +85,53 @@ def is_plain(path: Path) -> bool:
         return False
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path | str) -> BinaryIO:
     """Open a plain file for reading, without following a link or waiting for a pipe or a device.
 
     Raises:
         OSError: it does not exist, or is no plain file.
     """
+    descriptor, _ = _open_plain(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError as problem:
-        raise OSError(None, f"no path ({problem})", str(path)) from problem
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(None, "not a plain file", str(path))
         return open(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def read(path: Path, limit: int = LARGEST_RECORD) -> bytes:
+def _open_plain(path: Path | str) -> tuple[int, int]:
+    """Return the descriptor of a plain file, and the size of the file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as problem:
+        raise OSError(None, f"no path ({problem})", str(path)) from problem
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(None, "not a plain file", str(path))
+        return descriptor, status.st_size
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read(path: Path | str, limit: int = LARGEST_RECORD) -> bytes:
     """Return the content of a record, which is a plain file of at most `limit` bytes.
+
+    A large group has thousands of them: they are read without a buffer of Python's.
 
     Raises:
         OSError: it does not exist, is no plain file, or is larger.
     """
-    with open_plain(path) as file:
-        content = file.read(limit + 1)
+    descriptor, size = _open_plain(path)
+    try:
+        # One byte more tells whether the file has grown meanwhile.
+        content = piece = os.read(descriptor, min(size, limit) + 1)
+        while piece and size < len(content) <= limit:
+            piece = os.read(descriptor, limit + 1 - len(content))
+            content += piece
+    finally:
+        os.close(descriptor)
     if len(content) > limit:
         raise OSError(None, "larger than any record", str(path))
     return content

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,7 +60,7 @@ def remove(directory: Directory, run_id: str, patience_s: float = 0.0) -> None:
     """
     name, path = directory.name, directory.path
     deadline = time.monotonic() + patience_s
-    gone = path.with_name(f".{name}.{secrets.token_hex(4)}")
+    gone = path.with_name(f".{name}.{os.urandom(4).hex()}")
     try:
         while (claim := Claim.acquire(path, to_remove=True)) is None and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -96,6 +94,9 @@ def empty(folder: Path) -> OSError | None:
 
     Return the first failure, None where the folder is gone.
     """
+    # Here, because it loads compressors, and few verbs remove anything.
+    import shutil
+
     failures: list[OSError] = []
 
     try:

@@ -6,7 +6,6 @@ Btrfs, tmpfs); elsewhere the file stays as it is.  This module knows paths and b
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
@@ -54,6 +53,9 @@ def cut(path: Path, room: int) -> int:
 
 
 def _punch(descriptor: int, offset: int, length: int) -> None:
+    # Here, because few readers of a log cut one.
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     function = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
     if function is None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from support.harness import started, until
 
@@ -142,3 +143,27 @@ def refusal(directory: RunDir) -> str:
     )
     assert done.returncode == 1
     return done.stderr
+
+
+def test_a_process_is_described_as_psutil_does() -> None:
+    """What is read here without psutil says the same: relatives, status and command line."""
+    with subprocess.Popen([sys.executable, "-c", SLEEP, "two words", ""], stdout=subprocess.DEVNULL) as child:
+        try:
+            known = psutil.Process(child.pid)
+            until(lambda: identity.command(child.pid)[-1:] == ("",), "the program runs")
+            until(lambda: identity.table()[child.pid].status == known.status() == psutil.STATUS_SLEEPING, "it sleeps")
+            assert identity.table()[child.pid].parent == known.ppid() == os.getpid()
+            assert identity.command(child.pid) == tuple(known.cmdline())
+            os.kill(child.pid, signal.SIGSTOP)
+            until(lambda: identity.table()[child.pid].status == known.status() == psutil.STATUS_STOPPED, "it stops")
+        finally:
+            child.kill()
+    assert {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP} == identity.STOPPED
+    assert (identity.STATUS_DISK_SLEEP, identity.STATUS_ZOMBIE) == (psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE)
+
+
+def test_the_command_of_a_process_that_is_gone_is_empty() -> None:
+    """Nothing is known of it, and nothing is raised."""
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    assert identity.command(gone.pid) == ()

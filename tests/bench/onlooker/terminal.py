@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import load
 import psutil
 import pyte
 
@@ -35,7 +36,7 @@ class Terminal:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ddptop.tui.cli.main", "attach", run],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+            env={**load.with_bytecode(), "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         )  # fmt: skip
         os.close(slave)
         self.process = psutil.Process(self._process.pid)

@@ -40,7 +40,6 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     path.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
     monkeypatch.delenv(rundir.BASE_VARIABLE, raising=False)
     yield path
     shutil.rmtree(path)

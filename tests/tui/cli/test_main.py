@@ -14,7 +14,7 @@ import pytest
 from support.harness import DDPTOP, ddptop
 
 from ddptop.agent.run import rundir
-from ddptop.tui.cli.main import _parser, main
+from ddptop.tui.cli.main import FAMILIES, _parser, main
 
 
 @pytest.fixture
@@ -144,3 +144,23 @@ def test_help_is_quick():
     )
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert not loaded & {"zmq", "textual", "torch", "msgspec", "psutil", "numpy"}
+
+
+def test_each_verb_is_that_of_its_family() -> None:
+    """The parser of a single verb is made from its family alone, and has the same options as in the list of all."""
+    everything = {each.prog: each.format_help() for each in _parsers(_parser())}
+    assert {prog.removeprefix("ddptop ") for prog in everything if " " in prog} == FAMILIES.keys()
+    for verb in FAMILIES:
+        alone = {each.prog: each.format_help() for each in _parsers(_parser(verb))}
+        assert alone[f"ddptop {verb}"] == everything[f"ddptop {verb}"]
+        assert len(alone) < len(everything)
+
+
+def test_help_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The width is the one that `shutil` tells, as argparse has it."""
+    for columns in ("64", "133"):
+        monkeypatch.setenv("COLUMNS", columns)
+        ours = next(each for each in _parsers(_parser("attach")) if each.prog == "ddptop attach")
+        lines = ours.format_help().splitlines()
+        assert max(map(len, lines)) <= shutil.get_terminal_size().columns
+        assert max(map(len, lines)) > shutil.get_terminal_size().columns - 20

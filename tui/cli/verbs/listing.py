@@ -39,12 +39,16 @@ def add(verbs: Verbs) -> None:
     verbs.add_parser("programs", help="list the training programs that come with ddptop").set_defaults(carry=_programs)
 
 
-def _frames(directories: list[RunDir]) -> list[Frame]:
+def _frames(directories: list[RunDir], *, measured: bool) -> list[Frame]:
+    import gc
+
+    # The verb ends soon: what it imports and what it takes in need not be looked through for garbage.
+    gc.disable()
     from ddptop.tui import settings
     from ddptop.tui.control.actor import who
     from ddptop.tui.link import look
 
-    return look.frames(directories, who("shell"), settings.load().thresholds)
+    return look.frames(directories, who("shell"), settings.load().thresholds, measured=measured)
 
 
 @contextlib.contextmanager
@@ -96,7 +100,7 @@ def _ps(options: argparse.Namespace) -> int:
     own = rundir.runs(damaged)
     for line in damaged:
         print(f"ddptop: {clean_line(line)}", file=sys.stderr)
-    shown = sorted(_frames(own) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
+    shown = sorted(_frames(own, measured=True) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
     if options.json:
         print_json([status.run_json(frame) for frame in shown])
     elif shown:
@@ -110,7 +114,7 @@ def _status(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import status
 
     directory = chosen(options.run)
-    shown = _frames([directory])
+    shown = _frames([directory], measured=False)
     if not shown:
         return complain(f"run {directory.name} was removed just now", 1)
     if options.json:

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ddptop.tui.control.launch.options import seconds as read_seconds
-
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
     from ddptop.tui.settings import Settings
@@ -50,7 +48,14 @@ def typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return checked
 
 
-seconds: Final = typed(read_seconds)
+def _seconds(text: str) -> float:
+    # Here, because each verb imports this module, and few are given a time.
+    from ddptop.tui.control.launch.options import seconds
+
+    return seconds(text)
+
+
+seconds: Final = typed(_seconds)
 
 
 def configured(options: argparse.Namespace) -> Settings:

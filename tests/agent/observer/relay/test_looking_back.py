@@ -246,7 +246,8 @@ def passes(rank: Rank, number: int, sub: zmq.Socket[bytes]) -> bool:
 def test_a_disk_that_hangs_holds_up_nobody(new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     """No read of the file has returned while the relay publishes and answers."""
     directory = new_run(world=1)
-    connect, goes_on = sqlite3.connect, threading.Event()
+    goes_on = threading.Event()
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
     def hang(*arguments: Any, **named: Any) -> sqlite3.Connection:
         goes_on.wait()

@@ -204,6 +204,25 @@ def test_a_run_of_another_boot_is_lost(new_run: Callable[..., RunDir]) -> None:
     assert not (directory.path / "0.pub").exists()
 
 
+def test_no_ranks_are_looked_up_of_a_run_that_is_looked_after(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ps` lists it without the records of its ranks being read before, and still ends what nobody looks after."""
+    me = identify(os.getpid())
+    assert me
+    directory = new_run(state="running", observer=me, torchrun=me)
+    read: list[str] = []
+    members = RunDir.members
+    monkeypatch.setattr(RunDir, "members", lambda self: read.append(self.name) or members(self))
+    takeover.tidy()
+    assert (read, directory.read().state) == ([], "running")
+    gone = msgspec.structs.replace(me, boot="an earlier one")
+    directory.update(observer=gone, torchrun=gone)
+    takeover.tidy()
+    assert directory.read().state == "lost"
+    assert read
+
+
 def test_each_generation_has_its_cause(launch: Launch) -> None:
     """Torchrun starts the ranks anew: they register again, and the event of the restart names the first cause."""
     directory = launch(

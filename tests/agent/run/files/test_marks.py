@@ -171,7 +171,7 @@ def test_runs_of_older_versions_are_adopted_in_the_default_base_alone(
     unmarked(rundir.base(), "old")
     assert rundir.runs() == []
     monkeypatch.delenv(rundir.BASE_VARIABLE)
-    monkeypatch.setattr(tempfile, "tempdir", str(base))
+    monkeypatch.setenv("TMPDIR", str(base))
     default = rundir.base()
     assert default == base / f"ddptop-{os.getuid()}"
     unmarked(default, "old")

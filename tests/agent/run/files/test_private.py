@@ -29,7 +29,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of the test's own that stands for /tmp, with a path short enough for sockets."""
     path = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     path.chmod(0o755)
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    monkeypatch.setenv("TMPDIR", str(path))
     monkeypatch.delenv(rundir.BASE_VARIABLE, raising=False)
     yield path
     shutil.rmtree(path)
@@ -105,6 +105,24 @@ def test_only_a_plain_file_is_a_record(place: Path) -> None:
         with pytest.raises(OSError):  # noqa: PT011 # whichever, it is not read
             private.read(place / name)
     assert private.read(place / "secret") == b"x"
+
+
+def test_a_record_that_grows_while_it_is_read_is_read_whole(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that ends on a full disk writes over its record in place; the size of before bounds nothing."""
+    record = place / "record"
+    record.write_bytes(b"old")
+    status_of = os.fstat
+
+    def grows(descriptor: int) -> os.stat_result:
+        before = status_of(descriptor)
+        record.write_bytes(b"a longer one")
+        return before
+
+    monkeypatch.setattr(os, "fstat", grows)
+    assert private.read(record) == b"a longer one"
+    with pytest.raises(OSError, match="larger than any record"):
+        private.read(record, 8)
+    assert private.read(record, 12) == b"a longer one"
 
 
 @needs_root

@@ -1,0 +1,33 @@
+"""What `status --json` and `ps --json` print is JSON that any terminal can show."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddptop.tui.cli import status
+
+TEXT = st.text(
+    st.characters(codec=None) | st.sampled_from('\x1b\x7f\u202e\ud800\udcff\U0001f1e6 \n\t"\\\\'), max_size=8
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(value=VALUES, indent=st.sampled_from([None, 2]))
+def test_what_is_printed_reads_as_what_it_was(value: object, indent: int | None) -> None:
+    """Whatever is in it, Python's own reader finds the same; and each line can be printed: no character moves a cursor.
+
+    The lines are those of `json.dumps`, so that one object is one line where no indent is asked for.
+    """
+    text = status.encoded(value, indent)
+    assert json.loads(text) == value
+    assert text.replace("\n", "").isprintable()
+    # A number may be spelled otherwise, as 1e22 for 1e+22.
+    assert len(text.split("\n")) == len(json.dumps(value, indent=indent).split("\n"))
