@@ -18,6 +18,8 @@ from ddptop.agent.run import rundir
 
 # Before any test imports torch: its threads would wait for each other by spinning, on cores that the ranks need.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Where it is set, each of the hundreds of processes that the tests start would compile all modules of ours anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same examples in each run, so that what fails is the change; `--hypothesis-profile default` looks for new ones.
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)

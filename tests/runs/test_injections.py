@@ -22,15 +22,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(folder):
-    """Told once when found, labelled as put in on purpose, summed up, and in `status --json`; and a second fault."""
-    done = ddptop(
-        "launch", "--world", "2", "--name", "slow", "--inject", "rank=1,phase=backward,ms=30,from=40",
-        "--inject", "rank=0,nan,from=178", "train.py", "--", "180", cwd=folder,
+@pytest.fixture(scope="module")
+def faulty(folder: Path) -> subprocess.CompletedProcess[str]:
+    """A run with three faults, the last of which ends it."""
+    return ddptop(
+        "launch", "--world", "2", "--name", "faulty", "--inject", "rank=1,phase=backward,ms=30,from=40",
+        "--inject", "rank=0,nan,from=178", "--inject", "rank=0,crash,from=181", "train.py", "--", "500", cwd=folder,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "faults are put into this run on purpose: rank 1: 30 ms more in backward" in done.stdout
-    told = status("slow")
+
+
+def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(faulty):
+    """Told once when found, labelled as put in on purpose, summed up, and in `status --json`; and a second fault."""
+    assert "faults are put into this run on purpose: rank 1: 30 ms more in backward" in faulty.stdout
+    told = status("faulty")
     # The loss that is not a number comes first: from then on the training is worth nothing.
     assert told["verdict"]["kind"] == "health"
     (verdict,) = (each for each in told["verdicts"] if each["kind"] != "health")
@@ -40,24 +44,25 @@ def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(folder):
     assert verdict["since_step"] >= 35
     # It goes on to be judged after it was told, so that the milliseconds may be others.
     said = r"verdict: rank 1 holds the group back by \d+ ms a step \(\d+%\): backward pass, since step \d+"
-    assert re.search(said, done.stdout)
+    assert re.search(said, faulty.stdout)
     assert re.fullmatch(said, f"verdict: {verdict['text']}")
-    assert told["injected"] == "rank 1: 30 ms more in backward in each step from step 40; rank 0: nan from step 178"
-    assert done.stdout.count("verdict: rank 1 holds the group back") == 1
-    printed = [line.split() for line in rundir.find("slow").rank_log(0).read_text().splitlines() if "loss " in line]
+    slow, *others = told["injected"].split("; ")
+    assert slow == "rank 1: 30 ms more in backward in each step from step 40"
+    assert others == ["rank 0: nan from step 178", "rank 0: crash from step 181"]
+    assert faulty.stdout.count("verdict: rank 1 holds the group back") == 1
+    printed = [line.split() for line in rundir.find("faulty").rank_log(0).read_text().splitlines() if "loss " in line]
     assert [step for _, step, loss in printed if loss == "nan"] == ["178", "179", "180"]
 
 
-def test_an_injected_crash_is_the_cause_and_says_so(folder):
-    """The rank, the exception and that it was injected, at the script's own line."""
-    done = ddptop(
-        "launch", "--world", "1", "--name", "crashed", "--inject", "rank=0,crash,from=5", "train.py", "--", "500",
-        cwd=folder,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "first cause: rank 0: RuntimeError: injected by ddptop --inject\n" in done.stdout
-    assert "loss.backward()" in done.stdout
-    assert "loss 4" in rundir.find("crashed").rank_log(0).read_text()
+def test_a_rank_that_dies_tells_why_once(faulty):
+    """The first cause is named with its rank and that it was injected; its traceback, down to the script's own line,
+    is shown once, though the other rank fails for want of it; the exit code is the run's.
+    """
+    assert faulty.returncode == 1
+    assert "first cause: rank 0: RuntimeError: injected by ddptop --inject\n" in faulty.stdout
+    assert faulty.stdout.count("Traceback") == faulty.stdout.count("loss.backward()") == 1
+    told = status("faulty")
+    assert (told["state"], told["exit_code"]) == ("failed", 1)
 
 
 def test_a_job_started_by_hand_takes_the_variable_and_refuses_nonsense(folder, monkeypatch):

@@ -16,12 +16,28 @@ from pathlib import Path
 import pytest
 import zmq
 from support.harness import DEADLINE_S, carriers, ddptop, free_port, started, status, until
-from support.scripts import FAIL, FLAKY, TRAIN, UNTIDY
+from support.scripts import TRAIN, UNTIDY
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
+
+TWO_RANKS = '''
+"""Two ranks of `train.py`, forked by one process, for which torch is imported once."""
+import os, runpy, sys
+import torch, torch._dynamo
+
+ranks = []
+for rank in ("0", "1"):
+    if not (pid := os.fork()):
+        os.environ.update(RANK=rank, LOCAL_RANK=rank)
+        runpy.run_path("train.py", run_name="__main__")
+        sys.exit()
+    ranks.append(pid)
+for pid in ranks:
+    os.waitpid(pid, 0)
+'''
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +45,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the scripts."""
     path = tmp_path_factory.mktemp("scripts")
     (path / "train.py").write_text(TRAIN)
-    (path / "fail.py").write_text(FAIL)
     return path
 
 
@@ -43,7 +58,8 @@ def torchrun(
 @pytest.fixture(scope="module")
 def live(folder) -> RunDir:
     """A run that goes on until it is killed by the last test that uses it; shared by the tests below."""
-    done = ddptop("launch", "--world", "2", "--name", "live", "--detach", "train.py", "--", "1000000", cwd=folder)
+    options = ("--world", "2", "--name", "live", "--max-restarts", "1", "--detach")
+    done = ddptop("launch", *options, "train.py", "--", "1000000", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "live\n"
     directory = rundir.find("live")
@@ -65,6 +81,21 @@ def test_status_tells_what_proc_tells(live):
         resident = int(Path(f"/proc/{rank['pid']}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         assert rank["memory_bytes"] == pytest.approx(resident, rel=0.1)
     until(lambda: status("live")["step"] > first["step"], "more steps")
+
+
+def test_parameters_are_bit_identical_with_and_without_the_agent(live, folder):
+    """After 20 steps with BatchNorm, dropout and momentum, the digest of the parameters is the same."""
+    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-c", TWO_RANKS, "20"]
+    environment = {**os.environ, **told}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
+    )
+    until(lambda: (status("live")["step"] or 0) > 20, "the steps under the agent")
+    watched = "".join(live.rank_log(rank).read_text() for rank in (0, 1))
+    with_agent, without = (dict(re.findall(r"digest (\d) ([0-9a-f]{64})", out)) for out in (watched, done.stdout))
+    assert len(without) == 2, done.stderr
+    assert with_agent == without
 
 
 def polled(link: Link) -> Link:
@@ -183,6 +214,33 @@ def test_one_process_or_one_signal_and_only_of_this_run(live):
     until(lambda: (status("live")["step"] or 0) > before["step"] + 20, "steps after SIGCONT")
 
 
+def test_a_restarted_group_is_followed(live, folder):
+    """Torchrun starts the ranks anew after rank 1 has failed: history, cause and control go on."""
+    (folder / "flaky").touch()
+    until(lambda: [m.generation for m in live.members().values()] == [1, 1], "the second generation")
+    (folder / "flaky").unlink()
+    until(lambda: len(status("live")["ranks"]) == 2 and (status("live")["step"] or 0) > 3, "its steps")
+    link = Link(live, "test", looks_back=True)
+    try:
+        until(lambda: polled(link).settled and frame_now(link).step, "the picture")
+        shown_frame = frame_now(link)
+        history = shown_frame.history
+        assert history is not None
+        until(lambda: polled(link) and len(history.by_step.read(0, "loss").steps), "its losses")
+        until(lambda: polled(link) and history.by_step.complete, "all of them")
+        losses = history.by_step.read(0, "loss")
+    finally:
+        link.close()
+    (restart,) = shown_frame.restarts
+    assert restart.generation == 1
+    cause = r"restart 1 of 1: rank 1: RuntimeError: once, in step (\d+)"
+    (told,) = (found for event in shown_frame.events if (found := re.fullmatch(cause, event.text)))
+    assert restart.step == pytest.approx(int(told[1]), abs=1)
+    assert losses.count.sum() == losses.steps[-1] > restart.step
+    assert ddptop("pause", "live").returncode == 0
+    assert ddptop("resume", "live").returncode == 0
+
+
 def test_the_run_outlives_its_observer_and_another_takes_over(live):
     """After kill -9 of the observer ps meets the run and another takes over; pause, resume and kill work."""
     run = live.read()
@@ -203,6 +261,25 @@ def test_the_run_outlives_its_observer_and_another_takes_over(live):
     assert row["state"] == "killed"
 
 
+def test_an_ended_run_is_started_again_by_its_name(live, folder):
+    """With the command line and the options it had, from the script as it stands by now."""
+    assert ddptop("restart", "live", "--resume").returncode == 1
+    script = (folder / "train.py").read_text()
+    try:
+        # Something that needs no torch.
+        (folder / "train.py").write_text("import os\nprint('again, rank', os.environ['RANK'])")
+        again = ddptop("restart", "live", "--detach")
+        assert (again.returncode, again.stdout) == (0, "live.2\n"), again.stderr
+        until(lambda: rundir.find("live.2").read().exit_code is not None, "its end")
+    finally:
+        (folder / "train.py").write_text(script)
+    old, new = rundir.find("live").read(), rundir.find("live.2").read()
+    assert (new.command, new.cwd, new.max_restarts) == (old.command, old.cwd, 1)
+    assert (old.state, new.state) == ("killed", "finished")
+    printed = [rundir.find("live.2").rank_log(rank).read_text() for rank in (0, 1)]
+    assert printed == ["again, rank 0\n", "again, rank 1\n"]
+
+
 def _numbers(directory: RunDir) -> list[int]:
     """Return the numbers of rank 0's records in the run's file, read without the code under test."""
     with contextlib.closing(sqlite3.connect(directory.database)) as connection:
@@ -217,67 +294,6 @@ def _gaps(directory: RunDir) -> list[int]:
 
 def _recorded(directory: RunDir) -> int:
     return max(_numbers(directory), default=0)
-
-
-def test_a_restarted_group_is_followed_and_can_be_started_again(folder):
-    """Torchrun starts the ranks anew: history, cause and control go on; the ended run is restarted by name."""
-    (folder / "flaky.py").write_text(TRAIN.replace("        done += 1", "        done += 1\n" + FLAKY))
-    command = (
-        "launch",
-        "--world",
-        "2",
-        "--name",
-        "flaky",
-        "--max-restarts",
-        "1",
-        "--detach",
-        "flaky.py",
-        "--",
-        "1000000",
-    )
-    assert ddptop(*command, cwd=folder).returncode == 0
-    directory = rundir.find("flaky")
-    until(lambda: [m.generation for m in directory.members().values()] == [1, 1], "the second generation")
-    until(lambda: (status("flaky")["step"] or 0) > 3, "its steps")
-    link = Link(directory, "test", looks_back=True)
-    try:
-        until(lambda: polled(link).settled and frame_now(link).step, "the picture")
-        shown_frame = frame_now(link)
-        history = shown_frame.history
-        assert history is not None
-        until(lambda: polled(link) and len(history.by_step.read(0, "loss").steps), "its losses")
-        until(lambda: polled(link) and history.by_step.complete, "all of them")
-        losses = history.by_step.read(0, "loss")
-    finally:
-        link.close()
-    (restart,) = shown_frame.restarts
-    assert restart.generation == 1
-    assert 5 <= restart.step <= 7
-    assert losses.count.sum() == losses.steps[-1] > restart.step
-    assert "restart 1 of 1: rank 1: RuntimeError: once" in [event.text for event in shown_frame.events]
-    assert ddptop("pause", "flaky").returncode == 0
-    assert "2 ranks" in ddptop("kill", "flaky").stdout
-    assert ddptop("restart", "flaky", "--resume").returncode == 1
-    # What is started again is whatever stands in the file by now, here something that needs no torch.
-    (folder / "flaky.py").write_text("import os\nprint('again, rank', os.environ['RANK'])")
-    again = ddptop("restart", "flaky", "--detach")
-    assert (again.returncode, again.stdout) == (0, "flaky.2\n"), again.stderr
-    until(lambda: rundir.find("flaky.2").read().exit_code is not None, "its end")
-    old, new = rundir.find("flaky").read(), rundir.find("flaky.2").read()
-    assert (new.command, new.cwd, new.max_restarts) == (old.command, old.cwd, 1)
-    assert (old.state, new.state) == ("killed", "finished")
-    printed = [rundir.find("flaky.2").rank_log(rank).read_text() for rank in (0, 1)]
-    assert printed == ["again, rank 0\n", "again, rank 1\n"]
-
-
-def test_a_script_that_dies_tells_why_once(folder):
-    """The first cause is named with its rank, its traceback is shown once, the exit code is the run's."""
-    done = ddptop("launch", "--world", "2", "--name", "dying", "fail.py", cwd=folder)
-    assert done.returncode == 1
-    assert done.stdout.count("Traceback") == done.stdout.count("raise RuntimeError") == 1
-    assert "first cause: rank 1: RuntimeError: the third shard is missing\n" in done.stdout
-    row = status("dying")
-    assert (row["state"], row["exit_code"]) == ("failed", 1)
 
 
 def test_a_job_started_by_hand_is_seen_and_controlled(folder):
@@ -312,29 +328,6 @@ def test_a_job_started_by_hand_is_seen_and_controlled(folder):
         until(lambda: not rundir.is_alive(directory.read().observer), "its observer has gone")
         assert (status(name)["state"], status(name)["step"]) == ("killed", held["step"])
         assert _recorded(directory) == held["step"]
-
-
-def test_parameters_are_bit_identical_with_and_without_the_agent(folder):
-    """After 20 steps with BatchNorm, dropout and momentum, the digest of the parameters is the same."""
-    digests = []
-    for prefix in ((), ("-m", "ddptop.agent")):
-        # Without torchrun, which takes as long to start as a rank.
-        told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        with contextlib.ExitStack() as both:
-            ranks = [
-                both.enter_context(
-                    started(
-                        sys.executable, *prefix, "train.py", "20",
-                        cwd=folder, env={**os.environ, **told, "RANK": rank, "LOCAL_RANK": rank},
-                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                    )
-                )
-                for rank in ("0", "1")
-            ]  # fmt: skip
-            output = "".join(rank.communicate(timeout=2 * DEADLINE_S)[0] for rank in ranks)
-        digests.append(dict(re.findall(r"digest (\d) ([0-9a-f]{64})", output)))
-    assert len(digests[0]) == 2, output
-    assert digests[0] == digests[1]
 
 
 def test_a_script_that_leaves_its_group_behind_ends_as_without_the_agent(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TRAIN = '''
-"""A small conv net with BatchNorm under DDP; prints every loss; trains STEPS steps, then a digest of the result."""
+"""A small conv net with BatchNorm under DDP; prints every loss; trains STEPS steps; after 20 a digest of its state."""
 import hashlib, os, pathlib, sys, datetime, time
 import torch, torch.distributed as dist, torch.nn as nn
 
@@ -29,29 +29,17 @@ while done < steps:
         if steps > 1000:  # one that goes on until it is ended leaves the cores to the others
             time.sleep(0.02)
         done += 1
+        if pathlib.Path("flaky").exists() and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise RuntimeError(f"once, in step {done}")
         print("loss", done, repr(loss.item()), flush=True)
+        if done == 20:
+            state = b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())
+            # One write: ranks may share a pipe.
+            sys.stdout.write(f"digest {dist.get_rank()} {hashlib.sha256(state).hexdigest()}\\n")
+            sys.stdout.flush()
         if done == steps:
             break
-digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict().values())).hexdigest()
-# One write: the ranks share a pipe.
-sys.stdout.write(f"digest {dist.get_rank()} {digest}\\n")
-sys.stdout.flush()
 dist.destroy_process_group()
-'''
-
-FLAKY = """
-        if done == 6 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
-            raise RuntimeError("once")
-"""
-"""What makes rank 1 of `TRAIN` fail after its sixth step, the first time only."""
-
-FAIL = '''
-"""Rank 1 fails at once; the others wait for it in a collective."""
-import os, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-if os.environ["RANK"] == "1":
-    raise RuntimeError("the third shard is missing")
-dist.all_reduce(torch.ones(1))
 '''
 
 UNTIDY = '''

@@ -198,7 +198,7 @@ def test_whatever_is_added_can_be_stored_or_is_refused(tmp_path: Path, message: 
     connection.close()
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_a_rank_publishes_can_be_stored_or_is_refused(tmp_path: Path, data: st.DataObject) -> None:
     """Any message of the wire, with numbers of 64 bits, leads to rows that SQLite takes or to a count."""
