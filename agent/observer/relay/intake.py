@@ -158,6 +158,11 @@ class Intake:
         """Say whether a rank was found."""
         return bool(self._addresses)
 
+    @property
+    def is_asking(self) -> bool:
+        """True while earlier records of a rank are asked for, or are to be."""
+        return bool(self._refills)
+
     def look_at(self, ranks: frozenset[int]) -> None:
         """Receive the records of these ranks of a large group at once."""
         if not self._is_large:

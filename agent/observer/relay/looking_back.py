@@ -78,6 +78,11 @@ class LookingBack:
         elif isinstance(message, wire.Beat):
             self._guarded(lambda kept: kept.beat(message))
 
+    @property
+    def is_reading(self) -> bool:
+        """True while recorded steps are to be read from the file."""
+        return self._kept is not None and not self._kept.complete
+
     def advance(self) -> None:
         """Read on in the file, where it has steps that are not in the history, and save what has changed, when due."""
         self._guarded(lambda kept: kept.advance(self._clock() + READ_S, self._clock))
