@@ -42,6 +42,9 @@ CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB);
 CREATE TABLE IF NOT EXISTS verdicts(number INTEGER PRIMARY KEY, since INTEGER, until INTEGER, payload BLOB);
 """
 
+INSERT_STEPS: Final = "INSERT INTO steps VALUES(?, ?, ?, ?, ?)"
+INSERT_EVENT: Final = "INSERT INTO events VALUES(?, ?)"
+
 Row = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
 
@@ -220,15 +223,9 @@ def row(message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> Row:
     match message:
         case wire.Steps() | wire.NumberedSteps():
             seqs = [step.seq for step in message.steps]
-            return "INSERT INTO steps VALUES(?, ?, ?, ?, ?)", (
-                message.rank,
-                message.generation,
-                min(seqs),
-                max(seqs),
-                payload,
-            )
+            return INSERT_STEPS, (message.rank, message.generation, min(seqs), max(seqs), payload)
         case wire.Event():
-            return "INSERT INTO events VALUES(?, ?)", (message.at_ns, payload)
+            return INSERT_EVENT, (message.at_ns, payload)
         case wire.Hello():
             latest = "hello", message.rank, message.generation
         case wire.Beat():

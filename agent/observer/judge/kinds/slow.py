@@ -64,7 +64,7 @@ class Judge:
         self.evidence = Evidence(self._world, self._span)
         self._blame: _Blame | None = None
         self._blameless: dict[int, Block] = {}
-        """By scale, the newest window up to which nothing was found: a longer window stays the newest for many blocks."""
+        """By scale, the newest window up to which nothing was found; a long window stays the newest for many blocks."""
         self._turns = Turns()
         self.finding: Finding | None = None
         """What holds the group back at this moment; None where nothing does, or nothing is known."""
