@@ -234,18 +234,20 @@ class Intake:
         if not self._is_sound(message, payload):
             return
         self._repeat(message, payload)
-        if not isinstance(message, wire.Steps):
-            if not isinstance(message, wire.Summary):
-                self.recorder.put(message, payload)
+        if type(message) is wire.Summary:
+            return
+        if type(message) is not wire.Steps:
+            self.recorder.put(message, payload)
         elif self._is_large:
             self._ordered(message)
         else:
             self._take_steps(message, payload)
 
     def _is_sound(self, message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> bool:
-        found = is_sound(message, len(payload), self._world, self.generation)
-        self.refused += not found
-        return found
+        if is_sound(message, len(payload), self._world, self.generation):
+            return True
+        self.refused += 1
+        return False
 
     def _take_steps(self, steps: Steps, payload: bytes) -> None:
         refill = self._refills.get(steps.rank)
@@ -278,9 +280,9 @@ class Intake:
                 self._lacking.add(steps.rank)
             return
         if steps.generation == self.generation:
-            newest = max(step.seq for step in steps.steps)
+            newest = max([step.seq for step in steps.steps])
             self._next[steps.rank] = max(newest + 1, self._next.get(steps.rank, 0))
-        if isinstance(steps, wire.Steps) and not self._is_large:
+        if not self._is_large and isinstance(steps, wire.Steps):
             self._ordered(steps)
 
     def _ask(self) -> None:

@@ -69,14 +69,22 @@ class LookingBack:
 
     def steps(self, message: wire.Steps) -> None:
         """Take in records of a rank, in order."""
-        self._guarded(lambda kept: kept.steps(message.rank, message.steps, message.generation))
+        if (kept := self._opened()) is not None:
+            try:
+                kept.steps(message.rank, message.steps, message.generation)
+            except Exception as error:  # a wall, as below
+                self._fault(error)
 
     def note(self, message: wire.Telemetry) -> None:
         """Take in a summary or a sign of life."""
-        if isinstance(message, wire.Summary):
-            self._guarded(lambda kept: kept.summary(message))
-        elif isinstance(message, wire.Beat):
-            self._guarded(lambda kept: kept.beat(message))
+        if (kept := self._opened()) is not None:
+            try:
+                if type(message) is wire.Summary:
+                    kept.summary(message)
+                elif type(message) is wire.Beat:
+                    kept.beat(message)
+            except Exception as error:  # a wall, as below
+                self._fault(error)
 
     @property
     def is_reading(self) -> bool:
@@ -148,18 +156,29 @@ class LookingBack:
         return generations.can_reach(steps, (time.time_ns() - self._began_at_ns) / 1e9)
 
     def _guarded(self, part: Callable[[Kept], None]) -> None:
+        if (kept := self._opened()) is not None:
+            try:
+                part(kept)
+            except Exception as error:  # a wall: the record and the commands go on
+                self._fault(error)
+
+    def _opened(self) -> Kept | None:
+        """Return the history, None where none is kept."""
         if self.faults >= _MOST_PROBLEMS:
-            return
-        try:
-            if self._kept is None:
+            return None
+        if self._kept is None:
+            try:
                 # NumPy is loaded here, so that neither the start of the run nor a rank waits for it.
                 from ddptop.agent.observer.history.saved import opened
 
                 self._kept = opened(self._database, self._world)
                 self._kept.possible = self._is_possible
-            part(self._kept)
-        except Exception as error:  # a wall: the record and the commands go on
-            self.faults += 1
-            if self.faults in (1, _MOST_PROBLEMS):
-                rest = "" if self.faults == 1 else "; no history is kept any more"
-                self._report(f"history: {error!r:.200}{rest}", "warning")
+            except Exception as error:  # a wall, as above
+                self._fault(error)
+        return self._kept
+
+    def _fault(self, error: Exception) -> None:
+        self.faults += 1
+        if self.faults in (1, _MOST_PROBLEMS):
+            rest = "" if self.faults == 1 else "; no history is kept any more"
+            self._report(f"history: {error!r:.200}{rest}", "warning")

@@ -386,15 +386,15 @@ class Relay:
 
     def _repeat(self, message: wire.Telemetry, payload: bytes) -> None:
         """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
-        if isinstance(message, wire.Event):
+        if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
+            self._newest.note(message, payload)
+            self._judging.note(message)
+            if self._has_begun(message.generation):
+                self._looking_back.note(message)
+        if type(message) is wire.Event:
             self._door.publish(wire.TOPIC_EVENT, payload)
-        elif isinstance(message, wire.Beat | wire.Summary | wire.Steps | wire.Hello):
+        elif self._door.is_watched and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
             self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
-            if not isinstance(message, wire.Steps):
-                self._newest.note(message, payload)
-                self._judging.note(message)
-                if self._has_begun(message.generation):
-                    self._looking_back.note(message)
 
     def _ordered(self, message: wire.Steps) -> None:
         """Hand on records of a rank in order."""
