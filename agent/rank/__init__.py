@@ -2,6 +2,7 @@
 
 session     the agent of one rank: its parts, its start and end
 publisher   its thread: sockets, telemetry, commands
+scarcity    descriptors and threads, tried before there are sockets
 hooks       patches of torch that stamp the phases of a step
 collectives the timing of collectives
 records     from stamps to `Step` records and summaries

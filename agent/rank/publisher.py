@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
+from ddptop.agent.rank import scarcity
 from ddptop.agent.rank.commands import answers
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
@@ -39,36 +40,6 @@ SUMMARY_S = 1.0
 BATCH_S = 1.0
 PATIENCE_TICKS = 2
 """Ticks that a record waits for its collectives and loss before it is sent without them."""
-_DESCRIPTORS: Final = 32
-"""Descriptors that must be free before ZeroMQ starts: where it gets none during its start, it aborts the process."""
-_THREADS: Final = 3
-"""Threads that must be possible, likewise: two of ZeroMQ, and ours."""
-
-
-def check_room() -> None:
-    """Check that descriptors and threads are not about to run out.
-
-    Raises:
-        OSError: there are too few descriptors.
-        RuntimeError: no more threads can be started.
-    """
-    opened: list[int] = []
-    try:
-        opened.extend(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_DESCRIPTORS))
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    enough = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        for _ in range(_THREADS):
-            thread = threading.Thread(target=enough.wait, daemon=True)
-            thread.start()
-            started.append(thread)
-    finally:
-        enough.set()
-        for thread in started:
-            thread.join()
 
 
 class Rank(Protocol):
@@ -120,7 +91,7 @@ class Publisher:
             zmq.ZMQError: they cannot be bound.
             RuntimeError: no more threads can be started.
         """
-        check_room()
+        scarcity.check_room()
         self._session = session
         self._history = history.History(session.rank, generation=session.hello.generation)
         self._digest = Digest(session.rank, session.hello.generation)

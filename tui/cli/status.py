@@ -15,7 +15,7 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.cli.plain import phases, progress
 from ddptop.tui.drawing.units import DASH, duration, loss, size
-from ddptop.tui.model.frame import Frame, RankFrame, Verdict, unobserved
+from ddptop.tui.model.frame import Frame, RankFrame, unobserved
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
@@ -163,9 +163,10 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
     }
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text", "since", "every")
+def _verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
+    names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
     told = {name: getattr(verdict, name) for name in names}
+    told |= {"since": verdict.since_at_ns / 1e9, "every": verdict.every}
     return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
 
 

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ddptop.agent.wire import Verdict
 from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.link.host import HostLoad
 from ddptop.tui.link.source import Control
-from ddptop.tui.model.frame import ENDED, Frame, Verdict
+from ddptop.tui.model.frame import ENDED, Frame
 
 _HELD_BACK_BY: Final = {
     "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",

@@ -19,6 +19,7 @@ from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
+from ddptop.agent.wire import EACH_RECORD
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
@@ -40,8 +41,6 @@ EARLIER_S = 0.012
 """The same for what only plots look back at."""
 LOOK_S = 0.25
 SURVEY_S = 1.0
-DETAILED = 64
-"""In a larger group only the ranks in sight send their records, and the others summaries."""
 HEARD_S = 2.0
 """A rank heard so lately lives."""
 GREETING_S = 0.5
@@ -85,7 +84,7 @@ class Link:
         self._is_replaced = False
         """True once another run has the name: the last frame of this one stays."""
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
-        self._brief = self._run.world > DETAILED and self._run.state not in ENDED_STATES
+        self._brief = self._run.world > EACH_RECORD and self._run.state not in ENDED_STATES
         history = _history(self._run.world) if self._looks_back else None
         self.store = Store(self._run, self._thresholds, history, brief=self._brief)
         self._framer = Framer(self.store, logs)

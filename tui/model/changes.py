@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ddptop.agent import wire
-from ddptop.tui.model.frame import ENDED, EventLine, Verdict
+from ddptop.tui.model.frame import ENDED, EventLine
 
 EVENTS: Final = 500
 REMAINING_SHARE: Final = 0.7
@@ -27,7 +27,7 @@ class Changes:
         self._verdict_share = verdict_share
         self.events: list[EventLine] = []
         """In the order of their times, at most `EVENTS`."""
-        self.verdicts: tuple[Verdict, ...] = ()
+        self.verdicts: tuple[wire.Verdict, ...] = ()
         """Those that go on and are not hidden, the one that matters most first."""
         self._going_on: dict[int, wire.Verdict] = {}
         """Verdicts that have begun and not ended, by number, the one that matters most first."""
@@ -43,7 +43,7 @@ class Changes:
         self._ranks: Mapping[int, str] = {}
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> wire.Verdict | None:
         """The verdict that is shown where there is room for one."""
         return self.verdicts[0] if self.verdicts else None
 
@@ -129,7 +129,7 @@ class Changes:
             shown.sort(key=lambda verdict: verdict.share or 0.0, reverse=True)
         for verdict in shown:
             self._tell_beginning(verdict)
-        self.verdicts = tuple(map(_in_frame, shown))
+        self.verdicts = tuple(shown)
 
     def _is_hidden(self, verdict: wire.Verdict) -> bool:
         """Say whether it costs too little; what is shown stays for somewhat less, lest it comes and goes."""
@@ -153,21 +153,6 @@ class Changes:
 
 def _level(state: str) -> str:
     return {"failed": "error", "lost": "error", "silent": "warning", "stalled": "warning"}.get(state, "info")
-
-
-def _in_frame(verdict: wire.Verdict) -> Verdict:
-    return Verdict(
-        kind=verdict.kind,
-        text=verdict.text,
-        rank=verdict.rank,
-        phase=verdict.phase,
-        cost_ms=verdict.cost_ms,
-        share=verdict.share,
-        since_step=verdict.since_step,
-        confidence=verdict.confidence,
-        since=verdict.since_at_ns / 1e9,
-        every=verdict.every,
-    )
 
 
 def _bound(numbers: dict[int, Any]) -> None:

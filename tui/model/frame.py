@@ -15,6 +15,7 @@ from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
 
 if TYPE_CHECKING:
+    from ddptop.agent.wire import Verdict
     from ddptop.tui.model.history.history import History
 
 
@@ -28,24 +29,6 @@ class EventLine:
     rank: int | None
     level: str
     """`info`, `warning` or `error`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Who holds the group back, and what it costs, as the observer of the run judges it."""
-
-    kind: str
-    text: str
-    rank: int | None = None
-    phase: str | None = None
-    cost_ms: float | None = None
-    share: float | None = None
-    since_step: int | None = None
-    confidence: float | None = None
-    since: float | None = None
-    """Seconds since the epoch."""
-    every: int | None = None
-    """It comes once in so many steps; None where it comes in every step, or at random."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The history that the observer of a run keeps, fed with what the ranks tell. Pure; used by one thread.
 
-Of a group of at most `DETAILED` ranks it takes the records of all steps, of a larger one the summaries. After a
+Of a group of at most `wire.EACH_RECORD` ranks it takes the records of all steps, of a larger one the summaries. After a
 takeover it is read from the run's file (`saved`), the newest steps bit by bit; what comes meanwhile waits.
 """
 
@@ -20,8 +20,6 @@ from ddptop.agent.observer.history.by_time import Array, HistoryByTime
 from ddptop.agent.observer.history.numbers import CUSTOM, RECORDED
 from ddptop.agent.observer.history.series import Series
 
-DETAILED: Final = 64
-"""Ranks up to which the records of steps are taken; of a larger group summaries."""
 _WAITING: Final = 20_000
 """Messages that wait while the recording is read, at most: those of the last half minute, which may not be in it."""
 
@@ -35,7 +33,7 @@ class Kept:
         self.by_time = HistoryByTime(world)
         self.generation = 0
         """The newest that was told of."""
-        self.brief = world > DETAILED
+        self.brief = world > wire.EACH_RECORD
         self.seqs: dict[int, int] = {}
         """By rank, the number of the newest record taken in; each generation counts from one."""
         self.possible: Callable[[int], bool] | None = None

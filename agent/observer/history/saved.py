@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from ddptop.agent.observer.history.by_step import MOST_NAMES
 from ddptop.agent.observer.history.by_time import BLOCK
-from ddptop.agent.observer.history.kept import DETAILED, Kept
+from ddptop.agent.observer.history.kept import Kept
 from ddptop.agent.observer.history.numbers import RECORDED, WIDTHS_S
 from ddptop.agent.observer.history.packing import Damaged, packed, unpacked
 from ddptop.agent.observer.history.series import Buckets, Course, Series
 from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.record.recording import Row
 from ddptop.agent.run.files.database import DAMAGE
+from ddptop.agent.wire import EACH_RECORD
 from ddptop.agent.wire.incoming import clean_name
 
 SAVE_S: Final = 60.0
@@ -272,7 +273,7 @@ def opened(database: Path, world: int, *, ended: bool = False) -> Kept:
 
 def _every(world: int) -> int:
     """Return of how many records one is read: thousands of ranks record more in a second than can be read in one."""
-    return max(1, world // DETAILED)
+    return max(1, world // EACH_RECORD)
 
 
 def _read_anew(kept: Kept, database: Path) -> None:

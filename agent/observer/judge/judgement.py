@@ -19,8 +19,6 @@ from ddptop.agent.observer.judge.kinds.health import Health
 from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
 from ddptop.agent.observer.judge.kinds.slow import Judge
 
-EACH_RECORD: Final = 64
-"""Groups of at most so many ranks are judged from the records of their steps, larger ones from their summaries."""
 _OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
 
 
@@ -44,7 +42,7 @@ class Judgement:
         self._begin()
 
     def _begin(self) -> None:
-        self._large = self._world > EACH_RECORD
+        self._large = self._world > wire.EACH_RECORD
         self._detail = Detail()
         self._judge = Judge(self._world, ROUNDS if self._large else STEPS, self._detail if self._large else None)
         self._join = StepJoin(self._world)

@@ -23,9 +23,8 @@ from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.sound import is_sound
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member
+from ddptop.agent.wire import EACH_RECORD
 
-EACH_RECORD: Final = 64
-"""Ranks of a group at most of which every record is received as soon as it is published."""
 A_LOOK_S: Final = 0.5 / 1024
 """Seconds for each rank between two looks at what a large group has published: ZeroMQ wakes the reader for each
 connection that was empty, which costs more than the message."""

@@ -26,12 +26,13 @@ from ddptop.agent.observer.relay.door.forwarding import Forwarding
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
-from ddptop.agent.observer.relay.intake import EACH_RECORD, Intake
+from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.wakeup import WakeUp
 from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
+from ddptop.agent.wire import EACH_RECORD
 
 _log = logging.getLogger("ddptop.observer")
 

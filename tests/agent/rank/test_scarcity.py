@@ -44,15 +44,15 @@ def test_without_threads_the_script_runs(rank):
 import resource, sys
 with open("/proc/self/statm") as file:
     size = int(file.read().split()[0]) * resource.getpagesize()
-from ddptop.agent.rank import publisher
-begin = publisher.check_room
+from ddptop.agent.rank import scarcity
+begin = scarcity.check_room
 def limited():
     resource.setrlimit(resource.RLIMIT_AS, (size + (12 << 20), resource.RLIM_INFINITY))
     begin()
 """
     folder = rank.folder / "site"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(prepare + "publisher.check_room = limited\n")
+    (folder / "sitecustomize.py").write_text(prepare + "scarcity.check_room = limited\n")
     done = rank.run(script, PYTHONPATH=str(folder), MALLOC_ARENA_MAX="1")
     assert (done.returncode, rank.log.splitlines()[-1]) == (0, "trained"), done.stderr
     assert "no agent in this rank (RuntimeError: can't start new thread); the training goes on" in rank.log

@@ -15,10 +15,10 @@ from functools import cache
 from typing import Any
 
 from ddptop.agent.run.identity import Process
-from ddptop.agent.wire import Collective, Step
+from ddptop.agent.wire import Collective, Step, Verdict
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.link.source import Refused, Unholdable
-from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame, Verdict
+from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame
 from ddptop.tui.model.framer import Framer
 from ddptop.tui.model.history.history import History
 from ddptop.tui.model.store import Store
@@ -138,7 +138,7 @@ def _usual_history(world: int) -> History:
 def verdict_frame() -> Frame:
     """Return a running group that one rank holds back."""
     text = "rank 2 holds the group back by 31 ms a step (38%): data loading, for 120 steps"
-    verdict = Verdict("slow", text, rank=2, phase="data", cost_ms=31.0, share=0.38)
+    verdict = Verdict(1, "slow", text, 0, rank=2, phase="data", cost_ms=31.0, share=0.38)
     return frame(verdict=verdict, verdicts=(verdict,))
 
 

@@ -14,7 +14,7 @@ from support.screens.frames import frame_at
 from ddptop.agent import wire
 from ddptop.agent.rank.records.digest import Digest
 from ddptop.agent.run.rundir import Ended, Process, Run
-from ddptop.tui.link.live import DETAILED, Link
+from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now
 from ddptop.tui.model import framer
 from ddptop.tui.model.frame import RankFrame
@@ -22,7 +22,7 @@ from ddptop.tui.model.history.history import History
 from ddptop.tui.model.ranks.rank import RankModel
 from ddptop.tui.model.store import Store
 
-WORLD = DETAILED + 2
+WORLD = wire.EACH_RECORD + 2
 RUN = Run("many", "id", "many.py", (), WORLD, "gloo", "cpu", 10**9, False)
 SLOW = 5
 

@@ -13,11 +13,11 @@ from support.harness import until
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.link import look
-from ddptop.tui.link.live import DETAILED, Link
+from ddptop.tui.link.live import Link
 from ddptop.tui.link.sockets import LEAST_RECORDS, MOST_ASKED, MOST_WATCHED
 from ddptop.tui.link.source import frame_now
 
-MANY = DETAILED + 2
+MANY = wire.EACH_RECORD + 2
 S = 10**9
 
 

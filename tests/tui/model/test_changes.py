@@ -31,7 +31,7 @@ def test_a_verdict_is_told_at_its_beginning_and_at_its_end_each_once():
     changes.note_verdicts(wire.Verdicts(5 * S, (verdict(1, 3),)))
     changes.note_verdicts(wire.Verdicts(6 * S, (wire.Verdict(1, "slow_rank", "rank 1 is slower", 3 * S),)))
     assert changes.verdict is not None
-    assert (changes.verdict.text, changes.verdict.since) == ("rank 1 is slower", 3)
+    assert (changes.verdict.text, changes.verdict.since_at_ns) == ("rank 1 is slower", 3 * S)
     for at in (8, 9):
         changes.note_verdicts(wire.Verdicts(at * S))
     assert changes.verdict is None

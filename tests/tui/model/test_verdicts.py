@@ -6,8 +6,8 @@ from support.screens.frames import frame_at
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.cli import plain
-from ddptop.tui.model.frame import Frame, Verdict
+from ddptop.tui.cli import plain, status
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.store import Store
 
 
@@ -30,7 +30,8 @@ def test_the_store_tells_of_each_change_once():
 
 def test_lines_of_text_carry_the_verdict():
     """In the line of the interval instead of the slowest rank, and in the summary."""
-    verdict = Verdict("slow_rank", "rank 1 holds the group back by 31 ms a step (38%): data loading, since step 120", 1)
+    text = "rank 1 holds the group back by 31 ms a step (38%): data loading, since step 120"
+    verdict = wire.Verdict(1, "slow_rank", text, 3 * 10**9, rank=1)
     frame = Frame(
         "toy-1",
         "finished",
@@ -47,3 +48,15 @@ def test_lines_of_text_carry_the_verdict():
     assert "slowest" not in plain.line(frame)
     assert f"verdict: {verdict.text}" in plain.summary(frame)
     assert "faults put in on purpose: rank 1: crash" in plain.summary(frame)
+
+
+def test_the_json_has_the_beginning_in_seconds():
+    """A verdict has it in nanoseconds, as all of the wire; the fields of the JSON and their order are an interface."""
+    verdict = wire.Verdict(7, "slow_rank", "rank 1 is slow", 1_500_000_000, None, 1, "data", 31.0, 0.5, 12, 0.9, 10, 2)
+    told = status.as_json(Frame("toy-1", "running", "toy.py", 2, 0.0, verdict=verdict, verdicts=(verdict,)))
+    expected = {
+        "kind": "slow_rank", "rank": 1, "phase": "data", "cost_ms": 31.0, "share": 0.5, "since_step": 12,
+        "confidence": 0.9, "text": "rank 1 is slow", "since": 1.5, "every": 10,
+    }  # fmt: skip
+    assert told["verdicts"] == [expected]
+    assert list(told["verdict"].items()) == list(expected.items())

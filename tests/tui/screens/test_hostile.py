@@ -16,11 +16,12 @@ from textual import events
 from textual.screen import Screen
 
 from ddptop.agent.text import clean
+from ddptop.agent.wire import Verdict
 from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.palette import Palette
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.frame import STATES, EventLine, Verdict
+from ddptop.tui.model.frame import STATES, EventLine
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.log import LogScreen
@@ -57,7 +58,7 @@ def hostile(log: Path) -> StillSource:
     source = StillSource(
         frame(
             run=marked, program=marked, backend=marked, device=marked, placement=marked, note=marked, ranks=ranks,
-            injected=marked, cause=marked, verdict=Verdict("slow_rank", marked, rank=1, phase="data"),
+            injected=marked, cause=marked, verdict=Verdict(1, "slow_rank", marked, 0, rank=1, phase="data"),
             events=(EventLine(NOW, marked, 0, "error"), EventLine(NOW, marked, 1, marked)),
         )
     )  # fmt: skip

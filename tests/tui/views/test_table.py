@@ -12,8 +12,9 @@ from textual.events import Key
 from textual.pilot import Pilot
 
 from ddptop.agent.text import clean
+from ddptop.agent.wire import Verdict
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.model.frame import STATES, Frame, Verdict
+from ddptop.tui.model.frame import STATES, Frame
 from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
@@ -181,7 +182,7 @@ async def test_a_line_keeps_its_columns_in_every_state(state: str) -> None:
 
 async def test_the_slow_rank_is_marked_and_so_is_its_phase() -> None:
     """The mark is a sign and not a color alone."""
-    shown_frame = replace(group(), verdict=Verdict("slow_rank", "rank 3 is slow", rank=3, phase="data"))
+    shown_frame = replace(group(), verdict=Verdict(1, "slow_rank", "rank 3 is slow", 0, rank=3, phase="data"))
     async with dashboard(shown_frame).run_test(size=(120, 40)) as pilot:
         app = await opened(pilot)
         assert [line for line in lines(app) if "◀" in line] == [lines(app)[4]]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ddptop.agent import wire
 from ddptop.agent.observer.history.answers import MOST_CELLS, answer
 from ddptop.agent.observer.history.columns import Table, table_of
-from ddptop.agent.observer.history.kept import DETAILED, Kept
+from ddptop.agent.observer.history.kept import Kept
 from ddptop.agent.observer.history.numbers import CUSTOM
 
 BASE_S = 1_800_000_000
@@ -130,7 +130,7 @@ def summary(rank: int, number: int, generation: int = 0) -> wire.Summary:
 
 def test_a_large_group_is_known_by_its_summaries() -> None:
     """Records of single ranks, which are asked for where one is suspected, do not count twice."""
-    kept = Kept(DETAILED + 1)
+    kept = Kept(wire.EACH_RECORD + 1)
     for number in range(1, 30):
         kept.summary(summary(3, number))
         kept.summary(summary(3, number))

@@ -8,25 +8,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from support.steps import BASE, SECOND, step
 
 from ddptop.agent.observer.history.by_time import MEMORY_BYTES, HistoryByTime, columns_for
 from ddptop.agent.wire import Step, Summary
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
-
-SECOND = 1_000_000_000
-BASE = 1_800_000_000
-
-
-def step(
-    number: int, end_s: float, wall_ms: float = 80.0, wait_ms: float | None = 20.0, loss: float | None = 1.0
-) -> Step:
-    """A step of which a quarter each is data, forward, backward and waiting."""
-    wall = round(wall_ms * 1e6)
-    part = wall // 4
-    return Step(
-        number, number, round((BASE + end_s) * SECOND), wall, part, part, part, 0,
-        None if wait_ms is None else round(wait_ms * 1e6), wall - 3 * part - round((wait_ms or 0) * 1e6), loss,
-    )  # fmt: skip
 
 
 def test_a_bucket_is_the_mean_of_the_steps_that_ended_in_it() -> None:

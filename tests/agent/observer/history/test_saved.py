@@ -18,7 +18,7 @@ from ddptop.agent import wire
 from ddptop.agent.observer.history import packing
 from ddptop.agent.observer.history.answers import answer
 from ddptop.agent.observer.history.columns import table_of
-from ddptop.agent.observer.history.kept import DETAILED, Kept
+from ddptop.agent.observer.history.kept import Kept
 from ddptop.agent.observer.history.numbers import CUSTOM
 from ddptop.agent.observer.history.saved import Saving, opened
 from ddptop.agent.observer.record import recording
@@ -269,7 +269,7 @@ def test_the_table_keeps_to_its_room(run: Run) -> None:
 
 def test_the_history_of_a_large_group_is_made_anew_from_some_of_its_records(tmp_path: Path) -> None:
     """All of them would take longer to read than they took to come."""
-    world = 4 * DETAILED
+    world = 4 * wire.EACH_RECORD
     ring = Ring(tmp_path / "run.db", world)
     rows = []
     for number in range(1, 41):

@@ -14,9 +14,9 @@ from support.hostile import structs
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.evidence.blocks import MOST_ROWS
-from ddptop.agent.observer.judge.judgement import EACH_RECORD, Judgement
+from ddptop.agent.observer.judge.judgement import Judgement
 
-LARGE = EACH_RECORD + 2
+LARGE = wire.EACH_RECORD + 2
 
 
 def check(judge: Judgement, now_ns: int) -> None:

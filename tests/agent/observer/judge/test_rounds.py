@@ -10,7 +10,7 @@ from support.fakes.groups import Group, slow
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.evidence.rounds import Rounds
-from ddptop.agent.observer.judge.judgement import EACH_RECORD, Judgement
+from ddptop.agent.observer.judge.judgement import Judgement
 from ddptop.agent.wire import Verdict
 
 WORLD = 1024
@@ -148,5 +148,5 @@ def test_a_summary_counts_once():
 
 def test_small_groups_are_judged_from_their_records_alone():
     """A summary of a small group says nothing that its records do not."""
-    many, judge = Many(6, 0.05, world=EACH_RECORD), Judgement(EACH_RECORD)
+    many, judge = Many(6, 0.05, world=wire.EACH_RECORD), Judgement(wire.EACH_RECORD)
     assert follow(judge, many, 12, ms=30) == []
