@@ -42,6 +42,8 @@ from ddptop.agent.text import clean, clean_line
 _log = logging.getLogger("ddptop.observer")
 
 _TURN_MS: Final = 250
+_QUIET_TURN_MS: Final = 1000
+"""The same where whatever has to be noticed at once ends the waiting: commands, and the ends of processes."""
 _TURN_WHILE_ENDING_MS: Final = 50
 _TEARDOWN_S: Final = 0.5
 _LOOK_S: Final = 1.0
@@ -103,6 +105,7 @@ class Observer:
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is."""
         self._leaving = True
+        self._relay.requests.arrived.set()
 
     @property
     def is_stuck(self) -> bool:
@@ -205,6 +208,7 @@ class Observer:
 
     def _is_over(self) -> bool:
         assert self._engine is not None
+        self._exits.watch_leader(self._engine.process)
         over = self._engine.is_over()
         self._exit_code = self._engine.exit_code
         reaper.reap(self._engine.process.pid if self._engine.process is not None else None)
@@ -274,7 +278,7 @@ class Observer:
         self._generation = generation
         self._state = "starting"
         self._members.clear()
-        self._exits.close()
+        self._exits.forget()
         self._orders.forget_ranks()
 
     def _note_exits(self) -> None:
@@ -295,9 +299,19 @@ class Observer:
     def _wait(self) -> None:
         poller = zmq.Poller()
         poller.register(self._relay.requests.arrived, zmq.POLLIN)
-        for handle in self._exits.handles():
+        for handle in self._exits.handles:
             poller.register(handle, zmq.POLLIN)
-        poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _TURN_MS)
+        poller.poll(_TURN_WHILE_ENDING_MS if self._orders.ending else _QUIET_TURN_MS if self._is_quiet() else _TURN_MS)
+
+    def _is_quiet(self) -> bool:
+        """Say whether all ranks are there, and nothing has to be looked for to be noticed."""
+        return (
+            self._state == "running"
+            and not self._leaving
+            and not self._orphaned
+            and self._exits.shows_all
+            and len(self._exits.alive()) >= states.ranks_here(self._run, self._run.world)
+        )
 
     def _conclude(self, problem: str | None) -> None:
         self._orders.await_parts()

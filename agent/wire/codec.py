@@ -63,13 +63,15 @@ def _typed(decoder: msgspec.msgpack.Decoder[_T], payload: bytes) -> _T:
 def read_telemetry(payload: bytes) -> Telemetry:
     """Decode a message of a PUB socket and clean its text; raises `Unreadable`."""
     message = _typed(_telemetry, payload)
-    # Most messages are steps.
-    if message.__class__ is Steps:
+    # In the order of their frequency; `isinstance` asks the metaclass of these classes, and takes ten times as long.
+    if type(message) is Steps:
         return _cleaned_steps(message)
-    if isinstance(message, Ranks):
+    if type(message) is Summary:
+        return _cleaned_summary(message)
+    if type(message) is Ranks:
         # The names of metrics in it are cleaned as those of a summary that comes alone.
         message = msgspec.structs.replace(message, summaries=tuple(map(_cleaned_summary, message.summaries)))
-    return _cleaned_summary(message) if isinstance(message, Summary) else cleaned(message)
+    return cleaned(message)
 
 
 def read_numbers(payload: bytes) -> NumberedSteps:

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 
 from ddptop.agent.run.rundir import Process, is_alive
 
 
 class Exits:
-    """Watches the processes of ranks and notes when each one ended."""
+    """Watches the processes of ranks and notes when each one ended; watches their leader as well."""
 
     def __init__(self) -> None:
         self.at_ns: dict[int, int] = {}
         """By rank, the wall-clock time at which its current process ended."""
         self._watched: dict[int, tuple[Process, int | None]] = {}
+        self._unseen: set[int] = set()
+        """Ranks without a pidfd that have not ended."""
+        self._leader: tuple[Process, int | None] | None = None
+        # Of a thousand pidfds it takes as long to ask as of one; where it does not exist, there are no pidfds either.
+        self._ready = select.epoll() if sys.platform == "linux" else None
 
     def watch(self, rank: int, process: Process) -> None:
         """Begin to watch a rank; its process after a restart of the group replaces the old one."""
@@ -28,11 +34,28 @@ class Exits:
             if known[0] == process:
                 return
             self._forget(rank)
-        self._watched[rank] = (process, _handle(process))
+        handle = self._handle(process)
+        self._watched[rank] = (process, handle)
+        if handle is None:
+            self._unseen.add(rank)
 
+    def watch_leader(self, process: Process | None) -> None:
+        """Let the end of the process that starts the ranks be noticed, too; None where there is none."""
+        if process is None:
+            self._forget_leader()
+        elif self._leader is None or self._leader[0] != process:
+            self._forget_leader()
+            self._leader = (process, self._handle(process))
+
+    @property
     def handles(self) -> list[int]:
-        """Return the file descriptors that become readable when a rank dies."""
-        return [handle for rank, (_, handle) in self._watched.items() if handle is not None and rank not in self.at_ns]
+        """The file descriptors of which one is readable when a rank or the leader has ended."""
+        return [] if self._ready is None else [self._ready.fileno()]
+
+    @property
+    def shows_all(self) -> bool:
+        """Say whether `handles` show the end of each process that is watched and lives, so that nobody has to look."""
+        return not self._unseen and (self._leader is None or self._leader[1] is not None)
 
     def alive(self) -> list[int]:
         """Return the watched ranks whose end was not noted."""
@@ -40,10 +63,9 @@ class Exits:
 
     def read(self) -> list[int]:
         """Note the processes that have ended since the last call and return their ranks."""
-        poll = select.poll()
-        for watched in self.handles():
-            poll.register(watched, select.POLLIN)
-        ended = {ready for ready, _ in poll.poll(0)}
+        ended = set() if self._ready is None else {handle for handle, _ in self._ready.poll(0)}
+        if not ended and not self._unseen:
+            return []
         # One look has one time: the order of deaths within it is not known.
         now = time.time_ns()
         fresh = []
@@ -54,28 +76,57 @@ class Exits:
             self.at_ns[rank] = now
             fresh.append(rank)
             self._watched[rank] = (process, None)
-            if handle is not None:
-                os.close(handle)
+            self._unseen.discard(rank)
+            self._close(handle)
+        if self._leader is not None and self._leader[1] in ended:
+            self._close(self._leader[1])
+            self._leader = (self._leader[0], None)
         return fresh
 
-    def close(self) -> None:
-        """Stop watching all processes."""
+    def forget(self) -> None:
+        """Stop watching the ranks."""
         for rank in list(self._watched):
             self._forget(rank)
+
+    def close(self) -> None:
+        """Stop watching all processes, for good."""
+        self.forget()
+        self._forget_leader()
+        if self._ready is not None:
+            self._ready.close()
+            self._ready = None
 
     def _forget(self, rank: int) -> None:
         _, handle = self._watched.pop(rank)
         self.at_ns.pop(rank, None)
-        if handle is not None:
+        self._unseen.discard(rank)
+        self._close(handle)
+
+    def _forget_leader(self) -> None:
+        if self._leader is not None:
+            self._close(self._leader[1])
+            self._leader = None
+
+    def _handle(self, process: Process) -> int | None:
+        if self._ready is None:
+            return None
+        try:
+            handle = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            return None
+        if not is_alive(process):
             os.close(handle)
-
-
-def _handle(process: Process) -> int | None:
-    try:
-        handle = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        return None
-    if is_alive(process):
+            return None
+        try:
+            self._ready.register(handle, select.EPOLLIN)
+        except OSError:
+            os.close(handle)
+            return None
         return handle
-    os.close(handle)
-    return None
+
+    def _close(self, handle: int | None) -> None:
+        if handle is not None:
+            if self._ready is not None:
+                # A copy in a child that is just being started would keep it in there.
+                self._ready.unregister(handle)
+            os.close(handle)

@@ -51,10 +51,12 @@ class _Numbers:
         """By rank, the first and the last step taken in."""
 
     def add(self, rank: int, step: int, at_ns: int, values: tuple[float, ...]) -> None:
-        if not self.last.get(rank, 0) < step < _FURTHEST:
+        last = self.last.get(rank, 0)
+        if not last < step < _FURTHEST:
             return
         self.last[rank] = step
-        self.first.setdefault(rank, step)
+        if not last:
+            self.first.setdefault(rank, step)
         self._waiting.extend((rank, step, at_ns / 1e9, *values))
         if len(self._waiting) >= self._most:
             self._settle()

@@ -266,25 +266,18 @@ class HistoryByTime:
         if 0 < end < _LAST_NS:
             self._steps.add(rank, end - max(0, step.wall_ns), end, _sums(step))
 
-    def take_means(self, rank: int, end_at_ns: int, span_ns: int, steps: int, means: Sequence[float]) -> None:
-        """Take in the means of `steps` steps that took `span_ns` in all.
-
-        `means` is in the order of `STEP_FIELDS`, times in ns, NaN for what is not known.
-        """
-        if not 0 < end_at_ns < _LAST_NS or steps <= 0:
-            return
-        *others, loss = means
-        known = loss == loss
-        sums = (steps, *(mean * steps for mean in others), _bounded(loss) * steps if known else 0.0, steps * known)
-        self._steps.add(rank, end_at_ns - max(0, span_ns), end_at_ns, sums)
-
     def take_summary(self, told: Summary) -> None:
         """Take in a summary of a rank's newest steps."""
-        times = (told.wall_ns, told.data_ns, told.forward_ns, told.backward_ns, told.optimizer_ns)
-        wait = math.nan if told.wait_ns is None else told.wait_ns
-        loss = math.nan if told.loss is None else told.loss
-        means = (told.step, *times, wait, loss)
-        self.take_means(told.rank, told.end_at_ns, told.wall_ns * told.steps, told.steps, means)
+        end, steps, wall, wait, loss = told.end_at_ns, told.steps, told.wall_ns, told.wait_ns, told.loss
+        if not 0 < end < _LAST_NS or steps <= 0:
+            return
+        known = loss is not None and loss == loss
+        sums = (
+            steps, told.step * steps, wall * steps, told.data_ns * steps, told.forward_ns * steps,
+            told.backward_ns * steps, told.optimizer_ns * steps, math.nan if wait is None else wait * steps,
+            _bounded(loss) * steps if known and loss is not None else 0.0, steps if known else 0,
+        )  # fmt: skip
+        self._steps.add(told.rank, end - max(0, wall * steps), end, sums)
 
     def take_memory(self, rank: int, at_ns: int, memory_bytes: int) -> None:
         """Take in a reading of the memory."""

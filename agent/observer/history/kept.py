@@ -38,6 +38,8 @@ class Kept:
         """By rank, the number of the newest record taken in; each generation counts from one."""
         self.possible: Callable[[int], bool] | None = None
         """Says whether a rank can have done so many steps by now; None: any number can be."""
+        self._reached = 0
+        """The furthest number that was possible."""
         self.impossible = 0
         """Messages left out because of a number that cannot be."""
         self._recorded: Iterator[wire.Steps | None] | None = None
@@ -53,7 +55,7 @@ class Kept:
         """Take in records of a rank, oldest first; those that came before, and those of an earlier generation, count
         no more.
         """
-        if self.brief or not self._can_be(*_numbers(records)):
+        if self.brief or not self._can_be(_furthest(records)):
             return
         if self._recorded is not None:
             self._waiting.append(wire.Steps(rank, tuple(records), generation))
@@ -62,7 +64,7 @@ class Kept:
 
     def summary(self, told: wire.Summary) -> None:
         """Take in the means of a rank's newest steps."""
-        if not self.brief or not self._can_be(told.seq, told.step):
+        if not self.brief or not self._can_be(told.seq if told.seq > told.step else told.step):
             return
         if self._recorded is not None:
             self._waiting.append(told)
@@ -93,10 +95,15 @@ class Kept:
         self.seqs.pop(rank, None)
         self.by_step.forget(rank)
 
-    def _can_be(self, *numbers: int) -> bool:
-        found = self.possible is None or self.possible(max(numbers, default=0))
-        self.impossible += not found
-        return found
+    def _can_be(self, number: int) -> bool:
+        # What was possible stays so: most numbers need no look at the clock.
+        if number <= self._reached or self.possible is None:
+            return True
+        if not self.possible(number):
+            self.impossible += 1
+            return False
+        self._reached = number
+        return True
 
     def _follow(self, generation: int) -> bool:
         self.restart(generation)
@@ -144,7 +151,7 @@ class Kept:
         for message in self._recorded:
             if message is None:
                 return
-            possible = 0 <= message.rank < self.world and self._can_be(*_numbers(message.steps))
+            possible = 0 <= message.rank < self.world and self._can_be(_furthest(message.steps))
             if possible and self._follow(message.generation):
                 self._take(message.rank, message.steps)
             if clock() > deadline:
@@ -202,7 +209,5 @@ class Kept:
         return self.by_time.window(metric, level, last, count, rank)
 
 
-def _numbers(records: Sequence[wire.Step]) -> Iterator[int]:
-    for step in records:
-        yield step.seq
-        yield step.step
+def _furthest(records: Sequence[wire.Step]) -> int:
+    return max([step.seq if step.seq > step.step else step.step for step in records], default=0)

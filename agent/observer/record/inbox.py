@@ -101,11 +101,13 @@ class Inbox:
         with self._lock:
             if isinstance(item, Told):
                 message = item.message
-                if isinstance(message, wire.Hello | wire.Beat):
-                    generation = message.generation if isinstance(message, wire.Hello) else 0
-                    self._latest[type(message), message.rank, generation] = item
+                if type(message) is wire.Beat:
+                    self._latest[wire.Beat, message.rank, 0] = item
                     return True
-                if isinstance(message, wire.Event):
+                if type(message) is wire.Hello:
+                    self._latest[wire.Hello, message.rank, message.generation] = item
+                    return True
+                if type(message) is wire.Event:
                     if self._events >= MOST_EVENTS:
                         self.dropped += 1
                         return False
@@ -137,9 +139,10 @@ class Inbox:
             while self._items and size < most:
                 item = self._items.popleft()
                 size += _size(item)
-                if isinstance(item, Told | Own) and isinstance(item.message, wire.Event):
-                    self._events -= isinstance(item, Told)
-                    self._own -= isinstance(item, Own)
+                if isinstance(item, Told):
+                    self._events -= type(item.message) is wire.Event
+                elif isinstance(item, Own):
+                    self._own -= isinstance(item.message, wire.Event)
                 taken.append(item)
             self._bytes -= size
             return taken

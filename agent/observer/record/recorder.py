@@ -261,6 +261,14 @@ class Recorder:
             return []
 
     def _rows_of(self, item: Item) -> list[recording.Row]:
+        # Most items are these.
+        if isinstance(item, Told):
+            message = item.message
+            if type(message) is wire.Steps or type(message) is wire.NumberedSteps:
+                return self._fresh(message, item.payload)
+            if type(message) is wire.Event:
+                return self._event_rows(message, message.rank)
+            return [recording.row(message, item.payload)]
         match item:
             case Begin():
                 self._begin(item.rank, item.generation)
@@ -274,12 +282,6 @@ class Recorder:
                 return self._event_rows(event, OBSERVER)
             case Own():
                 return [recording.row(item.message, wire.encode(item.message))]
-            case Told(wire.Steps() | wire.NumberedSteps() as steps):
-                return self._fresh(steps, item.payload)
-            case Told(wire.Event() as event):
-                return self._event_rows(event, event.rank)
-            case Told():
-                return [recording.row(item.message, item.payload)]
 
     def _begin(self, rank: int, generation: int) -> None:
         if generation != self._generation:
@@ -291,7 +293,8 @@ class Recorder:
 
     def _fresh(self, steps: wire.Steps | wire.NumberedSteps, payload: bytes) -> list[recording.Row]:
         """Return the row of a batch; none where all of it is recorded already, or where the file has no room now."""
-        newest = max(step.seq for step in steps.steps)
+        numbers = [step.seq for step in steps.steps]
+        newest = max(numbers)
         if steps.generation > self._generation:
             # A rank that has just restarted: it is asked for its records as soon as the observer has found it.
             return []
@@ -308,7 +311,7 @@ class Recorder:
         if self._held_up:
             self._left_out += 1
             return []
-        return [recording.row(steps, payload)]
+        return [(recording.INSERT_STEPS, (steps.rank, steps.generation, min(numbers), newest, payload))]
 
     def _event_rows(self, event: wire.Event, source: Source) -> list[recording.Row]:
         share = self._room // _EVENTS_SHARE * (2 if source == OBSERVER else 1)

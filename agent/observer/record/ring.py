@@ -9,14 +9,16 @@ the file stops growing, and is not rewritten.  All of this is done in pieces of 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.record.recording import Row
+from ddptop.agent.observer.record.recording import INSERT_EVENT, INSERT_STEPS, Row
 from ddptop.agent.observer.record.thinning import Stored, thinned
 from ddptop.agent.run.files.database import DAMAGE
 
@@ -30,6 +32,10 @@ _LARGEST_JOURNAL: Final = 16 << 20
 _PIECE_BYTES: Final = 4 << 20
 _A_RANK: Final = 8 << 10
 """Bytes of each rank in a piece, so that it has several steps of all ranks."""
+Values = tuple[Any, ...]
+"""The values of a row."""
+_TOGETHER: Final = 64
+"""Rows that one statement inserts; SQLite takes 999 values in one at least."""
 _ROW_BYTES: Final = 24
 """Bytes of a row beside its payload."""
 _ODD: Final = (
@@ -63,20 +69,17 @@ class Ring:
             DAMAGE: no row was written.
         """
         connection = self._open(budget)
-        steps = events = odd = 0
+        written = {INSERT_STEPS: 0, INSERT_EVENT: 0}
+        odd = 0
         with connection:
-            for statement, values in rows:
-                try:
-                    connection.execute(statement, values)
-                except _ODD:
-                    odd += 1
-                    continue
-                if statement.startswith("INSERT INTO steps"):
-                    steps += _ROW_BYTES + len(values[-1])
-                elif statement.startswith("INSERT INTO events"):
-                    events += _ROW_BYTES + len(values[-1])
-        self._sizes[0] = self._sizes.get(0, 0) + steps
-        self.event_bytes += events
+            for statement, alike in itertools.groupby(rows, key=itemgetter(0)):
+                values = [each for _, each in alike]
+                stored = _insert(connection, statement, values)
+                odd += len(values) - len(stored)
+                if statement in written:
+                    written[statement] += sum(_ROW_BYTES + len(each[-1]) for each in stored)
+        self._sizes[0] = self._sizes.get(0, 0) + written[INSERT_STEPS]
+        self.event_bytes += written[INSERT_EVENT]
         return odd
 
     def _open(self, budget: int) -> sqlite3.Connection:
@@ -186,6 +189,33 @@ class Ring:
         if self._connection is not None:
             recording.finish(self._connection)
             self._connection = None
+
+
+def _insert(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Values]:
+    """Execute a statement with each of these values, and return those that could be stored."""
+    stored: list[Values] = []
+    whole = len(values) // _TOGETHER * _TOGETHER if statement.startswith("INSERT") else 0
+    head, _, row = statement.partition(" VALUES")
+    # Each statement that is executed hands the interpreter to the other threads, and takes it back.
+    many = f"{head} VALUES{', '.join([row] * _TOGETHER)}"
+    for first in range(0, whole, _TOGETHER):
+        together = values[first : first + _TOGETHER]
+        try:
+            connection.execute(many, [*itertools.chain.from_iterable(together)])
+            stored += together
+        except _ODD:
+            # None of them was stored.
+            stored += _insert_each(connection, statement, together)
+    return stored + _insert_each(connection, statement, values[whole:])
+
+
+def _insert_each(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> list[Values]:
+    stored: list[Values] = []
+    for each in values:
+        with contextlib.suppress(*_ODD):
+            connection.execute(statement, each)
+            stored.append(each)
+    return stored
 
 
 def _bytes(rows: Iterable[Stored]) -> int:

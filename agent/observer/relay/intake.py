@@ -161,6 +161,11 @@ class Intake:
         """Say whether a rank was found."""
         return bool(self._addresses)
 
+    @property
+    def is_asking(self) -> bool:
+        """True while earlier records of a rank are asked for, or are to be."""
+        return bool(self._refills)
+
     def look_at(self, ranks: frozenset[int]) -> None:
         """Receive the records of these ranks of a large group at once."""
         if not self._is_large:
@@ -231,18 +236,20 @@ class Intake:
         if not self._is_sound(message, payload):
             return
         self._repeat(message, payload)
-        if not isinstance(message, wire.Steps):
-            if not isinstance(message, wire.Summary):
-                self.recorder.put(message, payload)
+        if type(message) is wire.Summary:
+            return
+        if type(message) is not wire.Steps:
+            self.recorder.put(message, payload)
         elif self._is_large:
             self._ordered(message)
         else:
             self._take_steps(message, payload)
 
     def _is_sound(self, message: wire.Telemetry | wire.NumberedSteps, payload: bytes) -> bool:
-        found = is_sound(message, len(payload), self._world, self.generation)
-        self.refused += not found
-        return found
+        if is_sound(message, len(payload), self._world, self.generation):
+            return True
+        self.refused += 1
+        return False
 
     def _take_steps(self, steps: Steps, payload: bytes) -> None:
         refill = self._refills.get(steps.rank)
@@ -275,8 +282,8 @@ class Intake:
                 self._lacking.add(steps.rank)
             return
         if steps.generation == self.generation:
-            self._reach(steps.rank, max(step.seq for step in steps.steps))
-        if isinstance(steps, wire.Steps) and not self._is_large:
+            self._reach(steps.rank, max([step.seq for step in steps.steps]))
+        if not self._is_large and isinstance(steps, wire.Steps):
             self._ordered(steps)
 
     def _reach(self, rank: int, newest: int) -> None:

@@ -114,9 +114,9 @@ class Judging:
         """Take in a summary or a sign of life."""
         if (judge := self._judge) is not None:
             try:
-                if isinstance(message, wire.Summary):
+                if type(message) is wire.Summary:
                     judge.summary(message)
-                elif isinstance(message, wire.Beat):
+                elif type(message) is wire.Beat:
                     judge.beat(message)
             except Exception as error:  # a wall, as below
                 self._fault(error)

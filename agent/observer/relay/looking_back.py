@@ -76,14 +76,32 @@ class LookingBack:
 
     def steps(self, message: wire.Steps) -> None:
         """Take in records of a rank, in order."""
-        self._take(lambda kept: kept.steps(message.rank, message.steps, message.generation))
+        if (kept := self._opened()) is None:
+            self._keep_early(lambda kept: kept.steps(message.rank, message.steps, message.generation))
+            return
+        try:
+            kept.steps(message.rank, message.steps, message.generation)
+        except Exception as error:  # a wall, as below
+            self._fault(error)
 
     def note(self, message: wire.Telemetry) -> None:
         """Take in a summary or a sign of life."""
-        if isinstance(message, wire.Summary):
-            self._take(lambda kept: kept.summary(message))
-        elif isinstance(message, wire.Beat):
-            self._take(lambda kept: kept.beat(message))
+        if type(message) is not wire.Summary and type(message) is not wire.Beat:
+            return
+        if (kept := self._opened()) is None:
+            self._keep_early(lambda kept: _note(kept, message))
+            return
+        try:
+            _note(kept, message)
+        except Exception as error:  # a wall, as below
+            self._fault(error)
+
+    @property
+    def is_reading(self) -> bool:
+        """True while recorded steps are to be read from the file."""
+        if self._kept is None:
+            return self._reading is not None and self.faults < _MOST_PROBLEMS
+        return not self._kept.complete
 
     def advance(self) -> None:
         """Take in what was read of the file and is not in the history, and save what has changed, when due."""
@@ -167,39 +185,59 @@ class LookingBack:
 
     def _take(self, part: Callable[[Kept], None]) -> None:
         """Have a part of the history taken in, now or once it was opened."""
-        if self._kept is None:
-            self._early.append(part)
-            self._guarded(lambda _: None)
+        if self._opened() is None:
+            self._keep_early(part)
         else:
             self._guarded(part)
 
-    def _open(self) -> Kept | None:
-        """Return the history; None while it is being opened."""
-        if self._kept is None:
-            # NumPy is loaded there, so that neither the start of the run nor a rank waits for it.
-            self._reading = self._reading or Reading(self._database, self._world)
-            try:
-                kept = self._reading.opened()
-            except Exception:
-                self._reading = None
-                raise
-            if kept is not None:
-                kept.possible = self._is_possible
-                kept.read_from(self._reading)
-                self._kept = kept
-                while self._early:
-                    self._guarded(self._early.popleft())
-        return self._kept
+    def _keep_early(self, part: Callable[[Kept], None]) -> None:
+        """Have a part of the history wait until it is opened."""
+        if self.faults < _MOST_PROBLEMS:
+            self._early.append(part)
+
+    def _open(self) -> None:
+        """Take the history once it is opened, and what has waited for it."""
+        # NumPy is loaded there, so that neither the start of the run nor a rank waits for it.
+        self._reading = self._reading or Reading(self._database, self._world)
+        try:
+            kept = self._reading.opened()
+        except Exception:
+            self._reading = None
+            raise
+        if kept is not None:
+            kept.possible = self._is_possible
+            kept.read_from(self._reading)
+            self._kept = kept
+            while self._early:
+                self._guarded(self._early.popleft())
 
     def _guarded(self, part: Callable[[Kept], None]) -> None:
-        if self.faults >= _MOST_PROBLEMS:
-            return
-        try:
-            kept = self._open()
-            if kept is not None:
+        if (kept := self._opened()) is not None:
+            try:
                 part(kept)
-        except Exception as error:  # a wall: the record and the commands go on
-            self.faults += 1
-            if self.faults in (1, _MOST_PROBLEMS):
-                rest = "" if self.faults == 1 else "; no history is kept any more"
-                self._report(f"history: {error!r:.200}{rest}", "warning")
+            except Exception as error:  # a wall: the record and the commands go on
+                self._fault(error)
+
+    def _opened(self) -> Kept | None:
+        """Return the history, None while it is being opened and where none is kept."""
+        if self.faults >= _MOST_PROBLEMS:
+            return None
+        if self._kept is None:
+            try:
+                self._open()
+            except Exception as error:  # a wall, as above
+                self._fault(error)
+        return self._kept
+
+    def _fault(self, error: Exception) -> None:
+        self.faults += 1
+        if self.faults in (1, _MOST_PROBLEMS):
+            rest = "" if self.faults == 1 else "; no history is kept any more"
+            self._report(f"history: {error!r:.200}{rest}", "warning")
+
+
+def _note(kept: Kept, message: wire.Summary | wire.Beat) -> None:
+    if type(message) is wire.Summary:
+        kept.summary(message)
+    elif type(message) is wire.Beat:
+        kept.beat(message)

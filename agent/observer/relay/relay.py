@@ -1,8 +1,8 @@
 """The relay's thread: between the ranks of this host, the recorder, the judge, and everybody who looks on.
 
-It wakes ten times a second, and for each command or newcomer: the cost of many ranks depends on the number of wake-ups
-more than on the volume.  The observer's main thread hands it ranks, events and the run's state, and
-carries out the commands that are for the run itself.
+While somebody looks on it wakes ten times a second, otherwise once (`_due`), and for each command or newcomer: its cost
+depends on the number of wake-ups more than on the volume.  The observer's main thread hands it ranks, events and the
+run's state, and carries out the commands that are for the run itself.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _log = logging.getLogger("ddptop.observer")
 PERIOD_S: Final = 0.1
 """Seconds between two looks at what the ranks have published, and between two greetings."""
 EVERY_S: Final = 1.0
+"""Seconds between two judgements, and between two looks while nobody needs what comes any sooner."""
 _KNOWN_S: Final = 2.0
 """Seconds after the start within which nothing is said of verdicts before those of earlier observers are read."""
 _FINISH_S: Final = 5.0
@@ -89,7 +90,7 @@ class Relay:
             directory.database, run.world, self._recorder, self._report, began_at_ns=run.created_at_ns
         )
         self._commands = Commands(
-            directory, self._door, self.requests, self._forwarding, self._fills, self._looking_back
+            directory, self._door, self.requests, self._forwarding, self._fills, self._looking_back, self._take_in
         )
         self._intake = Intake(
             context,
@@ -103,7 +104,9 @@ class Relay:
         )
         self._greetings: set[bytes] = set()
         """New subscriptions that were not greeted yet."""
-        self._tick_at = self._second_at = self._greet_at = 0.0
+        self._looked_at = self._second_at = self._greet_at = 0.0
+        self._has_more = False
+        """There is more than the last look has taken in."""
         self._known_by = time.monotonic() + _KNOWN_S
         self._reported: set[str] = set()
         self._over = True
@@ -223,7 +226,7 @@ class Relay:
 
     def _pause_s(self) -> float:
         now = time.monotonic()
-        pauses = [self._tick_at - now, self._door.pause_s, self._forwarding.pause_s]
+        pauses = [self._due() - now, self._door.pause_s, self._forwarding.pause_s]
         if self._greetings:
             pauses.append(self._greet_at - now)
         return max(0.0, min(pause for pause in pauses if pause is not None))
@@ -241,9 +244,9 @@ class Relay:
         ):
             self._guarded(name, part)
         now = time.monotonic()
-        if now >= self._tick_at:
-            self._tick_at = now + PERIOD_S
-            self._guarded("receiving", self._tick)
+        if now >= self._due():
+            self._looked_at, self._has_more = now, False
+            self._guarded("receiving", self._look)
         self._guarded("silent ranks", self._forwarding.expire)
         self._guarded("waiting answers", self._door.send_more)
         if self._finishing.is_set() and not self._finished.is_set():
@@ -322,9 +325,7 @@ class Relay:
             return
         self._greet_at = now + PERIOD_S
         new, self._greetings = self._greetings, set()
-        if not self._finished.is_set():
-            # What has arrived may be newer than what is known.
-            self._intake.drain()
+        self._take_in()
         # The verdicts come last: who has them after the ranks knows that it has been told of all ranks.
         if any(wire.TOPIC_RANKS.startswith(topic) for topic in new):
             for payload in self._newest.all(time.time_ns()):
@@ -334,18 +335,35 @@ class Relay:
         if any(wire.TOPIC_VERDICTS.startswith(topic) for topic in new) and not self._send_verdicts():
             self._greetings.add(wire.TOPIC_VERDICTS)
 
-    def _tick(self) -> None:
+    def _take_in(self) -> None:
+        """Take in what has arrived before an answer: it may be newer than what is known."""
+        if not self._finished.is_set():
+            self._intake.drain()
+
+    def _due(self) -> float:
+        """Return the time of the next look at what the ranks have published.
+
+        The judge and the recorder work once a second, so that more is only for those who look on, and for what has to
+        be completed: records that are asked for, and a history that is being read.
+        """
+        if self._has_more:
+            return 0.0
+        waits = self._door.is_watched or self._intake.is_asking or self._fills.busy or self._looking_back.is_reading
+        return self._looked_at + (PERIOD_S if waits or not self._judges else EVERY_S)
+
+    def _look(self) -> None:
         if self._finished.is_set():
             return
         self._begin_to_judge()
-        if self._intake.drain():
-            # Under overload there is no end of it, and commands must not wait.
-            self._tick_at = 0.0
+        # Under overload there is no end of it, and commands must not wait.
+        self._has_more = self._intake.drain()
         if self._recorder.recorded_before is not None:
             self._looking_back.advance()
         now = time.monotonic()
-        if now >= self._second_at:
-            self._second_at = now + EVERY_S
+        # Judged is all that has come, but under overload no later than a second after it was due.
+        if now >= self._second_at + (EVERY_S if self._has_more else 0.0):
+            # A little less than a second, so that the look a second from now finds it due.
+            self._second_at = now + EVERY_S - PERIOD_S / 2
             self._each_second()
 
     def _each_second(self) -> None:
@@ -390,15 +408,15 @@ class Relay:
 
     def _repeat(self, message: wire.Telemetry, payload: bytes) -> None:
         """Hand a message of a rank to onlookers, as it was sent, and to the judge."""
-        if isinstance(message, wire.Event):
+        if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
+            self._newest.note(message, payload)
+            self._judging.note(message)
+            if self._has_begun(message.generation):
+                self._looking_back.note(message)
+        if type(message) is wire.Event:
             self._door.publish(wire.TOPIC_EVENT, payload)
-        elif isinstance(message, wire.Beat | wire.Summary | wire.Steps | wire.Hello):
+        elif self._door.is_watched and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
             self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
-            if not isinstance(message, wire.Steps):
-                self._newest.note(message, payload)
-                self._judging.note(message)
-                if self._has_begun(message.generation):
-                    self._looking_back.note(message)
 
     def _ordered(self, message: wire.Steps) -> None:
         """Hand on records of a rank in order."""

@@ -23,14 +23,15 @@ def is_sound(message: wire.Telemetry | wire.NumberedSteps, size: int, world: int
         generation: the newest generation known. The ranks of the next one may speak before the observer has found them.
     """
     # In the order of their frequency. The decoder has checked that all numbers fit.
-    if isinstance(message, wire.Steps | wire.NumberedSteps):
+    # `isinstance` asks the metaclass of these classes, which takes ten times as long as to compare them.
+    if type(message) is wire.Steps or type(message) is wire.NumberedSteps:
         return message.rank < world and message.generation <= generation + 1 and bool(message.steps)
-    if isinstance(message, wire.Beat):
+    if type(message) is wire.Beat:
         return message.rank < world and size <= LARGEST_LATEST
-    if isinstance(message, wire.Summary):
+    if type(message) is wire.Summary:
         return message.rank < world and message.generation <= generation + 1
-    if isinstance(message, wire.Event):
+    if type(message) is wire.Event:
         return message.rank is None or message.rank < world
-    if isinstance(message, wire.Hello):
+    if type(message) is wire.Hello:
         return message.rank < world and message.generation <= generation + 1 and size <= LARGEST_LATEST
     return False  # for the observer to send

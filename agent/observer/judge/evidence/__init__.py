@@ -4,4 +4,5 @@ blocks  steps of all ranks, added up to blocks
 join    the records of one step, of all ranks
 rounds  the summaries of a large group, one of each rank
 detail  the records of a few ranks of a large group
+median  the median of small arrays
 """

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptop.agent.observer.judge.evidence.median import median
 from ddptop.agent.wire import Step
 
 Array = NDArray[np.floating[Any]]
@@ -232,7 +233,7 @@ def _numbers(step: Step) -> tuple[float, ...]:
 def _uneven(table: Array) -> float:
     """Return the mean lead of the slowest rank over the average, where batch sizes explain who it is."""
     own, samples = table[:, :, :WAIT].sum(axis=2), table[:, :, SAMPLES]
-    typical = np.median(samples, axis=1)
+    typical = median(samples, 1)
     if not (typical > 0).all() or float(np.mean(samples.max(axis=1) / typical)) < 1 + UNEVEN:
         return 0.0
     explained = np.take_along_axis(samples, own.argmax(axis=1)[:, None], axis=1)[:, 0] >= samples.max(axis=1)

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from ddptop.agent.observer.judge.evidence.blocks import OWN_PHASES, Rows
+from ddptop.agent.observer.judge.evidence.median import median, middle
 
 LEAST: Final = 4
 """Times that it has to have come."""
@@ -46,7 +47,7 @@ def rhythm_of(rows: Iterable[Rows], column: int, phase: str, since: int) -> Rhyt
     at = OWN_PHASES.index(phase)
     spent = np.concatenate([each.table[:, :, at] for each in known])
     steps = np.concatenate([each.steps for each in known])
-    more = spent[:, column] - np.median(np.delete(spent, column, axis=1), axis=1)
+    more = spent[:, column] - median(np.delete(spent, column, axis=1), 1)
     if len(more) <= LEAST + ODD:
         return None
     level = float(np.partition(more, -ODD - 1)[-ODD - 1]) / 2
@@ -54,7 +55,7 @@ def rhythm_of(rows: Iterable[Rows], column: int, phase: str, since: int) -> Rhyt
     if len(late) < LEAST or more[late].sum() < ACCOUNTS * more.sum():
         return None
     distances = np.diff(steps[late])
-    every = int(np.median(distances))
+    every = int(middle(distances))
     if every < 2 or float((distances == every).mean()) < REGULAR:
         return None
-    return Rhythm(every, float(np.median(more[late])), int(steps[late[0]]))
+    return Rhythm(every, middle(more[late]), int(steps[late[0]]))

@@ -63,6 +63,8 @@ class Judge:
         """Forget everything: the ranks begin anew."""
         self.evidence = Evidence(self._world, self._span)
         self._blame: _Blame | None = None
+        self._blameless: dict[int, Block] = {}
+        """By scale, the newest window up to which nothing was found; a long window stays the newest for many blocks."""
         self._turns = Turns()
         self.finding: Finding | None = None
         """What holds the group back at this moment; None where nothing does, or nothing is known."""
@@ -176,8 +178,12 @@ class Judge:
 
     def _accuse(self, views: dict[int, Sequence[Block]]) -> None:
         for scale, view in views.items():
+            if self._blameless.get(scale) is view[-1]:
+                continue
             found = worst(view, scale, self._span)
-            if found is not None:
+            if found is None:
+                self._blameless[scale] = view[-1]
+            else:
                 self._blame = self._blamed(found, view, scale)
                 return
 

@@ -6,13 +6,17 @@ goes on as long as the mean does, which a delay that comes only now and then kee
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from ddptop.agent.observer.judge.evidence.blocks import OWN_PHASES, ROUNDS, SCALES, UNEVEN, Array, Block, Span
+from ddptop.agent.observer.judge.evidence.median import median, middle
 
 STEADY: Final = 4.0
 """The cost has to be so many times its own standard error."""
@@ -76,10 +80,10 @@ class Suspicion:
     outstanding: bool = True
     """False for a rank of a large group that is within what one of so many is by chance."""
 
-    @property
+    @cached_property
     def cost(self) -> float:
         """In ms a step."""
-        return float(np.median(self.costs[-self.span.windows :]))
+        return middle(self.costs[-self.span.windows :])
 
     @property
     def weight(self) -> float:
@@ -89,15 +93,15 @@ class Suspicion:
     def is_strong(self, scale: int) -> bool:
         """Say whether it is enough to be told, on windows of `scale` blocks."""
         bounds, recent = BOUNDS[self.kind], self.costs[-self.span.windows :]
-        agreeing = int((recent > bounds.kept * self.step_ms).sum())
         named = bounds.at_once if scale == 1 else bounds.lasting if scale == SCALES[-1] else bounds.named
         if self.all_over:
             named = ALL_OVER_LASTING if scale >= LASTING else ALL_OVER_AT_ONCE
-        enough = self.cost >= max(named * self.step_ms, bounds.least_ms)
+        if not self.outstanding or self.cost < max(named * self.step_ms, bounds.least_ms):
+            return False
         # From the median deviation, which one odd window does not blow up.
-        error = 1.4826 * float(np.median(np.abs(recent - self.cost))) / np.sqrt(len(recent))
-        agreed = agreeing >= self.span.agreeing and self.outstanding
-        return agreed and enough and self.cost >= STEADY * error
+        error = 1.4826 * middle(np.abs(recent - self.cost)) / math.sqrt(len(recent))
+        agreeing = int((recent > bounds.kept * self.step_ms).sum())
+        return agreeing >= self.span.agreeing and self.cost >= STEADY * error
 
     def goes_on(self, before: float) -> bool:
         """Say whether it still costs enough, compared to what it cost when it was named."""
@@ -127,7 +131,7 @@ def worst(view: Sequence[Block], scale: int, span: Span) -> Suspicion | None:
 def suspect(kind: str, rank: int | None, view: Sequence[Block], span: Span) -> Suspicion | None:
     """Return the suspicion of a kind, against `rank` or whoever is nearest to it; None where nothing is known."""
     recent = view[-span.windows :]
-    step_ms = float(np.median([block.step_ms for block in recent]))
+    step_ms = statistics.median([block.step_ms for block in recent])
     if kind == "input_bound":
         return Suspicion(kind, None, np.array([block.phases[:, 0].min() for block in view]), step_ms, span)
     if len(view[0].samples) < 2 or any(block.least_wait is None for block in recent):
@@ -138,7 +142,7 @@ def suspect(kind: str, rank: int | None, view: Sequence[Block], span: Span) -> S
         return Suspicion(kind, None, np.array([block.uneven_ms for block in view]), step_ms, span)
     lead = leads(recent)
     if rank is None:
-        rank = int(np.argmax(np.median(lead, axis=0)))
+        rank = int(np.argmax(median(lead)))
         if rank != int(np.argmax(lead[-1] if span is not ROUNDS else lead[-span.lately :].mean(axis=0))):
             # Somebody else is the last to arrive by now.
             return None
@@ -146,8 +150,12 @@ def suspect(kind: str, rank: int | None, view: Sequence[Block], span: Span) -> S
         _above_others(np.array([block.own for block in view]), rank),
         _above_others(np.array([block.fed for block in view]), rank),
     )
-    busier = more_work(recent, rank, float(np.median(costs[-span.windows :]))) is not None
-    all_over = not busier and _is_all_over(recent, rank)
+    found = Suspicion(kind, rank, costs, step_ms, span)
+    bounds = BOUNDS[kind]
+    if found.cost < max(bounds.lasting * step_ms, bounds.least_ms):
+        # Nothing makes it strong: what follows costs more than all before.
+        return found
+    all_over = more_work(recent, rank, found.cost) is None and _is_all_over(recent, rank)
     outstanding = span is not ROUNDS or _distances(lead)[rank] >= OUTSTANDING
     return Suspicion(kind, rank, costs, step_ms, span, all_over, bool(outstanding))
 
@@ -158,29 +166,29 @@ def leads(view: Sequence[Block]) -> Array:
     A rank that waited for a core did not have more to do: it is judged by what is left without that.
     """
     fed = np.array([block.fed for block in view])
-    lead: Array = fed - np.median(fed, axis=1, keepdims=True)
+    lead: Array = fed - median(fed, 1)[:, None]
     return lead
 
 
 def _distances(lead: Array) -> Array:
     """Return, by rank, its mean lead in standard deviations of all ranks, which a few odd ones do not widen."""
     mean = lead.mean(axis=0)
-    from_middle: Array = mean - np.median(mean)
-    return from_middle / max(1e-9, 1.4826 * float(np.median(np.abs(from_middle))))
+    from_middle: Array = mean - middle(mean)
+    return from_middle / max(1e-9, 1.4826 * middle(np.abs(from_middle)))
 
 
 def nearest(view: Sequence[Block], most: int, blamed: int | None) -> tuple[list[int], list[int]]:
     """Return the ranks of a large group that may be slow, or the one that is blamed, and ordinary ones."""
     lead = leads(view)
-    median, step_ms = np.median(lead, axis=0), float(np.median([block.step_ms for block in view]))
-    likely = (median >= BOUNDS["slow_rank"].named * step_ms) & (_distances(lead) >= OUTSTANDING * 2 / 3)
-    suspected = sorted(np.flatnonzero(likely).tolist(), key=lambda rank: -median[rank])[:most]
-    return suspected if blamed is None else [blamed], np.argsort(np.abs(median), kind="stable")[: 2 * most].tolist()
+    usual, step_ms = median(lead), statistics.median([block.step_ms for block in view])
+    likely = (usual >= BOUNDS["slow_rank"].named * step_ms) & (_distances(lead) >= OUTSTANDING * 2 / 3)
+    suspected = sorted(np.flatnonzero(likely).tolist(), key=lambda rank: -usual[rank])[:most]
+    return suspected if blamed is None else [blamed], np.argsort(np.abs(usual), kind="stable")[: 2 * most].tolist()
 
 
 def _above_others(values: Array, rank: int) -> Array:
     """Return, for each window, by how much `rank` is above the median of the other ranks."""
-    others: Array = np.median(np.delete(values, rank, axis=1), axis=1)
+    others = median(np.delete(values, rank, axis=1), 1)
     return values[:, rank] - others
 
 
@@ -197,7 +205,7 @@ def turned(rank: int, phase: str | None, view: Sequence[Block], span: Span) -> S
     at = int(np.argmax(excess))
     if phase is None or excess[at] < TURNED * max(0.0, float(excess[OWN_PHASES.index(phase)])):
         return None
-    step_ms = float(np.median([block.step_ms for block in view[-span.windows :]]))
+    step_ms = statistics.median([block.step_ms for block in view[-span.windows :]])
     costs = _above_others(np.array([block.phases[:, at] for block in view]), rank)
     return Suspicion("slow_rank", rank, costs, step_ms, span)
 
@@ -205,8 +213,8 @@ def turned(rank: int, phase: str | None, view: Sequence[Block], span: Span) -> S
 def _excess(view: Sequence[Block], rank: int) -> tuple[Array, Array]:
     """Return, by phase, by how much the rank is above the others, and what they usually spend in it."""
     phases = np.array([block.phases for block in view])
-    others: Array = np.median(np.delete(phases, rank, axis=1), axis=1)
-    return np.median(phases[:, rank] - others, axis=0), np.median(others, axis=0)
+    others = median(np.delete(phases, rank, axis=1), 1)
+    return median(phases[:, rank] - others), median(others)
 
 
 def _is_all_over(view: Sequence[Block], rank: int) -> bool:
@@ -230,9 +238,9 @@ def first_step(suspicion: Suspicion, view: Sequence[Block]) -> int:
 def more_work(view: Sequence[Block], rank: int, cost: float) -> str | None:
     """Say whether larger batches explain why the rank is slow, and how much larger they are."""
     samples = np.array([block.samples for block in view])
-    mine, others = float(samples[:, rank].mean()), float(np.median(np.delete(samples, rank, axis=1)))
+    mine, others = float(samples[:, rank].mean()), middle(np.delete(samples, rank, axis=1).ravel())
     if others <= 0 or mine < (1 + UNEVEN) * others:
         return None
-    work = np.median([np.median(np.delete(block.phases[:, :3].sum(axis=1), rank)) for block in view])
-    explained = (mine / others - 1) * float(work) > cost / 2
+    work = statistics.median([middle(np.delete(block.phases[:, :3].sum(axis=1), rank)) for block in view])
+    explained = (mine / others - 1) * work > cost / 2
     return f"{mine:.3g} samples a step against {others:.3g}" if explained else None

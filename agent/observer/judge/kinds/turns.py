@@ -25,6 +25,7 @@ from ddptop.agent.observer.judge.evidence.blocks import (
     Numbers,
     Rows,
 )
+from ddptop.agent.observer.judge.evidence.median import median, middle
 from ddptop.agent.observer.judge.finding import IN_WORDS, MOST_SHARE, Finding, in_ms
 
 KIND: Final = "taking_turns"
@@ -110,19 +111,28 @@ class Turns:
             recent = self._newest(LATELY_BLOCKS, LATELY_STEPS)
             if recent is None or not _goes_on(recent, self._told.cost):
                 self._cease()
-        recent = self._newest(LEAST_BLOCKS, LEAST_STEPS)
-        if self._told is None and recent is not None and _is_strong(recent):
-            self._told = self._begin(recent)
-        self.finding = None if self._told is None or recent is None else self._in_words(self._told, recent)
+        blocks = self._newest_blocks(LEAST_BLOCKS, LEAST_STEPS)
+        self.finding = None
+        # Of most groups the lead alone, which is quickly looked at, shows that there is nothing to tell.
+        if blocks and (self._told is not None or _is_enough(np.concatenate([each.lead for each in blocks]), blocks)):
+            recent = _joined(blocks)
+            if self._told is None and _is_strong(recent):
+                self._told = self._begin(recent)
+            if self._told is not None:
+                self.finding = self._in_words(self._told, recent)
 
     def _newest(self, blocks: int, steps: int) -> _Lateness | None:
         """Return the newest blocks together, as many as it takes to reach both."""
+        found = self._newest_blocks(blocks, steps)
+        return _joined(found) if found else None
+
+    def _newest_blocks(self, blocks: int, steps: int) -> list[_Lateness]:
         taken = 0
         for number, block in enumerate(reversed(self._blocks), 1):
             taken += len(block.steps)
             if number >= blocks and taken >= steps:
-                return _joined(list(self._blocks)[-number:])
-        return None
+                return list(self._blocks)[-number:]
+        return []
 
     def _begin(self, recent: _Lateness) -> _Told:
         cost = _cost(recent)
@@ -165,19 +175,19 @@ def _lateness(rows: Rows) -> _Lateness:
     last, each = own.argmax(axis=1), np.arange(len(own))
     ordered = np.sort(own, axis=1)
     others = ordered[:, :-1]
-    middle = np.median(others, axis=1)
+    usual = median(others, 1)
     its_phases = phases[each, last]
     samples = rows.table[:, :, SAMPLES]
-    typical = np.median(samples, axis=1)
+    typical = median(samples, 1)
     busier = (samples[each, last] >= samples.max(axis=1)) & (samples[each, last] > (1 + UNEVEN) * samples.min(axis=1))
     return _Lateness(
         steps=rows.steps,
         ends=rows.ends,
         last=last,
-        lead=ordered[:, -1] - middle,
+        lead=ordered[:, -1] - usual,
         distance=ordered[:, -1] - ordered[:, -2],
         others=ordered[:, -2],
-        spread=np.median(np.abs(others - middle[:, None]), axis=1),
+        spread=median(np.abs(others - usual[:, None]), 1),
         phases=its_phases - (phases.sum(axis=1) - its_phases) / (ranks - 1),
         busier=(busier & (typical > 0)).astype(float),
         starved_ms=float(rows.table[:, :, STARVED].mean(axis=0).sum()),
@@ -189,7 +199,6 @@ def _joined(blocks: Sequence[_Lateness]) -> _Lateness:
     def whole(name: str) -> Array:
         return np.concatenate([getattr(block, name) for block in blocks])
 
-    weights = [len(block.steps) for block in blocks]
     return _Lateness(
         steps=np.concatenate([block.steps for block in blocks]),
         ends=np.concatenate([block.ends for block in blocks]),
@@ -200,30 +209,38 @@ def _joined(blocks: Sequence[_Lateness]) -> _Lateness:
         spread=whole("spread"),
         phases=whole("phases"),
         busier=whole("busier"),
-        starved_ms=float(np.average([block.starved_ms for block in blocks], weights=weights)),
-        step_ms=float(np.average([block.step_ms for block in blocks], weights=weights)),
+        starved_ms=_mean([block.starved_ms for block in blocks], blocks),
+        step_ms=_mean([block.step_ms for block in blocks], blocks),
     )
 
 
+def _mean(values: Sequence[float], blocks: Sequence[_Lateness]) -> float:
+    return float(np.average(values, weights=[len(block.steps) for block in blocks]))
+
+
 def _cost(late: _Lateness) -> float:
-    return float(np.median(late.lead))
+    return middle(late.lead)
+
+
+def _is_enough(lead: Array, blocks: Sequence[_Lateness]) -> bool:
+    """Say whether steps with such a lead, those of these blocks, cost enough to be told."""
+    # A rank that had no core to run on is late through nobody's fault.
+    costs = middle(lead) - _mean([each.starved_ms for each in blocks], blocks)
+    return costs >= max(NAMED * _mean([each.step_ms for each in blocks], blocks), LEAST_MS)
 
 
 def _is_strong(late: _Lateness) -> bool:
-    usual = float(np.median(late.distance))
-    # A rank that had no core to run on is late through nobody's fault.
-    costs = _cost(late) - late.starved_ms
-    if costs < max(NAMED * late.step_ms, LEAST_MS) or usual < late.starved_ms or late.busier.mean() > 0.5:
+    usual = middle(late.distance)
+    if not _is_enough(late.lead, [late]) or usual < late.starved_ms or late.busier.mean() > 0.5:
         return False
-    from_step_to_step = float(np.median(np.abs(np.diff(late.others)))) / np.sqrt(2)
-    if usual < CLEAR * max(from_step_to_step, float(np.median(late.spread))):
+    from_step_to_step = middle(np.abs(np.diff(late.others))) / np.sqrt(2)
+    if usual < CLEAR * max(from_step_to_step, middle(late.spread)):
         return False
     if float((np.diff(late.last) != 0).mean()) < TURNS or float((late.distance < usual / 2).mean()) > NARROW:
         return False
     parts = zip(np.array_split(late.distance, PARTS), np.array_split(late.last, PARTS), strict=True)
     return all(
-        float(np.median(distance)) >= 0.7 * usual and np.bincount(last).max() <= ALONE * len(last)
-        for distance, last in parts
+        middle(distance) >= 0.7 * usual and np.bincount(last).max() <= ALONE * len(last) for distance, last in parts
     )
 
 

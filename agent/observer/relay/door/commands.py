@@ -7,6 +7,7 @@ out those for the run.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,13 +54,16 @@ class Commands:
         forwarding: Forwarding,
         fills: Fills,
         looking_back: LookingBack,
+        take_in: Callable[[], None] = lambda: None,
     ) -> None:
+        """Prepare; `take_in` is called before a question about the history is answered, for what has just come."""
         self._directory = directory
         self._door = door
         self._requests = requests
         self._forwarding = forwarding
         self._fills = fills
         self._looking_back = looking_back
+        self._take_in = take_in
 
     def obey(self) -> None:
         """Carry out the commands that have arrived, as far as there is time in one turn."""
@@ -94,6 +98,7 @@ class Commands:
         if not self._door.has_room(asker):
             self._door.send(asker, wire.encode(wire.Reply(query.id, False, "earlier answers wait; ask again")))
             return
+        self._take_in()
         for each in self._looking_back.answer(query):
             self._door.send(asker, wire.encode(each))
 

@@ -116,6 +116,11 @@ class Door:
             self._wanted[topic] = known
         return known
 
+    @property
+    def is_watched(self) -> bool:
+        """True while anybody subscribes to anything."""
+        return bool(self._subscribed)
+
     def ranks_wanted(self) -> frozenset[int]:
         """Return the ranks of which the records are subscribed to one by one."""
         prefix = wire.TOPIC_STEPS + b"/"

@@ -33,16 +33,15 @@ class Newest:
 
     def note(self, message: wire.Telemetry, payload: bytes) -> None:
         """Take in a message; one of a former generation is left out."""
-        match message:
-            case wire.Hello():
-                kept, changed, generation = self._hellos, self._changed[0], message.generation
-            case wire.Beat():
-                kept, changed = self._beats, self._changed[1]
-                generation = self._generation if message.generation is None else message.generation
-            case wire.Summary() if len(payload) <= LARGEST_SUMMARY:
-                kept, changed, generation = self._summaries, self._changed[2], message.generation
-            case _:
-                return
+        if type(message) is wire.Beat:
+            kept, changed = self._beats, self._changed[1]
+            generation = self._generation if message.generation is None else message.generation
+        elif type(message) is wire.Summary and len(payload) <= LARGEST_SUMMARY:
+            kept, changed, generation = self._summaries, self._changed[2], message.generation
+        elif type(message) is wire.Hello:
+            kept, changed, generation = self._hellos, self._changed[0], message.generation
+        else:
+            return
         # That of the next generation may come before it is known that it has begun.
         if self._generation <= generation <= self._generation + 1:
             kept[message.rank] = generation, payload

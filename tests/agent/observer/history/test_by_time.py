@@ -11,7 +11,7 @@ import pytest
 from support.steps import BASE, SECOND, step
 
 from ddptop.agent.observer.history.by_time import MEMORY_BYTES, HistoryByTime, columns_for
-from ddptop.agent.wire import Step
+from ddptop.agent.wire import Step, Summary
 from ddptop.tui.model.metrics import METRICS, WIDTHS_S
 
 
@@ -76,8 +76,11 @@ def test_steps_and_ready_made_means_fill_alike() -> None:
     single, together = HistoryByTime(1), HistoryByTime(1)
     for number in range(1, 11):
         single.take(0, step(number, number * 0.09, loss=float(number)))
-    together.take_means(
-        0, round((BASE + 0.9) * SECOND), round(0.8 * SECOND), 10, (5.5, 80e6, 20e6, 20e6, 20e6, 0, 20e6, 5.5)
+    ms = 10**6
+    together.take_summary(
+        Summary(
+            0, 1, round((BASE + 0.9) * SECOND), 5, 10, 10, 80 * ms, 20 * ms, 20 * ms, 20 * ms, 0, 20 * ms, 0, loss=5.5
+        )
     )
     for metric in METRICS:
         assert single.window(metric, 0, BASE, 1) == pytest.approx(together.window(metric, 0, BASE, 1), nan_ok=True), (

@@ -58,6 +58,22 @@ def numbers(database: Path, rank: int = 0) -> list[int]:
     ]
 
 
+def test_of_rows_that_are_written_together_each_odd_one_costs_itself(memory: Path) -> None:
+    """Wherever they are among hundreds: the others are stored, in order, and the odd ones are counted."""
+    database = memory / "run.db"
+    ring = Ring(database, WORLD)
+    rows = [row(0, step(number)) for number in range(1, 301)]
+    odd = {0, 63, 64, 130, 131, 299}
+    for index in odd:
+        statement, (_, *rest) = rows[index]
+        rows[index] = statement, (2**70, *rest)
+    rows.insert(150, recording.row(wire.Event(1, "between"), wire.encode(wire.Event(1, "between"))))
+    assert ring.write(rows, BUDGET) == len(odd)
+    assert numbers(database) == [number for number in range(1, 301) if number - 1 not in odd]
+    assert list(recording.read_events(database)) == [wire.Event(1, "between")]
+    ring.close()
+
+
 def disk(database: Path) -> int:
     """Return the bytes of the file and of what SQLite keeps beside it."""
     return sum(path.stat().st_size for path in database.parent.iterdir())

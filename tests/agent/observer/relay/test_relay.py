@@ -18,6 +18,7 @@ from support.messages import read_reply
 from ddptop.agent import wire
 from ddptop.agent.control import deadline
 from ddptop.agent.observer.record.recording import read_history
+from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.door import door
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.run.rundir import Member, Process, RunDir
@@ -144,6 +145,40 @@ def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: 
         assert all_ranks.hellos == (hello(0), hello(1))
         assert all_ranks.beats == (beat(1, 2),)
         assert all_ranks.summaries == (summary(0, 5), summary(1, 5))
+
+
+def test_without_onlookers_the_relay_rests_and_still_answers_with_the_newest(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody looks on it waits for its next second; a question, and a newcomer, get what has come meanwhile."""
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory) as relay:
+        monkeypatch.setattr(relay_module, "EVERY_S", 10_000.0)
+        rank.meet()
+        rank.fill(1)
+        until(lambda: relay._pause_s() > 1000, "nothing to do")
+        looker = onlooker(directory)
+
+        def newest() -> int:
+            looker.cmd.send(wire.encode(wire.History(1)))
+            assert looker.cmd.poll(int(1000 * DEADLINE_S)), "no answer"
+            extent = wire.read_history(looker.cmd.recv())
+            assert isinstance(extent, wire.Extent)
+            assert isinstance(wire.read_history(looker.cmd.recv()), wire.Reply)
+            return extent.newest
+
+        rank.publish(wire.TOPIC_STEPS, steps(0, 2, 3))
+        # What is sent through one socket may overtake what is sent through another.
+        until(lambda: newest() == 4, "the newest step")
+        assert relay._pause_s() > 1000
+        looker.sub.subscribe(wire.TOPIC_STEPS)
+        until(lambda: relay._pause_s() < 1, "the first of those who look on")
+        sent = rank.publish(wire.TOPIC_STEPS, steps(0, 4))
+        looker.await_all((b"steps/00000", sent[0]))
+        looker.sub.unsubscribe(wire.TOPIC_STEPS)
+        until(lambda: relay._pause_s() > 1000, "the last of those who look on to leave")
+        rank.publish(wire.TOPIC_STEPS, steps(0, 5))
+    assert _records(directory) == [1, 2, 3, 4, 5]
 
 
 def test_commands_reach_their_rank_and_replies_their_asker(
