@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ddptop.agent.wire import Step
+from ddptop.agent.wire.telemetry import Step
 
 
 def latencies_of(step: Step) -> list[int]:

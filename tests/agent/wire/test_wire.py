@@ -11,6 +11,7 @@ from msgspec import inspect
 from support.messages import read_steps
 
 from ddptop.agent import wire
+from ddptop.agent.wire import codec
 
 STEP = wire.Step(
     seq=7, step=7, end_at_ns=1, wall_ns=100, data_ns=10, forward_ns=20, backward_ns=30, optimizer_ns=5,
@@ -132,17 +133,17 @@ def test_a_step_beyond_all_measure_is_no_message(changes):
 
 def test_names_that_are_remembered_are_bounded(monkeypatch):
     """A sender of ever new names, or of very many at once, does not fill the memory of who reads."""
-    monkeypatch.setattr(wire, "_MOST_PLAIN", 20)
+    monkeypatch.setattr(codec, "MOST_PLAIN", 20)
     metrics: set[object] = set()
     calls: set[object] = set()
-    monkeypatch.setattr(wire, "_plain_metrics", metrics)
-    monkeypatch.setattr(wire, "_plain_calls", calls)
+    monkeypatch.setattr(codec, "_plain_metrics", metrics)
+    monkeypatch.setattr(codec, "_plain_calls", calls)
     for number in range(60):
         call = wire.Collective(f"op{number}", 5, None, 1024, 2)
         step = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0}, collectives=(call,))
         assert read_steps(wire.encode(wire.Steps(0, (step,)))) == (step,)
     assert (len(metrics), len(calls)) == (20, 20)
     metrics.clear()
-    many = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0 for number in range(wire._MOST_NAMES)})
+    many = msgspec.structs.replace(STEP, metrics={f"name{number}": 1.0 for number in range(codec.MOST_NAMES)})
     wire.read_telemetry(wire.encode(wire.Steps(0, (many,))))
     assert not metrics

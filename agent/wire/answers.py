@@ -1,0 +1,83 @@
+"""Answers to commands: one `Reply` to each.
+
+Before it come, for `Fill`, any number of `Steps`, and for `History` an `Extent` and any number of `HistoryPart`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from ddptop.agent.wire.incoming import Label, Name
+from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Whole
+from ddptop.agent.wire.telemetry import Steps
+
+
+class Reply(Message, frozen=True, tag="reply"):
+    """The one answer to a command."""
+
+    id: Whole
+    done: bool
+    text: str = ""
+    """The outcome, or the reason for the refusal."""
+    step: Count | None = None
+    pending: bool = False
+    """Ask again: the function of a `Save` still runs, or too many others wait for the answer to a `Fill`."""
+    took_ns: Moment | None = None
+    """`Save`: the time that the script's function took."""
+    kept: bool = False
+    """`Query`: the rank is held until `Resume`, without a lease."""
+    checkpoints: bool = False
+    """`Query`: the script has registered a checkpoint function."""
+    timeout_s: Amount | None = None
+    """`Query`: timeout of collectives in the default process group."""
+
+
+class Extent(Message, frozen=True, tag="extent"):
+    """What a history holds; the first part of an answer to `History`."""
+
+    id: Whole
+    first: Furthest = 0
+    last: Furthest = 0
+    """The first and the last step of the ranks that were asked about, of all where none was; 0 where there is none."""
+    newest: Furthest = 0
+    """The last step of any rank."""
+    complete: bool = True
+    """False while the history is still being read from the recording."""
+    names: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
+    """Values given by the script, in the order in which they came."""
+    refused: Count = 0
+    """Values left out because there were too many names."""
+
+
+class HistoryPart(Message, frozen=True, tag="history_part"):
+    """A number of some ranks over consecutive columns, in tables of little-endian `float32`, a row each rank.
+
+    A value that is not known is NaN, one that is not finite is infinite.
+    """
+
+    id: Whole
+    metric: Label
+    by: Name
+    width: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+    """Steps or seconds of a column."""
+    begin: Furthest
+    """Number of the first column. Column n has the steps from `n * width + 1` to `(n + 1) * width`, or the seconds
+    from `n * width` on."""
+    columns: Annotated[int, msgspec.Meta(ge=0, le=MOST_COLUMNS)]
+    ranks: bytes
+    """The ranks of the rows, as little-endian `uint32`."""
+    mean: bytes
+    low: bytes = b""
+    high: bytes = b""
+    count: bytes = b""
+    """Steps that the mean is of. This and the other tables below `mean` are empty in an answer by time."""
+    at: bytes = b""
+    """End of the last step of the column, in seconds after `at_s`."""
+    at_s: Amount = 0.0
+    """Seconds since the epoch."""
+
+
+Answer = Steps | Reply
+HistoryAnswer = Extent | HistoryPart | Reply

@@ -1,0 +1,170 @@
+"""Commands to a rank or to the observer, each of them answered by one `Reply` of `answers`.
+
+An action that either all ranks or none must carry out is decided once, in the run directory (`agent.run.decisions`).
+Each rank reads it there; a message such as `Keep` makes it read at once. `serial` is the number of the decision, 0 for
+none.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from ddptop.agent.wire.incoming import Label, Name
+from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Whole
+from ddptop.agent.wire.telemetry import Event
+
+
+class Hold(Message, frozen=True, tag="hold"):
+    """Phase one of a pause: the rank promises not to pass the end of its current step.
+
+    Answered with `Reply.step`, the promised step. The promise lapses after `lease_ms`.
+    """
+
+    id: Whole
+    token: Label
+    lease_ms: Count = 4000
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class Commit(Message, frozen=True, tag="commit"):
+    """Phase two: the rank is held at the boundary after `step`. Refused once the promise has lapsed.
+
+    With a lease, the promise moves to `step` and is renewed: the group is held as long as
+    the controller lives. Without a lease the hold lasts until `Resume`.
+    """
+
+    id: Whole
+    token: Label
+    step: Count
+    lease_ms: Count = 0
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class Resume(Message, frozen=True, tag="resume"):
+    """End the hold of the rank, whoever paused it."""
+
+    id: Whole
+    serial: Count = 0
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class Fill(Message, frozen=True, tag="fill"):
+    """Send the step records from `first_seq` on that the rank still has: `Steps` messages, then a `Reply`."""
+
+    id: Whole
+    first_seq: Count = 0
+    limit: Count = 20_000
+    """The answer has at most so many of the newest records, and so a few megabytes."""
+    earlier: Count = 0
+    """Number of older records to send before these, evenly spread: enough for a curve."""
+
+
+class Query(Message, frozen=True, tag="query"):
+    """Ask for the state of the rank: `Reply.step` is the steps completed, `Reply.done` whether the rank is held."""
+
+    id: Whole
+
+
+class Keep(Message, frozen=True, tag="keep"):
+    """Decision: the hold under this lease lasts until `Resume`."""
+
+    id: Whole
+    token: Label
+    step: Count
+    serial: Count = 0
+
+
+class Advance(Message, frozen=True, tag="advance"):
+    """Decision: ranks that a decision holds go on to the end of `step`, and are held there."""
+
+    id: Whole
+    step: Count
+    serial: Count = 0
+
+
+class End(Message, frozen=True, tag="end"):
+    """Decision: the script of every rank ends where it is held, with its `finally` clauses and exit code 0."""
+
+    id: Whole
+    who: Label
+    serial: Count = 0
+
+
+class Lapse(Message, frozen=True, tag="lapse"):
+    """Decision, made by the first rank whose lease runs out: the hold under this lease is over."""
+
+    id: Whole
+    token: Label
+
+
+class Save(Message, frozen=True, tag="save"):
+    """Call the script's checkpoint function where the rank is held, and renew the lease.
+
+    The controller repeats the message with the same `token` while the `Reply` is `pending`; the function runs once.
+    """
+
+    id: Whole
+    token: Label
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class Note(Message, frozen=True, tag="note"):
+    """Publish an event: an action on the run and its outcome."""
+
+    id: Whole
+    event: Event
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class Kill(Message, frozen=True, tag="kill"):
+    """To the observer: end the run, one of its ranks or processes, or only send them a signal."""
+
+    id: Whole
+    grace_s: float
+    rank: Rank | None = None
+    who: Label = ""
+    """The author of the action, for the event list: `dashboard of ada on pts/3`."""
+    pid: Pid | None = None
+    """End only this process; refused where it does not belong to the run."""
+    started: float | None = None
+    """Start time of that process (`Process.started` of `agent.run.identity`): a later one may have its pid."""
+    signal: Pid | None = None
+    """Send only this signal, instead of TERM, a grace period and KILL."""
+    asked_ns: Whole | None = None
+    until_ns: Whole | None = None
+
+
+class History(Message, frozen=True, tag="history"):
+    """To the observer: ask for a number of some ranks over a stretch of steps or of time, as columns of a plot."""
+
+    id: Whole
+    metric: Label = ""
+    """A name of `agent.observer.history.numbers`. Empty: the answer is the `Extent` alone."""
+    ranks: Annotated[tuple[Rank, ...], msgspec.Meta(max_length=1024)] | None = None
+    """None: all."""
+    first: Furthest = 0
+    last: Furthest = 1 << 53
+    """Both ends are included: steps, counted on over restarts, or seconds since the epoch."""
+    by: Name = "step"
+    """`step` or `time`."""
+    most: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 512
+    """Columns that the asker can draw, about: the answer's columns are so wide that there are not more."""
+    width: Furthest = 1
+    """Steps or seconds of a column at least."""
+
+
+Expiring = Hold | Commit | Resume | Save | Note | Kill
+"""Commands with a deadline: refused after `until_ns`, by the clock of `agent.control.deadline`; None: no deadline.
+
+`asked_ns` is the time of sending, by the same clock.  `Keep`, `Advance` and `End` have no deadline: they announce a
+decision, which every rank also reads by itself.
+"""
+
+Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History

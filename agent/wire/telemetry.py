@@ -1,0 +1,326 @@
+"""What ranks and the observer publish on PUB sockets, and the topics under which they do.
+
+A message goes out as two frames, `[topic, payload]`.  The observer repeats what its ranks publish, under the topic and
+the number of the rank (`topic_of`), and `Ranks`, in which the newest of all is together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ddptop.agent.wire.incoming import Label, Line, Name
+from ddptop.agent.wire.message import Amount, Called, Count, Message, Moment, Pid, Rank, Size, Span, Whole
+
+PHASES: Final = ("data", "forward", "backward", "optimizer", "wait", "other")
+"""Exclusive phases of a step; together they make up its wall time."""
+
+# A subscriber names the topics that it needs: ZeroMQ filters at the sender.
+TOPIC_HELLO: Final = b"hello"
+TOPIC_BEAT: Final = b"beat"
+TOPIC_STEPS: Final = b"steps"
+TOPIC_BATCH: Final = b"batch"
+"""The records of a second in one message of `Steps`: for a subscriber to very many ranks, instead of `TOPIC_STEPS`."""
+TOPIC_SUMMARY: Final = b"summary"
+TOPIC_EVENT: Final = b"event"
+TOPIC_RUN: Final = b"run"
+TOPIC_VERDICTS: Final = b"verdicts"
+TOPIC_RANKS: Final = b"ranks"
+
+
+def topic_of(topic: bytes, rank: int) -> bytes:
+    """Return the topic under which the observer repeats what a rank publishes under `topic`: `steps/00017`."""
+    return b"%s/%05d" % (topic, rank)
+
+
+class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One collective, as measured on this rank."""
+
+    op: Called
+    """Name in lower case, as torch.distributed spells it: `all_reduce`, `broadcast`."""
+    entered_ns: Span
+    """Time of this rank's call, counted from the start of the step."""
+    duration_ns: Span | None
+    """From the call to completion on this rank, the wait for peers included. None: not observed."""
+    bytes: Size
+    """Size of this rank's input."""
+    in_flight: Count
+    """Collectives in flight on this rank when this one was called, itself included."""
+    group: Called = ""
+    """Process group, with the same name on all its ranks; `0` is the default group."""
+    blocking: bool = False
+    """True where the rank's main thread was blocked in it from the call to completion."""
+    queued_ns: Span = 0
+    """Part of the duration that passed before the backend began: gloo works on two collectives at a time."""
+    estimated: bool = False
+    """True where `queued_ns` is modelled, where completion was noticed only when the script waited for it, and where
+    `in_flight` may count calls that were complete."""
+    on_device: bool = False
+    """True where the duration is measured on the device, by events; `entered_ns` is the time of the host's call."""
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One optimizer step of one rank. The six phases are exclusive, and those of our agent add up to `wall_ns`."""
+
+    seq: Count
+    """Consecutive number of the record, so that a gap can be noticed."""
+    step: Count
+    """Optimizer steps completed by the end of this record, counted from 1; a step that GradScaler skips counts."""
+    end_at_ns: Moment
+    wall_ns: Span
+    data_ns: Span
+    forward_ns: Span
+    backward_ns: Span
+    optimizer_ns: Span
+    wait_ns: Span | None
+    """Time in which this rank's main thread was blocked in a collective. None: collectives are not observed."""
+    other_ns: Span
+    loss: float | None = None
+    samples: Size | None = None
+    """Samples this rank drew from its loader for this step."""
+    collectives: tuple[Collective, ...] = ()
+    metrics: dict[str, float] = {}
+    """Values that the script gave to `ddptop.agent.log` during this step."""
+    device_ns: tuple[Span, ...] | None = None
+    """Time on the device's own time line in data, forward, backward, optimizer and other, by events on the
+    stream of the training thread; waits for peers or for the host are included. None: not on CUDA, not known."""
+    starved_ns: Span | None = None
+    """Time of the step in which the training thread was runnable but had no core; a batch of records
+    shares one reading. None: the system does not report it."""
+    lr: float | None = None
+    """Learning rate of the optimizer's first parameter group. None: it is a tensor, or missing."""
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """Identity of a rank, sent at the start and again to all subscribers for each new one."""
+
+    protocol: Count
+    run: Name
+    run_id: Label
+    rank: Rank
+    local_rank: Rank
+    world: Count
+    pid: Pid
+    started_at_ns: Moment
+    host: Label
+    program: Line
+    agent_version: Name
+    python_version: Name
+    generation: Count = 0
+    """Restart count of the group, from torchrun."""
+
+
+class Beat(Message, frozen=True, tag="beat"):
+    """Sign of life of a rank, once a second and at every change of state; it does not mean progress."""
+
+    rank: Rank
+    at_ns: Moment
+    state: Name
+    """`starting`, `running`, `paused` or `ended`."""
+    activity: Label
+    """Current activity of the main thread: a phase of the start ("imports", "rendezvous") or of a step."""
+    step: Count
+    """Optimizer steps completed."""
+    step_at_ns: Moment | None
+    """Time at which the last step was completed."""
+    seq: Count
+    """Number of the newest `Step` record, so that a subscriber notices the records that it missed."""
+    memory_bytes: Count | None = None
+    """Device memory of this process on an accelerator, resident memory on the CPU."""
+    memory_total_bytes: Count | None = None
+    cpu_percent: Amount | None = None
+    """CPU of this process and its children (data workers); 100 is one core."""
+    device_percent: Amount | None = None
+    device: Name | None = None
+    """In torch's spelling: `cpu`, `cuda:0`."""
+    backend: Name | None = None
+    torch_version: Name | None = None
+    total_steps: Whole | None = None
+    """Steps that the script announced with `ddptop.agent.start`."""
+    note: Line | None = None
+    """One line by the script about itself, for example that its data is synthetic."""
+    mechanism: Label | None = None
+    """How collectives are observed: `process-group hooks`, or None where they are not."""
+    outstanding: Count = 0
+    """Collectives called and not complete."""
+    dropped: Count = 0
+    """Records lost to overflow, oldest first."""
+    refused: Count = 0
+    """Messages that this agent could not read."""
+    faults: Count = 0
+    """Errors inside the agent; the training goes on without the part that failed."""
+    fault: Line | None = None
+    """The last of these errors, one line."""
+    health: Line | None = None
+    """A problem in this rank's numbers: `loss is nan since step 123`."""
+    timed_every: Count = 1
+    """The collectives of one step in so many are timed; more than 1 where there are too many of them to time all."""
+    held_at_ns: Moment | None = None
+    """Time from which the rank has been held at the end of `step`. None: it is not held."""
+    timeout_s: Amount | None = None
+    """Timeout of collectives in the default process group. None: there is no group yet."""
+    checkpoints: bool = False
+    """True once the script has registered a function with `ddptop.agent.on_checkpoint`."""
+    coordinates: dict[Name, Whole] | None = None
+    """Position of the rank, by its script: `{"data": 0, "tensor": 1}` on a device mesh."""
+    generation: Count | None = None
+    """Restart count of the group when this process began. None: the agent is of an older version."""
+
+
+class Steps(Message, frozen=True, tag="steps"):
+    """Step records of one rank, oldest first."""
+
+    rank: Rank
+    steps: tuple[Step, ...]
+    generation: Count = 0
+    """Restart count of the group when the rank's process began; each process numbers its records anew."""
+
+
+class EncodedSteps(Message, frozen=True, tag="steps"):
+    """A `Steps` message whose records stay encoded; other processes read it as `Steps`."""
+
+    rank: Rank
+    steps: tuple[msgspec.Raw, ...]
+    generation: Count = 0
+
+
+class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The number of a `Step`, without the rest of it."""
+
+    seq: Count
+
+
+class NumberedSteps(Message, frozen=True, tag="steps"):
+    """A `Steps` message of which only the numbers are read: enough to store it, at a tenth of the cost."""
+
+    rank: Rank
+    steps: tuple[Numbered, ...]
+    generation: Count = 0
+
+
+class Summary(Message, frozen=True, tag="summary"):
+    """Means over a rank's newest steps, once a second: enough for a view of many ranks."""
+
+    rank: Rank
+    number: Count
+    """Consecutive number of the summary, so that a gap can be noticed."""
+    end_at_ns: Moment
+    """End of the last of these steps."""
+    step: Count
+    """Number of that step."""
+    seq: Count
+    """Number of its record."""
+    steps: Count
+    """Steps since the previous summary."""
+    wall_ns: Span
+    """Mean over these steps of the time of one; so are all times here."""
+    data_ns: Span
+    forward_ns: Span
+    backward_ns: Span
+    optimizer_ns: Span
+    wait_ns: Span | None
+    other_ns: Span
+    loss: float | None = None
+    """The last loss known."""
+    samples: Amount | None = None
+    """Mean number of samples of a step, over the steps where it is known."""
+    starved_ns: Span | None = None
+    p50_ns: Span | None = None
+    """Median latency of the recent all-reduces."""
+    p99_ns: Span | None = None
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    """Newest value of each name that was given to `ddptop.agent.log`."""
+    generation: Count = 0
+    """Restart count of the group at these steps."""
+
+
+class Event(Message, frozen=True, tag="event"):
+    """A line of the run's event list."""
+
+    at_ns: Moment
+    text: Line
+    rank: Rank | None = None
+    level: Name = "info"
+    """`info`, `warning` or `error`."""
+    action: Name = ""
+    """The action that somebody carried out: `pause`, `step`, `kill`. Empty where the event is not an action."""
+    who: Label = ""
+    """The author of the action: `dashboard of ada on pts/3`."""
+
+
+class RunState(Message, frozen=True, tag="run"):
+    """State of the whole run, sent by the observer once a second and at every change."""
+
+    at_ns: Moment
+    state: Name
+    """`starting`, `running`, `killing`, `finished`, `stopped`, `failed` or `killed`."""
+    torchrun_pid: Pid | None = None
+    exit_code: Whole | None = None
+    cause: Line | None = None
+    """First cause of a failure, one line."""
+    refused: Count = 0
+    """Messages that the observer could not read."""
+    ending: Line = ""
+    """While processes are being ended: those that are left, and the time of the escalation's next stage."""
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One thing that is wrong with the run, from its beginning to its end, as the observer judges it."""
+
+    number: Count
+    """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
+    kind: Name
+    """`slow_rank`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`, `memory_creep` or `health`."""
+    text: Line
+    """The whole of it, one line; its figures may change while it goes on."""
+    since_at_ns: Moment
+    until_at_ns: Moment | None = None
+    """None: it goes on."""
+    rank: Rank | None = None
+    """The rank that is to blame, None where it is all of them or none."""
+    phase: Name | None = None
+    """The phase of `PHASES` that is to blame."""
+    cost_ms: Amount | None = None
+    """Milliseconds of each step."""
+    share: Amount | None = None
+    """Part of the step that this is."""
+    since_step: Count | None = None
+    confidence: Amount | None = None
+    """From 0 to 1: the share of the steps looked at that agree."""
+    every: Count | None = None
+    """It comes once in so many steps. None: in every step, or at random."""
+    generation: Count = 0
+    """Restart count of the group."""
+
+
+class Verdicts(Message, frozen=True, tag="verdicts"):
+    """All verdicts of this moment, sent by the observer at every change, once a second, and to each new subscriber."""
+
+    at_ns: Moment
+    verdicts: tuple[Verdict, ...] = ()
+    """The one that matters most first. Empty: nothing is wrong, or nothing is known yet."""
+
+
+class Ranks(Message, frozen=True, tag="ranks"):
+    """The newest of each of some ranks, by the observer: once a second in a large group, and to each new subscriber.
+
+    A large group takes several of them, so that each is within `MAX_MESSAGE_BYTES`.
+    """
+
+    at_ns: Moment
+    hellos: tuple[Hello, ...] = ()
+    beats: tuple[Beat, ...] = ()
+    summaries: tuple[Summary, ...] = ()
+
+
+class EncodedRanks(Message, frozen=True, tag="ranks"):
+    """A `Ranks` message whose parts stay encoded; other processes read it as `Ranks`."""
+
+    at_ns: Moment
+    hellos: tuple[msgspec.Raw, ...] = ()
+    beats: tuple[msgspec.Raw, ...] = ()
+    summaries: tuple[msgspec.Raw, ...] = ()
+
+
+Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks

@@ -1,0 +1,79 @@
+"""What a message is on the wire stays as it was when this version of the protocol began."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from ddptop.agent import wire
+
+FORMS: dict[type[msgspec.Struct], str] = {
+    wire.Step: (
+        "seq step end_at_ns wall_ns data_ns forward_ns backward_ns optimizer_ns wait_ns other_ns loss "
+        "samples collectives metrics device_ns starved_ns lr"
+    ),
+    wire.Collective: "op entered_ns duration_ns bytes in_flight group blocking queued_ns estimated on_device",
+    wire.Verdict: (
+        "number kind text since_at_ns until_at_ns rank phase cost_ms share since_step confidence every generation"
+    ),
+    wire.Hello: (
+        "hello: protocol run run_id rank local_rank world pid started_at_ns host program agent_version "
+        "python_version generation"
+    ),
+    wire.Beat: (
+        "beat: rank at_ns state activity step step_at_ns seq memory_bytes memory_total_bytes cpu_percent "
+        "device_percent device backend torch_version total_steps note mechanism outstanding dropped "
+        "refused faults fault health timed_every held_at_ns timeout_s checkpoints coordinates generation"
+    ),
+    wire.Steps: "steps: rank steps generation",
+    wire.Summary: (
+        "summary: rank number end_at_ns step seq steps wall_ns data_ns forward_ns backward_ns "
+        "optimizer_ns wait_ns other_ns loss samples starved_ns p50_ns p99_ns metrics generation"
+    ),
+    wire.Event: "event: at_ns text rank level action who",
+    wire.RunState: "run: at_ns state torchrun_pid exit_code cause refused ending",
+    wire.Verdicts: "verdicts: at_ns verdicts",
+    wire.Ranks: "ranks: at_ns hellos beats summaries",
+    wire.Hold: "hold: id token lease_ms asked_ns until_ns",
+    wire.Commit: "commit: id token step lease_ms asked_ns until_ns",
+    wire.Resume: "resume: id serial asked_ns until_ns",
+    wire.Fill: "fill: id first_seq limit earlier",
+    wire.Query: "query: id",
+    wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns",
+    wire.Keep: "keep: id token step serial",
+    wire.Advance: "advance: id step serial",
+    wire.End: "end: id who serial",
+    wire.Lapse: "lapse: id token",
+    wire.Save: "save: id token asked_ns until_ns",
+    wire.Note: "note: id event asked_ns until_ns",
+    wire.History: "history: id metric ranks first last by most width",
+    wire.Extent: "extent: id first last newest complete names refused",
+    wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
+    wire.Reply: "reply: id done text step pending took_ns kept checkpoints timeout_s",
+}
+"""Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""
+
+
+def test_every_message_has_a_form_in_this_version() -> None:
+    """A new message is added to the table; a new version has a table of its own."""
+    assert wire.PROTOCOL == 1
+    unions: tuple[Any, ...] = (wire.Telemetry, wire.Command, wire.Answer, wire.HistoryAnswer)
+    messages = {kind for kind, form in FORMS.items() if ":" in form}
+    assert {kind for union in unions for kind in union.__args__} == messages
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_a_message_is_an_array_of_its_tag_and_its_fields(kind: type[msgspec.Struct]) -> None:
+    """A peer of this version finds each value at its index; what was added stands behind, and may be left out."""
+    tag, _, fields = FORMS[kind].rpartition(": ")
+    names = fields.split()
+    values = {name: index for index, name in enumerate(names)}
+    described = inspect.type_info(kind)
+    assert isinstance(described, inspect.StructType)
+    assert not any(field.required for field in described.fields[len(names) :])
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(kind(**values)))
+    known = [tag, *values.values()] if tag else [*values.values()]
+    assert sent[: len(known)] == known
