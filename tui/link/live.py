@@ -25,7 +25,9 @@ from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import Refused
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import Framer
-from ddptop.tui.model.store import OBSERVED_S, Liveness, Store
+from ddptop.tui.model.hearing import OBSERVED_S
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:

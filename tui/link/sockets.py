@@ -22,7 +22,8 @@ from ddptop.agent.control.listening import Listener
 from ddptop.agent.run.files.private import check_socket
 from ddptop.agent.run.rundir import Member, RunDir, RunDirError, is_alive
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.store import OBSERVED_S, Store
+from ddptop.tui.model.hearing import OBSERVED_S
+from ddptop.tui.model.store import Store
 
 FILL_S: Final = 5.0
 """A gap that nothing comes for within this is given up and counted."""
@@ -141,7 +142,7 @@ class Sockets:
         waited_s = None if self._open_at is None else self._clock() - self._open_at
         patient = waited_s is not None and waited_s < self._patience_s
         if self._heard_at is None and waited_s is not None and not patient:
-            self._store.expect_observer(time.time() - waited_s)
+            self._store.hearing.expect(time.time() - waited_s)
         if self._unlistened and (self._heard_at is not None or not patient):
             for rank in self._unlistened:
                 self._store.listen(rank, time.time())

@@ -1,6 +1,8 @@
 """What the dashboard knows of a run: messages in, frames out.
 
 store       takes messages, and moves on with time
+situation   what the run is like at a moment, by what the store knows
+hearing     whether the observer of the run is heard
 changes     what has changed from one moment to the next, as events
 frame       what one painting of the screen needs; `framer` makes it of a store, and changes nothing
 ranks       what is known of the ranks, each and together

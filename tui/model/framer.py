@@ -15,7 +15,8 @@ from ddptop.agent.text import clean
 from ddptop.agent.wire import Beat
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame, Ranks
 from ddptop.tui.model.ranks.rank import RankModel
-from ddptop.tui.model.store import Situation, Store
+from ddptop.tui.model.situation import Situation
+from ddptop.tui.model.store import Store
 
 ALL_IN_SIGHT: Final = 8
 """In a larger group not every rank is drawn in every frame."""
@@ -117,7 +118,7 @@ class Framer:
             slowest=totals.slowest,
             torchrun_pid=run.torchrun.pid if run.torchrun is not None else None,
             supervised=live.supervised if live is not None else True,
-            unobserved_s=None if state in ENDED else store.unobserved_s(situation.at),
+            unobserved_s=None if state in ENDED else store.hearing.missed_s(situation.at),
             orphaned=live.orphaned if live is not None else False,
             launched=run.launched,
             exit_code=run.exit_code,

@@ -7,22 +7,22 @@ Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours wri
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.evidence.join import StepJoin
-from ddptop.agent.run import generations, states
-from ddptop.agent.run.identity import Row
+from ddptop.agent.run import generations
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.tui.model.changes import Changes
 from ddptop.tui.model.collectives import Alignment
 from ddptop.tui.model.frame import EventLine
+from ddptop.tui.model.hearing import Hearing
 from ddptop.tui.model.ranks.generations import Generations
 from ddptop.tui.model.ranks.group import Totals, add_up
 from ddptop.tui.model.ranks.rank import DEFAULT, RankModel
+from ddptop.tui.model.situation import Liveness, Situation, Sources
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
@@ -30,41 +30,8 @@ if TYPE_CHECKING:
 
 PERIOD_NS = 1_000_000_000
 """A rank sends heartbeats and summaries once in this time: the newest, where it is no older, is one of now."""
-OBSERVED_S = 2.0
-"""The observer tells of the run once a second; after this time without a word nothing is known of the ranks."""
 RENEWED_S = 1.0
 """The numbers of a group that sends summaries are added up no more often than this."""
-
-
-@dataclass(frozen=True)
-class Liveness:
-    """Who of a run is alive, as the process table says."""
-
-    state: str
-    supervised: bool
-    orphaned: bool
-    alive: frozenset[int]
-    """Ranks whose process runs."""
-    cause: str | None = None
-    cause_rank: int | None = None
-    frozen_at: float | None = None
-    """When its processes were stopped where they stood, in seconds since the epoch; None where they are not."""
-    seen: Mapping[int, Row] = field(default_factory=dict)
-    """By rank, how its process is, for those whose processes were looked at."""
-    at: float | None = None
-    """When that was, in seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What a run is like at one moment."""
-
-    at: float
-    """Seconds since the epoch."""
-    state: str
-    ranks: Mapping[int, str]
-    """The state of each rank, as it is told in a run of that state."""
-    totals: Totals
 
 
 class Store:
@@ -92,10 +59,8 @@ class Store:
         """Of the group, and when they were added up."""
         self.changes = Changes(thresholds.verdict_share)
         self.group: wire.RunState | None = None
-        self.observed_at: float | None = None
-        """When the observer of the run was heard last."""
-        self.unanswered_since: float | None = None
-        """Since when an observer that was never heard should have answered; None where it may still be starting."""
+        self.hearing = Hearing(thresholds.silent_s)
+        """Whether the observer of the run is heard."""
         self.liveness: Liveness | None = None
         self.generations = Generations()
         self.countdown = ""
@@ -278,25 +243,12 @@ class Store:
             if together is not None:
                 self.alignment.take(together)
 
-    def expect_observer(self, since: float) -> None:
-        """Take note that the observer of the run should have answered since a moment, and was never heard."""
-        if self.unanswered_since is None:
-            self.unanswered_since = since
-
     def _observe(self, now: float) -> None:
         """Take note that the observer is heard: that it was not tells nothing of the ranks."""
-        gap = self.unobserved_s(now)
-        if gap is not None and self.observed_at is not None:
-            for model in self.ranks.values():
-                if model.heard_at is not None:
-                    model.heard_at += gap
-        self.observed_at = now
-
-    def unobserved_s(self, now: float) -> float | None:
-        """Return the seconds since the observer was heard last, None where it is heard or need not answer yet."""
-        since = self.unanswered_since if self.observed_at is None else self.observed_at
-        age = 0.0 if since is None else now - since
-        return age if age > min(OBSERVED_S, self._thresholds.silent_s) else None
+        missed = self.hearing.hear(now)
+        for model in self.ranks.values():
+            if missed and model.heard_at is not None:
+                model.heard_at += missed
 
     def heard(self, now: float, within_s: float) -> frozenset[int]:
         """Return the ranks that something came from lately."""
@@ -321,8 +273,7 @@ class Store:
     @property
     def ended(self) -> bool:
         """True once the run is over by its record, by its observer's word or by the process table."""
-        told = self.run.state, self.group and self.group.state, self.liveness and self.liveness.state
-        return not states.ENDED.isdisjoint(told)
+        return self._sources.ended
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Expect the records of these ranks, and of all others summaries alone."""
@@ -403,17 +354,10 @@ class Store:
     def _situation_at(self, now: float, totals: Totals) -> Situation:
         # While the observer is silent, the silence of the ranks is no evidence: they are as they were.
         known = now
-        if self.unobserved_s(now) is not None:
+        if self.hearing.missed_s(now) is not None:
             recorded = max((model.heard_at for model in self.ranks.values() if model.heard_at is not None), default=now)
-            known = recorded if self.observed_at is None else self.observed_at
-        own = {rank: model.state(known) for rank, model in self.ranks.items()}
-        state = self._run_state(own)
-        _, culprit = self.cause
-        shown = {each: states.in_run(each, state, False) for each in set(own.values())}
-        told = {rank: shown[each] for rank, each in own.items()}
-        if culprit in own:
-            told[culprit] = states.in_run(own[culprit], state, True)
-        return Situation(now, state, told, totals)
+            known = recorded if self.hearing.at is None else self.hearing.at
+        return self._sources.situation(now, known, self.ranks, totals)
 
     def _added_up(self, now: float) -> Totals:
         """Return the numbers of the group; with summaries once a second they need not be newer."""
@@ -421,23 +365,11 @@ class Store:
             self._totals = now, add_up(self.ranks.values(), self._thresholds.slowest_factor)
         return self._totals[1]
 
-    def _run_state(self, ranks: Mapping[int, str]) -> str:
-        live = self.liveness
-        return states.of_run(
-            set(ranks.values()),
-            ran=any(model.ran for model in self.ranks.values()),
-            record=self.run.state,
-            told=None if self.group is None else self.group.state,
-            found=None if live is None else live.state,
-            killed=self.run.killed_by is not None,
-            frozen=live is not None and live.frozen_at is not None,
-        )
+    @property
+    def _sources(self) -> Sources:
+        return Sources(self.run, self.group, self.liveness)
 
     @property
     def cause(self) -> tuple[str | None, int | None]:
         """The first cause of the run's end and the rank it is of, as far as they are known."""
-        if self.run.cause is not None:
-            return self.run.cause, self.run.cause_rank
-        if self.liveness is not None and self.liveness.cause is not None:
-            return self.liveness.cause, self.liveness.cause_rank
-        return None, None
+        return self._sources.cause

@@ -14,7 +14,8 @@ from ddptop.agent.run.rundir import Ended, Member, Run
 from ddptop.agent.run.states import ENDED
 from ddptop.tui.cli import status
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.store import Liveness, Store
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Thresholds
 
 WORLD = 2

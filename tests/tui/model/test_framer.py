@@ -14,7 +14,8 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import ALL_IN_SIGHT, Framer
 from ddptop.tui.model.history.asked import Asked
 from ddptop.tui.model.history.history import History
-from ddptop.tui.model.store import Liveness, Store
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 
 MS = 10**6
 

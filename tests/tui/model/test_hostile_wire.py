@@ -21,7 +21,8 @@ from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import plain, status
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.store import Liveness, Store
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True)
 RANKS = st.one_of(st.integers(0, 1), st.sampled_from([-1, 2, 2**63]))

@@ -12,7 +12,8 @@ from ddptop.agent import wire
 from ddptop.agent.run.rundir import Ended, Member, Process, Run
 from ddptop.tui.model.history.asked import Asked
 from ddptop.tui.model.history.history import History
-from ddptop.tui.model.store import Liveness, Store
+from ddptop.tui.model.situation import Liveness
+from ddptop.tui.model.store import Store
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, max_restarts=2)
 
@@ -307,7 +308,7 @@ def test_an_observer_that_never_answers_leaves_the_ranks_as_they_were_recorded()
     store.know_members({0: member(0), 1: member(1)})
     for rank in (0, 1):
         store.recall(beat(rank, 2 * 10**9, step=5, generation=0), 60.0)
-    store.expect_observer(60.0)
+    store.hearing.expect(60.0)
     for rank in (0, 1):
         store.listen(rank, 60.0)
     frame = frame_at(store, 63.0)

@@ -1,0 +1,37 @@
+"""When the observer of a run was heard, and since when it is not: without it nothing is known of the ranks. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OBSERVED_S: Final = 2.0
+"""The observer tells of the run once a second; after this time without a word nothing is known of the ranks."""
+
+
+class Hearing:
+    """What was heard of one observer, and of the next one in its place."""
+
+    def __init__(self, patience_s: float) -> None:
+        """Nobody was heard yet; an observer is missed after `patience_s` at the latest."""
+        self._patience_s = min(OBSERVED_S, patience_s)
+        self.at: float | None = None
+        """When it was heard last."""
+        self._due: float | None = None
+        """Since when one that was never heard should have answered; None where it may still be starting."""
+
+    def expect(self, since: float) -> None:
+        """Take note that the observer should have answered since a moment, and was never heard."""
+        if self._due is None:
+            self._due = since
+
+    def hear(self, now: float) -> float:
+        """Take note that the observer is heard, and return the seconds for which it had been missed."""
+        missed = 0.0 if self.at is None else self.missed_s(now) or 0.0
+        self.at = now
+        return missed
+
+    def missed_s(self, now: float) -> float | None:
+        """Return the seconds since the observer was heard last, None where it is heard or need not answer yet."""
+        since = self._due if self.at is None else self.at
+        age = 0.0 if since is None else now - since
+        return age if age > self._patience_s else None

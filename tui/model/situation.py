@@ -1,0 +1,94 @@
+"""What a run and its ranks are like at one moment, by all that is known of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ddptop.agent import wire
+from ddptop.agent.run import states
+from ddptop.agent.run.identity import Row
+from ddptop.agent.run.rundir import Run
+from ddptop.tui.model.ranks.group import Totals
+from ddptop.tui.model.ranks.rank import RankModel
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """Who of a run is alive, as the process table says."""
+
+    state: str
+    supervised: bool
+    orphaned: bool
+    alive: frozenset[int]
+    """Ranks whose process runs."""
+    cause: str | None = None
+    cause_rank: int | None = None
+    frozen_at: float | None = None
+    """When its processes were stopped where they stood, in seconds since the epoch; None where they are not."""
+    seen: Mapping[int, Row] = field(default_factory=dict)
+    """By rank, how its process is, for those whose processes were looked at."""
+    at: float | None = None
+    """When that was, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a run is like at one moment."""
+
+    at: float
+    """Seconds since the epoch."""
+    state: str
+    ranks: Mapping[int, str]
+    """The state of each rank, as it is told in a run of that state."""
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Whoever tells of a run as a whole."""
+
+    run: Run
+    """Its record."""
+    group: wire.RunState | None
+    """The word of its observer."""
+    liveness: Liveness | None
+    """The process table."""
+
+    @property
+    def cause(self) -> tuple[str | None, int | None]:
+        """The first cause of the run's end and the rank it is of, as far as they are known."""
+        if self.run.cause is not None:
+            return self.run.cause, self.run.cause_rank
+        if self.liveness is not None and self.liveness.cause is not None:
+            return self.liveness.cause, self.liveness.cause_rank
+        return None, None
+
+    @property
+    def ended(self) -> bool:
+        """True once any of them says that the run is over."""
+        told = self.run.state, self.group and self.group.state, self.liveness and self.liveness.state
+        return not states.ENDED.isdisjoint(told)
+
+    def situation(self, now: float, known: float, ranks: Mapping[int, RankModel], totals: Totals) -> Situation:
+        """Return what the run is like `now`, where what was heard of its ranks is `known` up to a moment."""
+        own = {rank: model.state(known) for rank, model in ranks.items()}
+        state = self._state(set(own.values()), ran=any(model.ran for model in ranks.values()))
+        _, culprit = self.cause
+        shown = {each: states.in_run(each, state, False) for each in set(own.values())}
+        told = {rank: shown[each] for rank, each in own.items()}
+        if culprit in own:
+            told[culprit] = states.in_run(own[culprit], state, True)
+        return Situation(now, state, told, totals)
+
+    def _state(self, ranks: set[str], *, ran: bool) -> str:
+        live = self.liveness
+        return states.of_run(
+            ranks,
+            ran=ran,
+            record=self.run.state,
+            told=None if self.group is None else self.group.state,
+            found=None if live is None else live.state,
+            killed=self.run.killed_by is not None,
+            frozen=live is not None and live.frozen_at is not None,
+        )
