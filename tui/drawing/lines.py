@@ -153,22 +153,22 @@ class Drawn(ScrollView):
         base = self.base
         grounds = self._grounds
         segments: list[Segment] = []
-        together, before = "", None
+        together: list[str] = []
+        before: Style | None = None
         for text, style, _ in row:
-            if style is before:
-                together += text
-                continue
-            if together:
-                segments.append(Segment(together, grounds.get(before) or self._ground(before)))
-            together, before = text, style
+            if together and style is not before:
+                segments.append(Segment("".join(together), grounds.get(before) or self._on_ground(before)))
+                together = []
+            together.append(text)
+            before = style
         if together:
-            segments.append(Segment(together, grounds.get(before) or self._ground(before)))
+            segments.append(Segment("".join(together), grounds.get(before) or self._on_ground(before)))
         if width < self.size.width:
             segments.append(Segment(" " * (self.size.width - width), base))
         strip = Strip(segments, max(width, self.size.width))
         return strip if width <= self.size.width else strip.crop(0, self.size.width)
 
-    def _ground(self, style: Style | None) -> Style:
+    def _on_ground(self, style: Style | None) -> Style:
         ground = self._grounds[style] = self.base if style is None else self.base + style
         return ground
 

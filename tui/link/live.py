@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
-DRAIN_S = 0.008
+DRAIN_S = 0.016
 """How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
 CATCH_UP_S = 0.03
 """The same while the history is taken in: the frame is not complete before."""
