@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent import wire
@@ -24,6 +24,11 @@ STATUSES = st.sampled_from(["running", "sleeping", "disk-sleep", "stopped", "tra
     heard=st.none() | AGES, stepped=st.none() | AGES, listened=st.none() | AGES,
     member=st.booleans(), ended=ENDS, alive=st.sampled_from([None, True, False]), status=st.none() | STATUSES,
 )  # fmt: skip
+@example("running", 0.5, 0.5, None, True, None, True, "stopped")
+@example("running", 3.6, 0.5, None, True, None, True, "running")
+@example("running", 0.5, 10.1, None, True, None, True, None)
+@example("running", 0.5, 0.5, None, True, None, False, None)
+@example("running", 0.5, 0.5, None, True, Ended(int((NOW - 5) * 1e9), 0), True, None)
 def test_a_quick_look_tells_what_all_of_the_evidence_tells(
     said: str | None, heard: float | None, stepped: float | None, listened: float | None,
     member: bool, ended: Ended | None, alive: bool | None, status: str | None,
