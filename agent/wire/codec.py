@@ -69,8 +69,13 @@ def read_telemetry(payload: bytes) -> Telemetry:
     if type(message) is Summary:
         return _cleaned_summary(message)
     if type(message) is Ranks:
-        # The names of metrics in it are cleaned as those of a summary that comes alone.
-        message = msgspec.structs.replace(message, summaries=tuple(map(_cleaned_summary, message.summaries)))
+        # Part by part: of a summary only the names of its metrics are text, and most of those are known.
+        return msgspec.structs.replace(
+            message,
+            hellos=tuple(map(cleaned, message.hellos)),
+            beats=tuple(map(cleaned, message.beats)),
+            summaries=tuple(map(_cleaned_summary, message.summaries)),
+        )
     return cleaned(message)
 
 

@@ -147,6 +147,8 @@ class DdptopApp(App[None]):
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
         self._listed = listed
+        self._rests = False
+        """The last turn to take in messages was left out."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEME_NAMES[settings.look.theme]
@@ -238,6 +240,10 @@ class DdptopApp(App[None]):
         """Take in new messages; once they complete the history, show it without waiting for the clock."""
         history = None if self.frame is None else self.frame.history
         waits = history is not None and not history.by_step.complete
+        self._rests = not self._rests and not waits and self.frame is not None
+        if self._rests:
+            # Between two frames there is time enough for every other turn; each costs the same, whatever there is.
+            return
         self.source.poll()
         if waits and history is not None and history.by_step.complete:
             self.repaint()

@@ -6,12 +6,13 @@ A `Row` is a list of segments; a `Page` shows finished rows, as high as they are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 def width_of(row: Iterable[Segment]) -> int:
     """Return the cells a row takes."""
-    return sum(cell_len(segment.text) for segment in row)
+    # Nearly all text is ASCII, and this is done for thousands of segments in a frame.
+    return sum([len(text) if text.isascii() else cell_len(text) for text, _, _ in row])
 
 
 def figure(text: str, ink: Ink, hue: str = "value") -> Segment:
@@ -70,15 +72,69 @@ def packed(pieces: Iterable[Row], width: int, gap: int = 2) -> Row:
 
 
 class Drawn(ScrollView):
-    """A widget that draws its own cells in the theme's ink."""
+    """A widget that draws its own cells in the theme's ink.
 
-    _base = Style.null()
-    """The style of cells without one of their own. It takes long to work out: once a painting, not once a line."""
+    Textual asks each widget for all of its lines whenever anything on the screen has changed: here, lines that were
+    not refreshed since are those of before.
+    """
+
+    _based: Style | None = None
+    _grounds: dict[Style | None, Style]
+    """By style of a segment, that style on the widget's own ground."""
+    _painted: tuple[Region, list[Strip]] | None = None
+    """The part that was asked for last, and its lines; None where all have to be drawn."""
+
+    def __init__(self, **options: Any) -> None:
+        self._refreshed: set[int] = set()
+        """Lines that were refreshed since, counted from the upper edge of the widget."""
+        super().__init__(**options)
+
+    @property
+    def base(self) -> Style:
+        """The style of cells without one of their own. It takes long to work out: once, until the styles change."""
+        if self._based is None:
+            self._based, self._grounds = self.rich_style, {}
+        return self._based
+
+    def _set_dirty(self, *regions: Region) -> None:
+        # Textual has no public way to learn which lines are to be drawn again.
+        super()._set_dirty(*regions)
+        if not regions:
+            self._painted = self._based = None
+        offset = self.content_offset.y
+        for region in regions:
+            self._refreshed.update(range(region.y + offset, region.bottom + offset))
+
+    def notify_style_update(self) -> None:
+        """Draw all again, in the colors of another theme."""
+        self._painted = self._based = None
+        super().notify_style_update()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the lines of a part."""
-        self._base = self.rich_style
-        return super().render_lines(crop)
+        """Return the lines of a part, of which those are drawn that were refreshed."""
+        if self._painted is None or self._painted[0] != crop:
+            strips = super().render_lines(crop)
+        elif not self._refreshed:
+            return self._painted[1]
+        else:
+            strips = list(self._painted[1])
+            for begin, end in _stretches(line for line in self._refreshed if crop.y <= line < crop.bottom):
+                part = Region(crop.x, begin, crop.width, end - begin)
+                strips[begin - crop.y : end - crop.y] = super().render_lines(part)
+        self._refreshed.clear()
+        self._painted = crop, strips
+        return strips
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Leave out the one for the colors of the terminal's own palette: ink and style sheet have none."""
+        return [each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)]
+
+    def paint_soon(self) -> None:
+        """Tell the screen at once that there is something to paint.
+
+        By itself each widget would tell when its own turn comes, and the screen would paint several times for a frame.
+        """
+        self._check_refresh()
 
     @property
     def ink(self) -> Ink:
@@ -87,7 +143,47 @@ class Drawn(ScrollView):
 
     def grounded(self, strip: Strip, start: int, end: int) -> Strip:
         """Return a part of a line, on the widget's own ground and filled up to its end."""
-        return strip.crop_extend(start, end, self._base).apply_style(self._base)
+        return strip.crop_extend(start, end, self.base).apply_style(self.base)
+
+    def grounded_row(self, row: Iterable[Segment], width: int) -> Strip:
+        """Return a row that takes `width` cells, on the widget's own ground and filled up to its edge.
+
+        The same as `grounded` in one pass: a line through many panels has a hundred segments.
+        """
+        base = self.base
+        grounds = self._grounds
+        segments: list[Segment] = []
+        together: list[str] = []
+        before: Style | None = None
+        for text, style, _ in row:
+            if together and style is not before:
+                segments.append(Segment("".join(together), grounds.get(before) or self._on_ground(before)))
+                together = []
+            together.append(text)
+            before = style
+        if together:
+            segments.append(Segment("".join(together), grounds.get(before) or self._on_ground(before)))
+        if width < self.size.width:
+            segments.append(Segment(" " * (self.size.width - width), base))
+        strip = Strip(segments, max(width, self.size.width))
+        return strip if width <= self.size.width else strip.crop(0, self.size.width)
+
+    def _on_ground(self, style: Style | None) -> Style:
+        ground = self._grounds[style] = self.base if style is None else self.base + style
+        return ground
+
+
+def _stretches(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first number of each stretch of consecutive ones, and the one after its last."""
+    begin = end = -1
+    for number in sorted(numbers):
+        if number != end:
+            if end > begin:
+                yield begin, end
+            begin = number
+        end = number + 1
+    if end > begin:
+        yield begin, end
 
 
 class Page(Drawn):

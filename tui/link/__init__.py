@@ -4,6 +4,7 @@ source      what a screen may ask of a run, also where it may only look, and bef
 live        a run, alive or ended
 sockets     what its observer tells of it, and how long missing records are waited for
 replay      what is recorded of it
+turns       whose processes are looked up next, where there are too many to look up all
 control     what acts on it
 fleet       what a screen may ask of all runs; `runs` are those of this machine
 host        cores, memory and GPUs of the machine

@@ -25,6 +25,7 @@ from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import Refused
+from ddptop.tui.link.turns import Turns
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import Framer
 from ddptop.tui.model.hearing import OBSERVED_S
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
-DRAIN_S = 0.008
+DRAIN_S = 0.016
 """How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
 CATCH_UP_S = 0.03
 """The same while the history is taken in: the frame is not complete before."""
@@ -101,6 +102,9 @@ class Link:
         )
         self._sockets = Sockets(directory, self._run.world, self.store, self._clock, self._is_same, brief=self._brief)
         self._members: dict[int, Member] = {}
+        self._surveyed: dict[int, Member] | None = None
+        """The members whose processes were looked up last."""
+        self._turns = Turns()
         self._generation = 0
         self._stamps: tuple[float, ...] = ()
         self._stamp: tuple[int, int] | None = None
@@ -274,12 +278,24 @@ class Link:
 
     def _survey(self) -> None:
         try:
-            # To ask the process table for each of thousands, once a second, would cost more than all the rest.
-            heard = self.store.heard(time.time(), HEARD_S) if self._brief else frozenset()
             at = time.time()
-            self.store.know_liveness(_liveness(self.directory, self._meet(self.directory, self._members, heard), at))
+            heard = self.store.heard(at, HEARD_S) if self._brief else frozenset()
+            spared = self._spared(heard, at)
+            found = self._meet(self.directory, self._members, heard | spared)
+            self.store.know_liveness(_liveness(self.directory, found, at, spared))
+            self._surveyed = self._members
         except RunDirError:
             return
+
+    def _spared(self, heard: frozenset[int], at: float) -> frozenset[int]:
+        """Return the ranks of a large group that are taken to live as before, because others have their turn.
+
+        On a machine that is so busy that thousands are not heard in time, it would only become busier.
+        """
+        before = self.store.liveness
+        if before is None or self._surveyed is not self._members or self.store.hearing.missed_s(at) is not None:
+            return frozenset()
+        return self._turns.spared(before.alive - heard)
 
     def advance(self, now: float) -> None:
         """Move on to this moment; see `Store.advance`."""
@@ -302,7 +318,7 @@ def _history(world: int) -> History:
     return History(world, Asked(world))
 
 
-def _liveness(directory: RunDir, found: survey.Survey, at: float) -> Liveness:
+def _liveness(directory: RunDir, found: survey.Survey, at: float, spared: frozenset[int]) -> Liveness:
     return Liveness(
         state=found.state,
         supervised=found.supervised,
@@ -313,4 +329,5 @@ def _liveness(directory: RunDir, found: survey.Survey, at: float) -> Liveness:
         frozen_at=None if (since := freezer.frozen(directory)) is None else since.at_ns / 1e9,
         seen=found.seen,
         at=at,
+        spared=spared,
     )

@@ -7,7 +7,6 @@ sockets nor frames.
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -16,7 +15,9 @@ from ddptop.agent.wire import Collective, Step
 
 WINDOW: Final = 64
 """Steps that a mean is taken over."""
-_RANKS_AT_ONCE: Final = 32
+LEAST: Final = 16
+"""Steps of them that are looked at, where not all are."""
+_RANKS_AT_ONCE: Final = 8
 """With more ranks than this only some of the steps are looked at, so that the cost stays the same."""
 _PAIRWISE: Final = frozenset({"send", "recv"})
 """Not done by all ranks of a group, so there is no last one."""
@@ -91,6 +92,7 @@ class Alignment:
 
     def __init__(self, world: int) -> None:
         self._every = max(1, world // _RANKS_AT_ONCE)
+        self._window = max(LEAST, WINDOW // self._every)
         self._recent: dict[int, deque[Interval]] = {}
 
     def take(self, together: Mapping[int, Step]) -> None:
@@ -103,14 +105,15 @@ class Alignment:
                 transfer = _length((each.begun, each.done) for each in known)
                 whole = _length((each.entered, each.done) for each in known)
                 # Buckets overlap: what is moving for one is not counted as waiting for another.
-                self._recent.setdefault(rank, deque(maxlen=WINDOW)).append((whole - transfer, transfer))
+                self._recent.setdefault(rank, deque(maxlen=self._window)).append((whole - transfer, transfer))
 
     def means_ms(self, rank: int) -> tuple[float, float] | None:
         """Return a rank's mean waiting and transfer in all-reduces per step, in ms."""
         recent = self._recent.get(rank)
         if not recent:
             return None
-        return statistics.fmean(w for w, _ in recent) / 1e6, statistics.fmean(t for _, t in recent) / 1e6
+        waits, transfers = zip(*recent, strict=True)
+        return sum(waits) / len(waits) / 1e6, sum(transfers) / len(transfers) / 1e6
 
 
 def _is_timed(step: Step) -> bool:

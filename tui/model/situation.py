@@ -30,6 +30,8 @@ class Liveness:
     """By rank, how its process is, for those whose processes were looked at."""
     at: float | None = None
     """When that was, in seconds since the epoch."""
+    spared: frozenset[int] = frozenset()
+    """Ranks whose processes were not looked at this time: they are as they were."""
 
 
 @dataclass(frozen=True, slots=True)

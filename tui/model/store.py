@@ -6,8 +6,9 @@ Pure: no sockets, no files, no clock of its own.  `apply` and its neighbours wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -20,7 +21,7 @@ from ddptop.tui.model.collectives import Alignment
 from ddptop.tui.model.frame import EventLine
 from ddptop.tui.model.hearing import Hearing
 from ddptop.tui.model.ranks.generations import Generations
-from ddptop.tui.model.ranks.group import Totals, add_up
+from ddptop.tui.model.ranks.group import Totals, add_up, step_of
 from ddptop.tui.model.ranks.rank import DEFAULT, RankModel
 from ddptop.tui.model.situation import Liveness, Situation, Sources
 from ddptop.tui.settings import Thresholds
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 PERIOD_NS = 1_000_000_000
 """A rank sends heartbeats and summaries once in this time: the newest, where it is no older, is one of now."""
 RENEWED_S = 1.0
-"""The numbers of a group that sends summaries are added up no more often than this."""
+"""The numbers of a large group are added up no more often than this."""
+ADDED_UP = 8
+"""Those of so many ranks are added up each time."""
+
+_Told = TypeVar("_Told", wire.Beat, wire.Summary)
 
 
 class Store:
@@ -79,18 +84,7 @@ class Store:
             case wire.Hello():
                 self._greet(message, now, heard=True)
             case wire.Beat():
-                if message.generation is not None:
-                    self._follow(message.generation, now)
-                model = self.ranks.get(message.rank)
-                if model is None:
-                    self.refused += 1
-                    return
-                if message.generation is not None and message.generation != self.generations.newest:
-                    # Late, of a process that another one has taken the place of.
-                    return
-                if not self._is_possible(message.seq, now):
-                    return
-                model.beat, model.heard_at, model.met = message, now, True
+                self._take_beat(message, now)
             case wire.Steps(rank, steps, generation):
                 self._follow(generation, now)
                 model = self.ranks.get(rank)
@@ -101,14 +95,7 @@ class Store:
                     model.take(steps)
                     model.heard_at = now
             case wire.Summary():
-                self._follow(message.generation, now)
-                model = self.ranks.get(message.rank)
-                if model is None:
-                    self.refused += 1
-                    return
-                if message.generation == self.generations.shown and self._is_possible(message.number, now):
-                    model.take_summary(message)
-                    model.heard_at = now
+                self._take_summary(message, now)
             case wire.Event(at_ns, text, rank, level):
                 self.changes.add(EventLine(at_ns / 1e9, text, rank, level))
             case wire.RunState():
@@ -120,6 +107,27 @@ class Store:
             case wire.Ranks():
                 self._observe(now)
                 self._take_newest(message, now)
+
+    def _take_beat(self, beat: wire.Beat, now: float) -> None:
+        if beat.generation is not None:
+            self._follow(beat.generation, now)
+        model = self.ranks.get(beat.rank)
+        if model is None:
+            self.refused += 1
+        elif beat.generation is not None and beat.generation != self.generations.newest:
+            # Late, of a process that another one has taken the place of.
+            return
+        elif self._is_possible(beat.seq, now):
+            model.beat, model.heard_at, model.met = beat, now, True
+
+    def _take_summary(self, summary: wire.Summary, now: float) -> None:
+        self._follow(summary.generation, now)
+        model = self.ranks.get(summary.rank)
+        if model is None:
+            self.refused += 1
+        elif summary.generation == self.generations.shown and self._is_possible(summary.number, now):
+            model.take_summary(summary)
+            model.heard_at = now
 
     def recall(self, recorded: wire.Telemetry, now: float) -> None:
         """Take in what is recorded: steps, of which earlier ones may have been left out, events, and of each rank who
@@ -146,20 +154,20 @@ class Store:
             known = self.ranks.get(hello.rank)
             self._greet(hello, began if known is None or known.heard_at is None else known.heard_at, heard=True)
         for summary in newest.summaries:
-            self._take_aged(summary, newest.at_ns - summary.end_at_ns, now)
+            self._take_aged(self._take_summary, summary, newest.at_ns - summary.end_at_ns, now)
         for beat in newest.beats:
             known = self.ranks.get(beat.rank)
             before = None if known is None else known.beat
             if before is None or before.generation != beat.generation or before.at_ns < beat.at_ns:
-                self._take_aged(beat, newest.at_ns - beat.at_ns, now)
+                self._take_aged(self._take_beat, beat, newest.at_ns - beat.at_ns, now)
 
-    def _take_aged(self, message: wire.Beat | wire.Summary, age_ns: int, now: float) -> None:
+    def _take_aged(self, take: Callable[[_Told, float], None], message: _Told, age_ns: int, now: float) -> None:
         model = self.ranks.get(message.rank)
         before = None if model is None else model.heard_at
-        at = now - max(0, age_ns - PERIOD_NS) / 1e9
-        self.apply(message, at)
-        if model is not None and before is not None and self.ranks[message.rank] is model:
-            model.heard_at = max(before, at)
+        at = now - (age_ns - PERIOD_NS) / 1e9 if age_ns > PERIOD_NS else now
+        take(message, at)
+        if model is not None and before is not None and before > at and self.ranks[message.rank] is model:
+            model.heard_at = before
 
     def recall_verdict(self, recorded: wire.Verdict) -> None:
         """Take in a recorded verdict."""
@@ -245,10 +253,10 @@ class Store:
 
     def _observe(self, now: float) -> None:
         """Take note that the observer is heard: that it was not tells nothing of the ranks."""
-        missed = self.hearing.hear(now)
-        for model in self.ranks.values():
-            if missed and model.heard_at is not None:
-                model.heard_at += missed
+        if missed := self.hearing.hear(now):
+            for model in self.ranks.values():
+                if model.heard_at is not None:
+                    model.heard_at += missed
 
     def heard(self, now: float, within_s: float) -> frozenset[int]:
         """Return the ranks that something came from lately."""
@@ -328,7 +336,8 @@ class Store:
         for rank, model in self.ranks.items():
             if model.member is not None:
                 model.alive = rank in liveness.alive
-                model.look(liveness.seen.get(rank), liveness.at)
+                if rank not in liveness.spared:
+                    model.look(liveness.seen.get(rank), liveness.at)
 
     def gaps(self) -> dict[int, int]:
         """Return, by rank, the number of the first record that is missing."""
@@ -342,9 +351,6 @@ class Store:
 
     def advance(self, now: float) -> None:
         """Move time on: what the run and its ranks are like by now, and as events what has changed, each once."""
-        for model in self.ranks.values():
-            if not model.brief:
-                model.settle()
         self.situation = situation = self._situation_at(now, self._added_up(now))
         # Before anybody is heard nothing is known: a run that is met in full swing did not begin now.
         if situation.state != "starting" or any(model.beat is not None for model in self.ranks.values()):
@@ -360,9 +366,14 @@ class Store:
         return self._sources.situation(now, known, self.ranks, totals)
 
     def _added_up(self, now: float) -> Totals:
-        """Return the numbers of the group; with summaries once a second they need not be newer."""
-        if self._totals is None or not self._brief or not 0 <= now - self._totals[0] < RENEWED_S:
+        """Return the numbers of the group; those of a large one need not be newer than its ranks' summaries."""
+        if self._totals is None or len(self.ranks) <= ADDED_UP or not 0 <= now - self._totals[0] < RENEWED_S:
+            for model in self.ranks.values():
+                if not model.brief:
+                    model.settle()
             self._totals = now, add_up(self.ranks.values(), self._thresholds.slowest_factor)
+        elif not self._brief:
+            return replace(self._totals[1], step=step_of(self.ranks.values()))
         return self._totals[1]
 
     @property

@@ -12,6 +12,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from ddptop.tui.control.actions import is_offered
+from ddptop.tui.drawing.lines import Drawn
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs import RunList
@@ -87,6 +88,8 @@ class LiveScreen(Transient[int]):
         if not self._shows:
             return
         self.show(frame)
+        for widget in self.query(Drawn):
+            widget.paint_soon()
         if changed:
             self.refresh_bindings()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddptop.agent.wire import Collective, Step
 from ddptop.tui.model.collectives import Alignment, Split, split
 
@@ -85,3 +87,19 @@ def test_a_step_that_was_not_timed_on_every_rank_says_nothing():
     alignment = Alignment(2)
     alignment.take({0: step(1, 0, reduce(0, 300)), 1: step(1, 0)})
     assert alignment.means_ms(0) is None
+
+
+def test_of_many_ranks_some_steps_are_looked_at():
+    """The mean of a large group is over few of its steps, as far back as they go in a small one, or farther."""
+    world, looked_at = 64, []
+    alignment = Alignment(world)
+    for number in range(1, 401):
+        late = number * 10  # how long the others wait for the last rank
+        steps = {rank: step(number, 0, reduce(late if rank == world - 1 else 0, 10_000)) for rank in range(world)}
+        before = alignment.means_ms(0)
+        alignment.take(steps)
+        looked_at += [number] if alignment.means_ms(0) != before else []
+    assert looked_at == list(range(8, 401, 8))
+    last = looked_at[-16:]
+    waits, _ = alignment.means_ms(0) or (0, 0)
+    assert waits == pytest.approx(10 * sum(last) / len(last) / 1e6)

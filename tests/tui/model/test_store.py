@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import msgspec
 import pytest
 from support.screens.frames import frame_at
 
 from ddptop.agent import wire
+from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Ended, Member, Process, Run
 from ddptop.tui.model.history.asked import Asked
 from ddptop.tui.model.history.history import History
 from ddptop.tui.model.situation import Liveness
-from ddptop.tui.model.store import Store
+from ddptop.tui.model.store import ADDED_UP, Store
 
 RUN = Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True, max_restarts=2)
 
@@ -318,3 +320,31 @@ def test_an_observer_that_never_answers_leaves_the_ranks_as_they_were_recorded()
         store.apply(beat(rank, 64 * 10**9, step=9), 64.0)
     store.apply(wire.RunState(64 * 10**9, "running"), 64.0)
     assert frame_at(store, 64.0).unobserved_s is None
+
+
+def test_who_was_not_looked_at_is_as_before():
+    """A process that had no turn in the process table keeps its row; one that was looked at and has none loses it."""
+    store = Store(RUN)
+    store.know_members({rank: member(rank) for rank in range(2)})
+    for rank in range(2):
+        store.listen(rank, 5.0)
+    rows = {rank: Row(Process(100 + rank, 1.0), 1, 1, "stopped", 0) for rank in range(2)}
+    told = Liveness("running", True, False, frozenset({0, 1}), seen=rows, at=5.0)
+    store.know_liveness(told)
+    assert [store.ranks[rank].state(6.0) for rank in range(2)] == ["frozen", "frozen"]
+    store.know_liveness(replace(told, seen={}, at=6.0, spared=frozenset({1})))
+    assert [store.ranks[rank].state(7.0) for rank in range(2)] == ["starting", "frozen"]
+
+
+def test_the_step_of_a_large_group_is_that_of_now_and_its_means_are_of_this_second():
+    """In between two summaries nothing is added up over all ranks but the steps that they have completed."""
+    world = ADDED_UP + 1
+    store = Store(msgspec.structs.replace(RUN, world=world))
+    known = []
+    for number, at in ((1, 10.0), (2, 10.5), (3, 11.1)):
+        for rank in range(world):
+            store.apply(beat(rank, at=int(at * 1e9), step=number, seq=number), at)
+            store.apply(wire.Steps(rank, (step(number, wall_ms=10 * number),)), at)
+        frame = frame_at(store, at)
+        known.append((frame.step, frame.step_ms, frame.ranks[0].step_ms))
+    assert known == [(1, 10.0, 10.0), (2, 10.0, 15.0), (3, 20.0, 20.0)]

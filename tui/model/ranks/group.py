@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -37,12 +37,10 @@ class Totals:
 def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
     """Return the numbers of the group that these ranks are; see `settings.Thresholds` for the factor."""
     beats = [model.beat for model in models if model.beat is not None]
-    steps = [model.step for model in models]
-    known_steps = [step for step in steps if step is not None]
     times, rates = _measured(models)
     losses = [model.loss for model in models if model.loss is not None]
     return Totals(
-        step=min(known_steps) if known_steps and len(known_steps) == len(steps) else None,
+        step=step_of(models),
         total_steps=max((beat.total_steps for beat in beats if beat.total_steps is not None), default=None),
         step_ms=max((each[0] for each in times.values() if each[0] is not None), default=None),
         phases_ms=_mean_phases(times.values()),
@@ -54,6 +52,13 @@ def add_up(models: Collection[RankModel], slowest_factor: float) -> Totals:
         note=next((beat.note for beat in beats if beat.note), None),
         refused=sum(beat.refused for beat in beats),
     )
+
+
+def step_of(models: Iterable[RankModel]) -> int | None:
+    """Return the step that every rank has completed, None where it is not known of each."""
+    steps = [model.step for model in models]
+    known = [step for step in steps if step is not None]
+    return min(known) if known and len(known) == len(steps) else None
 
 
 def _measured(models: Collection[RankModel]) -> tuple[dict[int, _Times], dict[object, float]]:

@@ -23,6 +23,8 @@ LOSSES = 240
 """Losses held for the small history in a panel."""
 METRICS = 64
 """Names a script may log before further ones are left out."""
+_USUAL = frozenset({"running", "sleeping", "disk-sleep", "idle"})
+"""Statuses of a process that may train."""
 DENIED_NS = 2_000_000_000
 """So much later than the end of its script a rank must say that it goes on, to be believed."""
 PENDING = 5000
@@ -121,6 +123,7 @@ class RankModel:
         self._pending.clear()
         self._recent.clear()
         self._latencies.clear()
+        self._means = None
         if watched:
             self._seq = self._given_up = 0
             self.losses.clear()
@@ -264,7 +267,23 @@ class RankModel:
 
     def state(self, now: float) -> str:
         """Return the rank's state; see `states.of_rank`."""
+        if self._surely_runs(now):
+            return "running"
         return states.of_rank(self.evidence(now), self._thresholds.silent_s)
+
+    def _surely_runs(self, now: float) -> bool:
+        """Say whether a quick look at the evidence is enough, as nearly always."""
+        beat, member, row = self.beat, self.member, self._row
+        return (
+            beat is not None
+            and beat.state == "running"
+            and self.heard_at is not None
+            and now - self.heard_at <= self._thresholds.silent_s
+            and (member is None or member.ended is None)
+            and self.alive is not False
+            and (row is None or row.status in _USUAL)
+            and (beat.step_at_ns is None or now - beat.step_at_ns / 1e9 <= self._thresholds.stalled_s)
+        )
 
     def _is_stalled(self, now: float) -> bool:
         if self.beat is None or self.beat.state != "running" or self.beat.step_at_ns is None:

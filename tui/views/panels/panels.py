@@ -6,7 +6,6 @@ import math
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from rich.segment import Segment
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
@@ -148,6 +147,7 @@ class PanelGrid(RankView):
         plan = self._plan
         row, line = divmod(y + self.scroll_offset.y, plan.height)
         parts: list[Row] = []
+        place = Region()
         for index in range(row * plan.columns, min((row + 1) * plan.columns, len(self.frame.ranks))):
             place = plan.place(index)
             drawn = self._drawn.get(index)
@@ -156,7 +156,7 @@ class PanelGrid(RankView):
                 drawn = self._drawn[index] = self._draw(index, place)
             parts.append(drawn[1][line])
         # A strip costs more than the segments in it: one for the line, not one for each panel.
-        return self.grounded(Strip(Segment.simplify(chain.from_iterable(parts))), 0, self.size.width)
+        return self.grounded_row(chain.from_iterable(parts), place.right if parts else 0)
 
     def notify_style_update(self) -> None:
         """Draw all again, in the colors of another theme."""

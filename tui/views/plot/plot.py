@@ -12,13 +12,18 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
+from rich.style import Style
 from textual.app import ComposeResult, RenderResult
 from textual.binding import BindingType
+from textual.containers import Grid
 from textual.content import Content
 from textual.events import Mount
+from textual.geometry import Region
+from textual.strip import Strip
 from textual.widgets import Static
 from textual_hires_canvas import Canvas
 from textual_plot import HiResMode, PlotWidget
+from textual_plot.plot_widget import Legend
 
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
@@ -36,6 +41,25 @@ _REST: Final = 100
 """The plot rests so many times as long as a drawing took: at most 1 % of a core, however many ranks there are."""
 _LAYOUT_S: Final = 0.1
 """A canvas that was hidden has its size after this time."""
+
+
+class _Canvas(Canvas):
+    """A canvas that works out its style once a painting; the library does so once a line."""
+
+    _painted_in: Style | None = None
+
+    @property
+    def rich_style(self) -> Style:
+        """The style of cells without one of their own."""
+        return super().rich_style if self._painted_in is None else self._painted_in
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the lines of a part."""
+        self._painted_in = super().rich_style
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._painted_in = None
 
 
 class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
@@ -66,8 +90,11 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         self.set_reactive(PlotWidget.margin_left, LABEL + 1)
 
     def compose(self) -> ComposeResult:
-        """Add to the library's parts what stands there without a curve."""
-        yield from super().compose()
+        """Make the library's parts, with canvases of our own, and what stands there without a curve."""
+        with Grid():
+            for name in ("margin-top", "margin-left", "plot", "margin-bottom"):
+                yield _Canvas(1, 1, id=name)
+        yield Legend(id="legend")
         yield Static(id="nothing")
 
     def on_mount(self, event: Mount) -> None:  # type: ignore[override]  # textual gives the event to who takes it

@@ -63,6 +63,7 @@ class RankTable(RankView):
         self._order: list[int] = []
         self._sorted_at: float | None = None
         self._columns: tuple[Column, ...] = ()
+        self._captioned = ""
         self._drawn: dict[int, tuple[tuple[object, ...], Strip]] = {}
         """By line below the titles: the values that it was drawn from, and its cells."""
 
@@ -91,8 +92,7 @@ class RankTable(RankView):
         if self._sorted_at is None or not 0 <= frame.at - self._sorted_at < _SORT_S:
             self._sort()
         before, self._drawn = self._drawn, {}
-        # It takes long to tell: once, not for each line.
-        base = self.rich_style
+        base = self.base
         top = self.scroll_offset.y
         for y in range(1, self.size.height):
             line = top + y - 1
@@ -132,7 +132,10 @@ class RankTable(RankView):
         if self._filter or self._typing:
             cursor = "▏" if self._typing else ""
             text = f"/{clean(self._filter, 60)}{cursor}  {units.count(len(self._order))} of {total} ranks"
-        self.border_title = Content(text)
+        if text != self._captioned:
+            # A title draws all lines again, even where it is the same.
+            self._captioned = text
+            self.border_title = Content(text)
 
     def _renew(self) -> None:
         """Sort and draw all again."""
@@ -189,7 +192,7 @@ class RankTable(RankView):
         line = y - 1 + self.scroll_offset.y
         found = self._drawn.get(line)
         if found is None or found[1].cell_length != self.size.width:
-            found = self._drawn[line] = self._key(line), self._draw(line, self.rich_style)
+            found = self._drawn[line] = self._key(line), self._draw(line, self.base)
         return found[1]
 
     # Choosing
