@@ -15,8 +15,9 @@ from pathlib import Path
 
 from support.harness import DEADLINE_S
 
-FRAMES = Path(__file__).with_name("frames.py")
-RUN = "from frames import MovingSource\nfrom ddptop.tui.app.program import run_dashboard\nsource = MovingSource()\n"
+TESTS = Path(__file__).parents[2]
+"""The folder of `support`, which a program of its own does not know."""
+RUN = "from support.screens.frames import MovingSource\nfrom ddptop.tui.app.program import run_dashboard\nsource = MovingSource()\n"
 
 
 class Terminal:
@@ -26,7 +27,7 @@ class Terminal:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "PYTHONDONTWRITEBYTECODE": "1"}
-        prelude = f"import sys; sys.path.insert(0, {str(FRAMES.parent)!r})\n"
+        prelude = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
         self.process = subprocess.Popen(
             [sys.executable, "-c", prelude + code],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment,

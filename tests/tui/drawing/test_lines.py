@@ -103,8 +103,8 @@ def test_a_row_is_put_on_its_ground_as_a_strip_is(row: list[tuple[str, Style | N
     """The quick way for long rows gives the same cells in the same styles."""
 
     class Sized(Drawn):
-        size = Region(0, 0, width, 1).size  # type: ignore[assignment]
-        base = Style(color="#abcdef", bgcolor="#010203")  # type: ignore[assignment]
+        size = Region(0, 0, width, 1).size
+        base = Style(color="#abcdef", bgcolor="#010203")
         _grounds: dict[Style | None, Style] = {}  # noqa: RUF012
 
     segments = [Segment(text, style) for text, style in row]

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.style import Style
 from support.screens.dashboards import seen, until
 from support.screens.frames import EVIL, NOW, StillSource, verdict_frame
-from support.screens.terminal import FRAMES
+from support.screens.terminal import TESTS
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.theme import Theme
@@ -192,8 +192,8 @@ def test_as_many_colors_as_are_wanted(settings: str, forbidden: str) -> None:
     """No sequence goes out that the terminal was not said to have. Rich keeps what it wrote: hence a fresh process."""
     code = f"""
 import asyncio, sys
-sys.path.insert(0, {str(FRAMES.parent)!r})
-from frames import StillSource, frame
+sys.path.insert(0, {str(TESTS)!r})
+from support.screens.frames import StillSource, frame
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.settings import Look, Settings
 async def main():

@@ -26,7 +26,7 @@ from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.status import survey, takeover
 from ddptop.agent.run import detached, rundir
 from ddptop.agent.run.files.private import Claim
-from ddptop.agent.run.rundir import Process, RunDir, RunDirError, identify, is_alive
+from ddptop.agent.run.rundir import Member, Process, RunDir, RunDirError, identify, is_alive
 
 Launch = Callable[..., RunDir]
 
@@ -213,7 +213,12 @@ def test_no_ranks_are_looked_up_of_a_run_that_is_looked_after(
     directory = new_run(state="running", observer=me, torchrun=me)
     read: list[str] = []
     members = RunDir.members
-    monkeypatch.setattr(RunDir, "members", lambda self: read.append(self.name) or members(self))
+
+    def look_up(self: RunDir) -> dict[int, Member]:
+        read.append(self.name)
+        return members(self)
+
+    monkeypatch.setattr(RunDir, "members", look_up)
     takeover.tidy()
     assert (read, directory.read().state) == ([], "running")
     gone = msgspec.structs.replace(me, boot="an earlier one")
