@@ -17,7 +17,11 @@ from support.harness import DEADLINE_S
 
 TESTS = Path(__file__).parents[2]
 """The folder of `support`, which a program of its own does not know."""
-RUN = "from support.screens.frames import MovingSource\nfrom ddptop.tui.app.program import run_dashboard\nsource = MovingSource()\n"
+RUN = """
+from support.screens.frames import MovingSource
+from ddptop.tui.app.program import run_dashboard
+source = MovingSource()
+"""
 
 
 class Terminal:
