@@ -91,8 +91,7 @@ def test_alone_it_lists_the_runs_on_a_terminal_alone(
     """`ddptop` opens the list where somebody can look at it, and prints its help where nobody can."""
     shown: list[object] = []
     monkeypatch.setattr(sys, "argv", ["ddptop"])
-    for module in (main, options):
-        monkeypatch.setattr(module, "on_terminal", lambda _: terminal)
+    monkeypatch.setattr(options, "on_terminal", lambda _: terminal)
 
     def show(run: object, _: object) -> int:
         shown.append(run)

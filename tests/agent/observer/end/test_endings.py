@@ -94,17 +94,17 @@ def test_an_observer_stopped_at_it_is_noticed_at_once(launch: Launch) -> None:
     """Stopped within the grace period, the observer is not waited for."""
     directory = launch("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)")
     observer = observer_of(directory)
-    ended = threading.Event()
+    ended, consent = threading.Event(), Consent()
     lines: list[str] = []
 
     def kill() -> None:
         with contextlib.suppress(Refused):
-            Ending(directory, "ada").kill(5.0, None, lines.append)
+            Ending(directory, "ada").kill(5.0, None, lines.append, consent=consent)
         ended.set()
 
     thread = threading.Thread(target=kill)
     thread.start()
-    until(lambda: directory.read().killed_by, "the observer is at it")
+    until(lambda: directory.read().killed_by and consent.begun, "the observer is at it, and has said so")
     with stopped(observer):
         until(lambda: any("was stopped (SIGSTOP) meanwhile" in line for line in lines), "that it is noticed")
         until(ended.is_set, "the kill has come to its end")
