@@ -5,6 +5,7 @@ A rank that reports something false must not hide the others from an observer.  
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -50,6 +51,32 @@ def present(claims: Sequence[tuple[int, bool]], *, bounded: bool = False) -> int
             break
         newest = generation
     return newest
+
+
+class Reach:
+    """How far each rank has come by its own word: a number beyond what it can have reached by now is not true."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, float]] = {}
+        """By rank, number and time of the furthest that was possible."""
+
+    def take(self, rank: int, number: int) -> bool:
+        """Take note of how far a rank says to have come; return whether that is possible."""
+        now = time.monotonic()
+        # Without an earlier number the bound is the age of the machine, which is that of no process.
+        before, at = self._known.get(rank, (0, 0.0))
+        possible = can_reach(number, now - at, before)
+        if possible:
+            self._known[rank] = max(number, before), now
+        return possible
+
+    def forget(self, rank: int) -> None:
+        """Forget a rank: another process has its place."""
+        self._known.pop(rank, None)
+
+    def clear(self) -> None:
+        """Forget all ranks."""
+        self._known.clear()
 
 
 def can_reach(seq: int, seconds: float, before: int = 0) -> bool:

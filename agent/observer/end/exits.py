@@ -6,6 +6,7 @@ readable at the moment its process ends.  Without pidfds the process table is re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -25,7 +26,11 @@ class Exits:
         """Ranks without a pidfd that have not ended."""
         self._leader: tuple[Process, int | None] | None = None
         # Of a thousand pidfds it takes as long to ask as of one; where it does not exist, there are no pidfds either.
-        self._ready = select.epoll() if sys.platform == "linux" else None
+        self._ready: select.epoll | None = None
+        if sys.platform == "linux":
+            # Where there is no descriptor left, the ends are looked for.
+            with contextlib.suppress(OSError):
+                self._ready = select.epoll()
 
     def watch(self, rank: int, process: Process) -> None:
         """Begin to watch a rank; its process after a restart of the group replaces the old one."""

@@ -56,7 +56,7 @@ class _Numbers:
             return
         self.last[rank] = step
         if not last:
-            self.first.setdefault(rank, step)
+            self.first[rank] = step
         self._waiting.extend((rank, step, at_ns / 1e9, *values))
         if len(self._waiting) >= self._most:
             self._settle()

@@ -328,6 +328,7 @@ def _check(state: _State, kept: Kept) -> None:
         not all(0 <= number < _MOST_STEPS for number in numbers)
         or not all(0 <= rank < kept.world for rank in ranks)
         or any(course.levels > _MOST_LEVELS for course in state.courses.values())
+        or any(course.first.keys() != course.last.keys() for course in state.courses.values())
         or len(set(names)) > MOST_NAMES
         or any(clean_name(name) != name for name in names)
     ):

@@ -95,8 +95,7 @@ class Recorder:
         self._wake = threading.Event()
         self._generation = 0
         """The newest generation followed; the observer announces it, not a rank."""
-        self._reached: dict[int, tuple[int, float]] = {}
-        """By rank, number and time of the last record accepted, which bound the number of the next one."""
+        self._reach = generations.Reach()
         self._newest: dict[int, tuple[int, int]] | None = None
         """Generation and number of the last record written, by rank."""
         self._ring = Ring(database, world)
@@ -286,7 +285,7 @@ class Recorder:
     def _begin(self, rank: int, generation: int) -> None:
         if generation != self._generation:
             self._generation = generation
-            self._reached.clear()
+            self._reach.clear()
         if self._recorded.get(rank, recording.NOTHING)[0] > generation:
             # The file has records of a generation that the rank has not reached: they are invalid.
             self._recorded[rank] = recording.NOTHING
@@ -300,13 +299,9 @@ class Recorder:
             return []
         if (steps.generation, newest) <= self._recorded.get(steps.rank, recording.NOTHING):
             return []
-        now = time.monotonic()
-        # Without an earlier record the bound is the age of the machine, which is that of no process.
-        reached, at = self._reached.get(steps.rank, (0, 0.0))
-        if not generations.can_reach(newest, now - at, reached):
+        if not self._reach.take(steps.rank, newest):
             self.refused += 1
             return []
-        self._reached[steps.rank] = newest, now
         self._recorded[steps.rank] = (steps.generation, newest)
         if self._held_up:
             self._left_out += 1

@@ -115,8 +115,7 @@ class Intake:
         """By rank, where it publishes and where it answers."""
         self._next: dict[int, int] = {}
         """By rank, the number after that of the last record of this generation that was recorded."""
-        self._reached: dict[int, tuple[int, float]] = {}
-        """By rank, number and time of the last record that its rank can have made by then."""
+        self._reach = generations.Reach()
         self._refills: dict[int, _Refill] = {}
         self._lacking: set[int] = set()
         """Ranks with a record that was dropped because the disk is slow, until they are asked for it."""
@@ -137,7 +136,7 @@ class Intake:
         if begins:
             self.generation = member.generation
             self._next.clear()
-            self._reached.clear()
+            self._reach.clear()
             self._lacking.clear()
             self._asked_at.clear()
         self.recorder.follow(member.rank, member.generation)
@@ -150,7 +149,7 @@ class Intake:
             self.end_refill(refill)
         # After that: the records of the former process that have waited say nothing of this one's.
         self._next.pop(member.rank, None)
-        self._reached.pop(member.rank, None)
+        self._reach.forget(member.rank)
         self._asked_at.pop(member.rank, None)
         if member.cmd:
             self._refills[member.rank] = _Refill(self, member.rank)
@@ -282,17 +281,12 @@ class Intake:
                 self._lacking.add(steps.rank)
             return
         if steps.generation == self.generation:
-            self._reach(steps.rank, max([step.seq for step in steps.steps]))
+            newest = max([step.seq for step in steps.steps])
+            # After a number that is not true no gap would be noticed.
+            if self._reach.take(steps.rank, newest):
+                self._next[steps.rank] = max(newest + 1, self._next.get(steps.rank, 0))
         if not self._is_large and isinstance(steps, wire.Steps):
             self._ordered(steps)
-
-    def _reach(self, rank: int, newest: int) -> None:
-        """Take note of the newest record of a rank; after a number that is not true no gap would be noticed."""
-        now = time.monotonic()
-        reached, at = self._reached.get(rank, (0, 0.0))
-        if generations.can_reach(newest, now - at, reached):
-            self._reached[rank] = max(newest, reached), now
-            self._next[rank] = max(newest + 1, self._next.get(rank, 0))
 
     def _ask(self) -> None:
         """Ask for the records before those that wait, once it is known which ones the file has."""

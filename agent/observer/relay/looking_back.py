@@ -30,6 +30,8 @@ _LAST_S: Final = 1.0
 """The same at the end."""
 _EARLY: Final = 20_000
 """Messages that wait until the history was opened, at most."""
+_AGAIN_S: Final = 1.0
+"""Seconds between two attempts to open the history."""
 _MOST_PROBLEMS: Final = 20
 """Errors after which no history is kept any more."""
 
@@ -56,6 +58,8 @@ class LookingBack:
         self._began_at_ns = began_at_ns
         self._kept: Kept | None = None
         self._reading: Reading | None = None
+        self._open_at = 0.0
+        """When the history may be opened."""
         self._early: deque[Callable[[Kept], None]] = deque(maxlen=_EARLY)
         """What came before the history was opened."""
         self._saving: Saving | None = None
@@ -99,9 +103,9 @@ class LookingBack:
     @property
     def is_reading(self) -> bool:
         """True while recorded steps are to be read from the file."""
-        if self._kept is None:
-            return self._reading is not None and self.faults < _MOST_PROBLEMS
-        return not self._kept.complete
+        if self.faults >= _MOST_PROBLEMS:
+            return False
+        return self._reading is not None if self._kept is None else not self._kept.complete
 
     def advance(self) -> None:
         """Take in what was read of the file and is not in the history, and save what has changed, when due."""
@@ -113,7 +117,7 @@ class LookingBack:
         """Take in the last of it; `over` where the run has ended, and nothing comes after it."""
         until = time.monotonic() + _LAST_S
         self._guarded(lambda kept: kept.advance(until))
-        while not self._is_complete and (left := until - time.monotonic()) > 0 and self._reading is not None:
+        while self.is_reading and self._reading is not None and (left := until - time.monotonic()) > 0:
             self._reading.wait(left)
             self._guarded(lambda kept: kept.advance(until))
         self._guarded(lambda kept: self._save(kept, whole=over, at_end=True))
@@ -123,10 +127,6 @@ class LookingBack:
         """End the reading of the file, which may take a moment longer."""
         if self._reading is not None:
             self._reading.stop()
-
-    @property
-    def _is_complete(self) -> bool:
-        return self._kept is not None and self._kept.complete
 
     def save_last(self) -> None:
         """Write what `finish` has taken in; for any thread, after it."""
@@ -197,16 +197,17 @@ class LookingBack:
 
     def _open(self) -> None:
         """Take the history once it is opened, and what has waited for it."""
+        if self._clock() < self._open_at:
+            return
+        # After a failure not at once again: what is short now may be there in a moment.
+        self._open_at = self._clock() + _AGAIN_S
         # NumPy is loaded there, so that neither the start of the run nor a rank waits for it.
-        self._reading = self._reading or Reading(self._database, self._world)
-        try:
-            kept = self._reading.opened()
-        except Exception:
-            self._reading = None
-            raise
+        reading, self._reading = self._reading or Reading(self._database, self._world), None
+        kept = reading.opened()
+        self._reading, self._open_at = reading, 0.0
         if kept is not None:
             kept.possible = self._is_possible
-            kept.read_from(self._reading)
+            kept.read_from(reading)
             self._kept = kept
             while self._early:
                 self._guarded(self._early.popleft())
@@ -234,6 +235,9 @@ class LookingBack:
         if self.faults in (1, _MOST_PROBLEMS):
             rest = "" if self.faults == 1 else "; no history is kept any more"
             self._report(f"history: {error!r:.200}{rest}", "warning")
+        if self.faults == _MOST_PROBLEMS:
+            self._early.clear()
+            self.close()
 
 
 def _note(kept: Kept, message: wire.Summary | wire.Beat) -> None:

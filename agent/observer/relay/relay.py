@@ -266,6 +266,9 @@ class Relay:
             self._closing.wait(PERIOD_S / 10)
 
     def _welcome(self) -> None:
+        if not self._newcomers.empty():
+            # What a process has published last comes before its successor is followed.
+            self._take_in()
         with contextlib.suppress(queue.Empty):
             while True:
                 member, lives = self._newcomers.get_nowait()
@@ -301,8 +304,11 @@ class Relay:
                 self.say(f"rank {member.rank} is listened to now", rank=member.rank)
 
     def _listen_again(self) -> None:
-        for member, _ in list(self._unheard.values()):
-            self._listen(member)
+        for rank, (member, _) in list(self._unheard.items()):
+            if member.generation < self._intake.generation:
+                del self._unheard[rank]
+            else:
+                self._listen(member)
 
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -338,7 +344,7 @@ class Relay:
     def _take_in(self) -> None:
         """Take in what has arrived before an answer: it may be newer than what is known."""
         if not self._finished.is_set():
-            self._intake.drain()
+            self._has_more |= self._intake.drain()
 
     def _due(self) -> float:
         """Return the time of the next look at what the ranks have published.
@@ -360,8 +366,9 @@ class Relay:
         if self._recorder.recorded_before is not None:
             self._looking_back.advance()
         now = time.monotonic()
-        # Judged is all that has come, but under overload no later than a second after it was due.
-        if now >= self._second_at + (EVERY_S if self._has_more else 0.0):
+        # Judged is all that has come, but under overload no later than half a second after it was due: who looks on
+        # takes an observer for gone that says nothing for two.
+        if now >= self._second_at + (EVERY_S / 2 if self._has_more else 0.0):
             # A little less than a second, so that the look a second from now finds it due.
             self._second_at = now + EVERY_S - PERIOD_S / 2
             self._each_second()

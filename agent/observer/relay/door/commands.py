@@ -54,7 +54,7 @@ class Commands:
         forwarding: Forwarding,
         fills: Fills,
         looking_back: LookingBack,
-        take_in: Callable[[], None] = lambda: None,
+        take_in: Callable[[], None],
     ) -> None:
         """Prepare; `take_in` is called before a question about the history is answered, for what has just come."""
         self._directory = directory

@@ -134,8 +134,7 @@ class Door:
 
     def publish_of(self, topic: bytes, rank: int, payload: bytes) -> None:
         """Repeat a message of a rank."""
-        if self._subscribed:
-            self.publish(self._topic(topic, rank), payload)
+        self.publish(self._topic(topic, rank), payload)
 
     def _topic(self, topic: bytes, rank: int) -> bytes:
         found = self._topics.get((topic, rank))

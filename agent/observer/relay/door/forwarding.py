@@ -7,6 +7,7 @@ way to the rank, and the asker's again on its way back.  Deadlines stay as they 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -61,6 +62,8 @@ class Forwarding:
         self._under_way: dict[int, _UnderWay] = {}
         self._counts: dict[bytes, int] = {}
         """By asker, its commands that are under way."""
+        self._due = math.inf
+        """When the next of them has to be answered, or before that."""
         self._number = 0
         self._connections = 0
         self.socket = context.socket(zmq.ROUTER)
@@ -95,8 +98,10 @@ class Forwarding:
 
     def forward(self, asker: bytes, rank: int, command: wire.Command) -> None:
         """Pass a command on to a rank; the asker gets one reply, whatever becomes of the rank."""
-        is_full = len(self._under_way) >= MOST or self._counts.get(asker, 0) >= EACH
-        if is_full or not self.is_there(rank):
+        if len(self._under_way) >= MOST or self._counts.get(asker, 0) >= EACH:
+            self._answer(asker, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
+            return
+        if not self.is_there(rank):
             self._answer(asker, rank, silence(command.id, rank))
             return
         self._number += 1
@@ -108,7 +113,9 @@ class Forwarding:
             self._answer(asker, rank, silence(command.id, rank))
             return
         self._counts[asker] = self._counts.get(asker, 0) + 1
-        self._under_way[self._number] = _UnderWay(asker, command.id, rank, self._clock() + patience_s(command))
+        give_up = self._clock() + patience_s(command)
+        self._under_way[self._number] = _UnderWay(asker, command.id, rank, give_up)
+        self._due = min(self._due, give_up)
 
     def is_there(self, rank: int) -> bool:
         """Say whether a rank was found and has not ended."""
@@ -139,7 +146,9 @@ class Forwarding:
     def expire(self) -> None:
         """Answer in place of the ranks that had to answer by now."""
         now = self._clock()
-        self._answer_for([each for each in self._under_way.items() if now > each[1].give_up])
+        if now > self._due:
+            self._answer_for([each for each in self._under_way.items() if now > each[1].give_up])
+            self._due = min((each.give_up for each in self._under_way.values()), default=math.inf)
 
     def _remove(self, number: int) -> None:
         asker = self._under_way.pop(number).asker
@@ -157,7 +166,7 @@ class Forwarding:
         """Seconds to wait before the next `expire`; None where nothing is under way."""
         if not self._under_way:
             return None
-        return max(0.0, min(each.give_up for each in self._under_way.values()) - self._clock())
+        return max(0.0, self._due - self._clock())
 
     def close(self) -> None:
         """Close the socket."""

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 from subprocess import Popen
+from typing import Any
 
 import pytest
 from support.harness import started
@@ -55,13 +56,14 @@ def test_whoever_waits_for_an_end_is_woken_by_it() -> None:
     exits.close()
 
 
-def test_without_pidfds_somebody_has_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", [(os, "pidfd_open"), (select, "epoll")])
+def test_without_descriptors_somebody_has_to_look(what: tuple[Any, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that no handle shows is known as such, and its end is noticed by the process table."""
 
-    def refuse(_: int) -> int:
+    def refuse(*_: int) -> int:
         raise OSError
 
-    monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
+    monkeypatch.setattr(*what, refuse, raising=False)
     exits = Exits()
     with started(sys.executable, "-c", "import time; time.sleep(100)") as process:
         identity = identify(process.pid)

@@ -22,9 +22,12 @@ def test_one_asker_does_not_take_the_room_of_the_others(
     monkeypatch.setattr(forwarding, "EACH", 4)
     directory = new_run(world=1)
     replies: list[tuple[bytes, int, bool]] = []
+    refusals: list[str] = []
 
     def note(asker: bytes, _: int, reply: wire.Reply) -> None:
         replies.append((asker, reply.id, reply.done))
+        if not reply.done:
+            refusals.append(reply.text)
 
     def await_replies(count: int) -> None:
         def have_come() -> bool:
@@ -40,6 +43,7 @@ def test_one_asker_does_not_take_the_room_of_the_others(
             for number in range(6):
                 passing.forward(b"flood", 0, wire.Query(number))
             assert replies == [(b"flood", 4, False), (b"flood", 5, False)]
+            assert refusals == ["too many commands wait; ask again"] * 2
             passing.forward(b"other", 0, wire.Query(7))
             for _ in range(5):
                 peer, command = rank.asked()

@@ -141,6 +141,26 @@ def test_an_error_of_the_history_costs_the_history(tmp_path: Path, monkeypatch: 
     back.save_last()
 
 
+def test_a_shortage_that_passes_costs_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started it is tried again later, and what came meanwhile is in the history."""
+    now = 0.0
+    said: list[str] = []
+    recorder: Any = Silent()
+    back = LookingBack(tmp_path / "run.db", 1, recorder, lambda text, _: said.append(text), lambda: now)
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refuse)
+        for number in range(1, 100):
+            back.steps(wire.Steps(0, records(number)))
+    assert len(said) == 1
+    now += 2
+    opened_up(back)
+    assert counted(list(back.answer(wire.History(1, "loss")))) == 99
+
+
 def test_another_process_of_a_rank_counts_from_one_again(tmp_path: Path) -> None:
     """In a job that nobody restarts as a whole; the same process, found again, is the same."""
     back = opened_up(looking_back(tmp_path, []))

@@ -20,6 +20,7 @@ from ddptop.agent.control import deadline
 from ddptop.agent.observer.record.recording import read_history
 from ddptop.agent.observer.relay import relay as relay_module
 from ddptop.agent.observer.relay.door import door
+from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.run.rundir import Member, Process, RunDir
 
@@ -256,8 +257,9 @@ def test_a_killed_rank_is_answered_for_at_once(
             rank.asked()
         member = directory.members()[0]
         relay.lose(member)
+        replies = [read_reply(looker.answered()[1]) for _ in range(2)]
         looker.ask(0, deadline.limited(wire.Hold(3, "x"), 1000))
-        replies = [read_reply(looker.answered()[1]) for _ in range(3)]
+        replies.append(read_reply(looker.answered()[1]))
         assert {(reply.id, reply.text) for reply in replies} == {
             (number, "rank 0 does not answer") for number in (1, 2, 3)
         }
@@ -407,3 +409,34 @@ def test_many_questions_for_the_history_do_not_hold_up_the_rest(
         for _ in range(most):
             assert other.cmd.poll(int(1000 * DEADLINE_S))
             other.cmd.recv()
+
+
+def test_the_last_words_of_a_process_come_before_its_successor(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However seldom it looks: what has arrived is taken in before a rank's next process is followed."""
+    calls: list[str] = []
+    for name in ("drain", "follow"):
+
+        def noted(name: str = name) -> Callable[..., Any]:
+            call = getattr(Intake, name)
+
+            def note(*arguments: Any) -> Any:
+                calls.append(name)
+                return call(*arguments)
+
+            return note
+
+        monkeypatch.setattr(Intake, name, noted())
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory) as relay:
+        rank.meet()
+        rank.fill(1)
+        until(lambda: _records(directory), "the first record")
+        monkeypatch.setattr(relay_module, "EVERY_S", 1e6)
+        monkeypatch.setattr(relay_module, "PERIOD_S", 1e6)
+        del calls[:]
+        member = directory.members()[0]
+        relay.follow(msgspec.structs.replace(member, process=Process(member.process.pid, 1.0)))
+        until(lambda: "follow" in calls, "the next process")
+        assert calls[calls.index("follow") - 1 :][:2] == ["drain", "follow"]
