@@ -66,7 +66,7 @@ def default_base(uid: int) -> Path:
 
 
 def temporary_folder() -> Path:
-    """Return the folder for temporary files, as `tempfile` chooses it.
+    """Return the folder for temporary files: the one that `tempfile` chooses, unless that one has no room.
 
     That module loads compressors and a random number generator, and takes longer to import than a look at a run to
     answer: it is loaded only where the first folder that is named cannot be used.

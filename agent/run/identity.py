@@ -193,7 +193,9 @@ def carries(pid: int, name: str, value: str) -> bool:
 
 
 def command(pid: int) -> tuple[str, ...]:
-    """Return the command line of a process, empty where it cannot be read."""
+    """Return the command line of a process, empty where it cannot be read; a title that it has given itself is one
+    word.
+    """
     if sys.platform == "linux":
         try:
             content = (_PROC / str(pid) / "cmdline").read_bytes()

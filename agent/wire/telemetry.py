@@ -83,7 +83,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     samples: Size | None = None
     """Samples this rank drew from its loader for this step."""
     collectives: tuple[Collective, ...] = ()
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
     """Values that the script gave to `ddptop.agent.log` during this step."""
     device_ns: tuple[Span, ...] | None = None
     """Time on the device's own time line in data, forward, backward, optimizer and other, by events on the

@@ -105,9 +105,13 @@ def read_events(database: Path) -> Iterator[wire.Telemetry]:
 
 
 def read_newest_events(database: Path, most: int) -> Iterator[wire.Telemetry]:
-    """Yield the newest events, at most `most`, in order."""
-    rows = _rows(database, "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?", most)
-    yield from _messages(rows[::-1])
+    """Return the newest events, at most `most`, in order; without waiting.
+
+    Raises:
+        Locked: another process holds the file.
+    """
+    query = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
+    return _messages(_rows(database, query, most, or_locked=True)[::-1])
 
 
 def read_verdicts(database: Path, *, or_locked: bool = False) -> list[wire.Verdict]:
@@ -158,12 +162,14 @@ def read_last_steps(database: Path, generation: int, most: int) -> Iterator[wire
         for level in reversed(levels(connection)):
             if len(rows) >= most:
                 break
-            with contextlib.suppress(*DAMAGE, ValueError):
+            # A row number may be the largest that there is.
+            with contextlib.suppress(*DAMAGE, ValueError, OverflowError):
+                begin, end = (_end_of(connection, table(level), each) for each in (generation - 1, generation))
                 query = (
-                    f"SELECT payload FROM {table(level)} WHERE rowid < ? AND generation = ? ORDER BY rowid DESC LIMIT ?"
+                    f"SELECT payload FROM {table(level)} WHERE rowid >= ? AND rowid < ? AND generation = ? "
+                    "ORDER BY rowid DESC LIMIT ?"
                 )
-                end = _end_of(connection, table(level), generation)
-                rows.extend(connection.execute(query, (end, generation, most - len(rows))))
+                rows.extend(connection.execute(query, (begin, end, generation, most - len(rows))))
     yield from _messages(rows[::-1])
 
 

@@ -16,8 +16,8 @@ from ddptop.agent.observer.end import processes
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run import detached, rundir
-from ddptop.agent.run.identity import ELSEWHERE, may_live
-from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError
+from ddptop.agent.run.identity import ELSEWHERE
+from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, is_alive
 
 _START_S: Final = 5.0
 """Seconds that the first observer of a run may take to record itself."""
@@ -68,6 +68,6 @@ def tidy(spared: RunDir | None = None) -> dict[str, int]:
         with contextlib.suppress(RunDirError):
             run = directory.read()
             # Of a run that has ended or is looked after nothing is to be done, and its ranks need not be looked up.
-            if run.state not in ENDED_STATES and not may_live(run.observer):
+            if run.state not in ENDED_STATES and not is_alive(run.observer):
                 meet(directory)
     return rundir.prune(spared, retention.size_of)

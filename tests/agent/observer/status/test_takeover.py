@@ -226,6 +226,13 @@ def test_no_ranks_are_looked_up_of_a_run_that_is_looked_after(
     takeover.tidy()
     assert directory.read().state == "lost"
     assert read
+    # Of another container, which nobody holds any more.
+    unseen = Process(7, 1.0, me.boot, f"{me.namespace}0")
+    other = new_run(state="running", observer=unseen, torchrun=unseen)
+    for path in (other.path, other.path / "run.json", other.path / "ranks"):
+        os.utime(path, (1e9, 1e9))
+    takeover.tidy()
+    assert other.read().state == "lost"
 
 
 def test_each_generation_has_its_cause(launch: Launch) -> None:
