@@ -88,7 +88,7 @@ class _VerbatimFormatter(_Formatter, argparse.RawDescriptionHelpFormatter):
 def _columns() -> int:
     """Return the columns of the terminal, by `$COLUMNS` before all else, as `shutil.get_terminal_size` does."""
     given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given):
+    if given.isdecimal() and len(given) < 10 and int(given):
         return int(given)
     try:
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80 if sys.__stdout__ else 80

@@ -115,7 +115,7 @@ class Link:
             # One that has looked after the run for a while answers at once.
             starting = self._run.observer is None or self._run.state == "starting"
             self._sockets.open(START_S if starting else OBSERVED_S)
-        self._replay = Replay(self._database(), self.store, self._clock, ended=self._has_ended)
+        self._replay = Replay(self._database, self.store, self._clock, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()
 

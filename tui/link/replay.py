@@ -14,6 +14,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
+from ddptop.agent.run.files.database import Locked
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import ENDED_STATES
 from ddptop.tui.model.changes import EVENTS
@@ -31,17 +32,20 @@ RECENT_RECORDS: Final = 8192
 class Replay:
     """The recording of one run, which is read once and bit by bit."""
 
-    def __init__(self, database: Path | None, store: Store, clock: Callable[[], float], *, ended: bool) -> None:
-        """Begin to read a recording, None where none may be read; the `clock` is that of the deadlines."""
+    def __init__(
+        self, find: Callable[[], Path | None], store: Store, clock: Callable[[], float], *, ended: bool
+    ) -> None:
+        """Begin to read a recording, where `find` returns a file; the `clock` is that of the deadlines."""
         self._kept: Kept | None = None
         self._store = store
         self._clock = clock
         self._ended = ended
-        self._database = database
+        self._find = find
+        database = find()
         self._newest = None if database is None else self._recorded(database)
         """What is recorded of the run as a whole and of its end."""
         self._observer: Process | None = None
-        self._events_due = math.inf if ended or database is None else clock() + SETTLED_S
+        self._events_due = math.inf if ended else clock() + SETTLED_S
         """When the newest events are read once more."""
 
     @property
@@ -60,10 +64,9 @@ class Replay:
 
     def know(self, *, ended: bool, observer: Process | None) -> None:
         """Take in how the run is by now, and who observes it."""
-        changed = self._observer is not None and observer != self._observer
-        self._ended, self._observer = ended, observer
-        if changed and self._database is not None:
+        if observer != self._observer and not ended:
             self._events_due = self._clock() + SETTLED_S
+        self._ended, self._observer = ended, observer
 
     def take_missed_events(self) -> None:
         """Read the newest events again, a while after the beginning and after each change of the observer.
@@ -71,11 +74,17 @@ class Replay:
         What happened in the last second before was not in the file yet, and nobody hears what is published until the
         connection is made.
         """
-        if self._database is None or self._newest is not None or self._clock() < self._events_due:
+        if self._newest is not None or self._clock() < self._events_due:
             return
         self._events_due = math.inf
-        for event in recording.read_newest_events(self._database, EVENTS):
-            self._store.recall(event, time())
+        database = self._find()
+        if database is None:
+            return
+        try:
+            for event in recording.read_newest_events(database, EVENTS):
+                self._store.recall(event, time())
+        except Locked:
+            self._events_due = self._clock() + SETTLED_S
 
     def take(self, deadline: float) -> None:
         """Take in what the present numbers are made of."""

@@ -192,7 +192,7 @@ class Sockets:
     def drain(self, deadline: float) -> None:
         """Take in what was sent by itself."""
         while self._sub is not None and self._clock() < deadline:
-            received = _received(self._sub.socket)
+            received = _received(self._sub.socket, _TOGETHER)
             if not received or not self._is_same():
                 return
             for frames in received:
@@ -276,7 +276,8 @@ class Sockets:
         """Take in records and numbers that were asked for."""
         deadline = self._clock() + (FILL_SLICE_S if self._filled else FIRST_FILL_S)
         while self._dealer is not None and self._clock() < deadline:
-            received = _received(self._dealer)
+            # One at a time: an answer may have hundreds of records.
+            received = _received(self._dealer, 1)
             if not received or not self._is_same():
                 return
             for frames in received:
@@ -334,10 +335,10 @@ class Sockets:
         self._sub = self._dealer = self._context = None
 
 
-def _received(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
-    """Return what has arrived, so many messages at most."""
+def _received(socket: zmq.Socket[bytes], most: int) -> list[list[bytes]]:
+    """Return what has arrived, at most `most` messages."""
     received: list[list[bytes]] = []
     with contextlib.suppress(zmq.Again):
-        while len(received) < _TOGETHER:
+        while len(received) < most:
             received.append(socket.recv_multipart(zmq.NOBLOCK))
     return received

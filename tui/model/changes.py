@@ -57,10 +57,8 @@ class Changes:
         begin = bisect_left(self.events, event.at, 0, place, key=_at)
         for index in range(begin, place):
             known = self.events[index]
-            if (known.rank, known.level, _uncounted(known)) == (event.rank, event.level, _uncounted(event)):
-                # It was heard, and is read in the record, too, which counts repetitions.
-                if len(event.text) >= len(known.text):
-                    self.events[index] = event
+            # It was heard, and is read in the record, too, which counts repetitions: who has heard them has each.
+            if (known.rank, known.level) == (event.rank, event.level) and _is_same(known.text, event.text):
                 return
         self.events.insert(place, event)
         del self.events[:-EVENTS]
@@ -159,8 +157,11 @@ def _at(event: EventLine) -> float:
     return event.at
 
 
-def _uncounted(event: EventLine) -> str:
-    return _TIMES.sub("", event.text)
+def _is_same(one: str, other: str) -> bool:
+    """Say whether two texts are of the same event, which either may count."""
+    if one == other or not (one.startswith(other) or other.startswith(one) or one[-1:] == other[-1:] == ")"):
+        return one == other
+    return _TIMES.sub("", one) == _TIMES.sub("", other)
 
 
 def _level(state: str) -> str:

@@ -91,7 +91,8 @@ class Alignment:
     """Holds what the ranks' records of whole steps say of the all-reduces."""
 
     def __init__(self, world: int) -> None:
-        self._every = max(1, world // _RANKS_AT_ONCE)
+        # A power of two, like the distance of the steps whose collectives are timed: both have to be met.
+        self._every = 1 << max(0, (world // _RANKS_AT_ONCE).bit_length() - 1)
         self._window = max(LEAST, WINDOW // self._every)
         self._recent: dict[int, deque[Interval]] = {}
 

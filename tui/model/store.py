@@ -235,6 +235,7 @@ class Store:
     def _begin_anew(self) -> None:
         self._join = StepJoin(self.run.world)
         self.alignment = Alignment(self.run.world)
+        self._totals = None
         if self.history is not None:
             self.history.restart()
 
@@ -367,7 +368,9 @@ class Store:
 
     def _added_up(self, now: float) -> Totals:
         """Return the numbers of the group; those of a large one need not be newer than its ranks' summaries."""
-        if self._totals is None or len(self.ranks) <= ADDED_UP or not 0 <= now - self._totals[0] < RENEWED_S:
+        # At the end the last numbers stay.
+        anew = self._totals is None or len(self.ranks) <= ADDED_UP or self._sources.ended
+        if anew or self._totals is None or not 0 <= now - self._totals[0] < RENEWED_S:
             for model in self.ranks.values():
                 if not model.brief:
                     model.settle()

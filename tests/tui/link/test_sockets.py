@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from support.fakes.observers import Observer, connections, observed
 from support.harness import until
+from support.locking import held
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
@@ -391,3 +392,23 @@ def test_who_is_told_to_ask_again_does() -> None:
         observer.answer(sender, 0, wire.Steps(0, (step(1),)), wire.Reply(wire.read_command(payload).id, True))
         until(lambda: polling(observer, link) and numbers(link, 0) == 1, "the records")
         assert frame_now(link).ranks[0].missed == 0
+
+
+def test_events_are_read_once_the_file_is_there_and_free() -> None:
+    """A dashboard may come before the record; another process that holds the file costs a second attempt, no wait."""
+    with observed(run_of("locked", 1)) as observer:
+        now, database = 0.0, observer.directory.database
+        with closing(Link(observer.directory, "test", clock=lambda: now)) as link:
+
+            def told() -> list[str]:
+                nonlocal now
+                now += SETTLED_S
+                polling(observer, link)
+                return [event.text for event in frame_now(link).events if event.text.startswith("event")]
+
+            polling(observer, link)
+            record(observer, wire.Event(time.time_ns(), "event 1", None, "info"))
+            with held(database):
+                for _ in range(3):
+                    assert told() == []
+            until(lambda: told() == ["event 1"], "what was recorded")

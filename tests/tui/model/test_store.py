@@ -348,3 +348,21 @@ def test_the_step_of_a_large_group_is_that_of_now_and_its_means_are_of_this_seco
         frame = frame_at(store, at)
         known.append((frame.step, frame.step_ms, frame.ranks[0].step_ms))
     assert known == [(1, 10.0, 10.0), (2, 10.0, 15.0), (3, 20.0, 20.0)]
+
+
+def test_the_last_numbers_of_a_large_group_are_those_of_its_end() -> None:
+    """What comes in the last second counts, though it was added up a moment before."""
+    world = ADDED_UP + 1
+    store = Store(msgspec.structs.replace(RUN, world=world))
+
+    def train(numbers: range, at: float) -> tuple[int | None, bool]:
+        for rank in range(world):
+            store.apply(wire.Steps(rank, tuple(step(number, loss=float(number)) for number in numbers)), at)
+            store.apply(beat(rank, at=int(at * 1e9), step=numbers[-1], seq=numbers[-1]), at)
+        frame = frame_at(store, at)
+        return frame.step, frame.loss == frame.ranks[0].loss
+
+    assert train(range(1, 4), 10.0) == (3, True)
+    assert train(range(4, 6), 10.1) == (5, False)
+    store.know_run(msgspec.structs.replace(store.run, state="finished", exit_code=0))
+    assert train(range(6, 8), 10.2) == (7, True)

@@ -42,13 +42,18 @@ def add(verbs: Verbs) -> None:
 def _frames(directories: list[RunDir], *, measured: bool) -> list[Frame]:
     import gc
 
-    # The verb ends soon: what it imports and what it takes in need not be looked through for garbage.
+    # What is imported and taken in stays, and need not be looked through for garbage.
+    collects = gc.isenabled()
     gc.disable()
-    from ddptop.tui import settings
-    from ddptop.tui.control.actor import who
-    from ddptop.tui.link import look
+    try:
+        from ddptop.tui import settings
+        from ddptop.tui.control.actor import who
+        from ddptop.tui.link import look
 
-    return look.frames(directories, who("shell"), settings.load().thresholds, measured=measured)
+        return look.frames(directories, who("shell"), settings.load().thresholds, measured=measured)
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextlib.contextmanager
