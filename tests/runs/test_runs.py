@@ -236,7 +236,9 @@ def test_a_restarted_group_is_followed(live, folder):
     cause = r"restart 1 of 1: rank 1: RuntimeError: once, in step (\d+)"
     (told,) = (found for event in shown_frame.events if (found := re.fullmatch(cause, event.text)))
     assert restart.step == pytest.approx(int(told[1]), abs=1)
-    assert losses.count.sum() == losses.steps[-1] > restart.step
+    # Rank 0, which torchrun ended, may have taken its last step with it: ranks publish ten times a second.
+    assert losses.steps[-1] - 1 <= losses.count.sum() <= losses.steps[-1]
+    assert losses.steps[-1] > restart.step
     assert ddptop("pause", "live").returncode == 0
     assert ddptop("resume", "live").returncode == 0
 

@@ -129,12 +129,14 @@ class Drawn(ScrollView):
         """Leave out the one for the colors of the terminal's own palette: ink and style sheet have none."""
         return [each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)]
 
-    def paint_soon(self) -> None:
-        """Tell the screen at once that there is something to paint.
+    def take_repaint(self) -> bool:
+        """Return whether there is something to paint, which the caller has painted.
 
-        By itself each widget would tell when its own turn comes, and the screen would paint several times for a frame.
+        By itself each widget would tell the screen when its own turn comes, and the screen would paint several times
+        for a frame.
         """
-        self._check_refresh()
+        waits, self._repaint_required = self._repaint_required and self.display, False
+        return waits
 
     @property
     def ink(self) -> Ink:

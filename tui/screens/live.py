@@ -88,8 +88,9 @@ class LiveScreen(Transient[int]):
         if not self._shows:
             return
         self.show(frame)
-        for widget in self.query(Drawn):
-            widget.paint_soon()
+        # All at once: messages of the widgets would be read one by one, and a painting may come between two of them.
+        self._dirty_widgets.update(widget for widget in self.query(Drawn) if widget.take_repaint())
+        self.check_idle()
         if changed:
             self.refresh_bindings()
 
