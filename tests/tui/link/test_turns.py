@@ -65,12 +65,13 @@ def test_of_a_large_group_that_is_not_heard_some_are_looked_up_at_a_time(monkeyp
                     link.poll()
                 return looked_up
 
-            def hear() -> None:
+            def hear() -> float | None:
                 observer.publish(wire.TOPIC_RUN, observer.state)
                 observer.turn()
                 link.poll()
+                return link.store.hearing.at
 
-            until(lambda: (hear(), link.store.hearing.at)[1], "the observer")
+            until(hear, "the observer")
             hear()
             surveys(2)
             assert surveys(2) == [LOOKED_UP] * 2
