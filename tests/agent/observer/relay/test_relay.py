@@ -179,6 +179,7 @@ def test_without_onlookers_the_relay_rests_and_still_answers_with_the_newest(
         looker.sub.unsubscribe(wire.TOPIC_STEPS)
         until(lambda: relay._pause_s() > 1000, "the last of those who look on to leave")
         rank.publish(wire.TOPIC_STEPS, steps(0, 5))
+        until(lambda: newest() == 6, "the last step")
     assert _records(directory) == [1, 2, 3, 4, 5]
 
 
