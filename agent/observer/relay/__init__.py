@@ -1,6 +1,7 @@
 """The relay of an observer: one thread between the ranks of this host and everybody who looks at them.
 
 relay         the thread, and its interface for the observer's main thread
+following     which ranks are listened to, and whose sockets are tried again
 intake        what the ranks publish, in order and without gaps, for the record and for the judge
 sound         which messages of a rank can be true
 fills         questions for earlier records, read as fast as there is room for the answers

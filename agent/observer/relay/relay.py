@@ -26,12 +26,13 @@ from ddptop.agent.observer.relay.door.forwarding import Forwarding
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
+from ddptop.agent.observer.relay.following import Following
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
 from ddptop.agent.observer.relay.suspects import Suspects
 from ddptop.agent.observer.relay.wakeup import WakeUp
-from ddptop.agent.run.rundir import Member, Run, RunDir, RunDirError
+from ddptop.agent.run.rundir import Member, Run, RunDir
 from ddptop.agent.wire import EACH_RECORD
 
 _log = logging.getLogger("ddptop.observer")
@@ -63,11 +64,7 @@ class Relay:
         self.requests = Requests(self._wake.set)
         self.faults = 0
         self._world = run.world
-        self._newcomers: queue.SimpleQueue[tuple[Member, bool]] = queue.SimpleQueue()
-        """Ranks whose process was found, or is gone."""
-        self._members: dict[int, Member] = {}
-        self._unheard: dict[int, tuple[Member, bool]] = {}
-        """Ranks of which a socket cannot be used, and whether that holds only for the one that answers."""
+        self._following = Following(self._follow, self._connect, self._lose, self.say)
         self._events: queue.SimpleQueue[wire.Event] = queue.SimpleQueue()
         self._state: wire.RunState | None = None
         self._sent: wire.RunState | None = None
@@ -133,12 +130,12 @@ class Relay:
 
     def follow(self, member: Member) -> None:
         """Take in one more rank, from its first unrecorded step on."""
-        self._newcomers.put((member, True))
+        self._following.put(member, lives=True)
         self._wake.set()
 
     def lose(self, member: Member) -> None:
         """Answer in place of a rank whose process is gone."""
-        self._newcomers.put((member, False))
+        self._following.put(member, lives=False)
         self._wake.set()
 
     def say(self, text: str, level: str = "info", rank: int | None = None) -> None:
@@ -266,49 +263,24 @@ class Relay:
             self._closing.wait(PERIOD_S / 10)
 
     def _welcome(self) -> None:
-        if not self._newcomers.empty():
+        if self._following.waits:
             # What a process has published last comes before its successor is followed.
             self._take_in()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                member, lives = self._newcomers.get_nowait()
-                if not lives:
-                    # Another process may have its place already.
-                    if self._members.get(member.rank, member).process == member.process:
-                        self._unheard.pop(member.rank, None)
-                        self._fills.forget(member.rank)
-                        self._forwarding.lose(member.rank)
-                    continue
-                self._members[member.rank] = member
-                self._listen(member)
+            self._following.take()
 
-    def _listen(self, member: Member) -> None:
-        """Use the sockets of a rank; those that cannot be used are tried again."""
-        before = self._unheard.pop(member.rank, None)
-        is_followed = before == (member, True)
-        try:
-            if not is_followed:
-                if self._intake.follow(member):
-                    self._newest.begin(member.generation)
-                    self._suspects.restart()
-                    self._judging.restart(member.generation)
-                self._looking_back.meet(member.rank, member.generation, member.process)
-                is_followed = True
-            self._forwarding.connect(member.rank, member.cmd)
-        except (RunDirError, zmq.ZMQError) as problem:
-            self._unheard[member.rank] = member, is_followed
-            if before is None or before[0].process != member.process:
-                self.say(f"not listened to rank {member.rank}: {problem}", "error")
-        else:
-            if before is not None:
-                self.say(f"rank {member.rank} is listened to now", rank=member.rank)
+    def _follow(self, member: Member) -> None:
+        if self._intake.follow(member):
+            self._newest.begin(member.generation)
+            self._suspects.restart()
+            self._judging.restart(member.generation)
+        self._looking_back.meet(member.rank, member.generation, member.process)
 
-    def _listen_again(self) -> None:
-        for rank, (member, _) in list(self._unheard.items()):
-            if member.generation < self._intake.generation:
-                del self._unheard[rank]
-            else:
-                self._listen(member)
+    def _connect(self, member: Member) -> None:
+        self._forwarding.connect(member.rank, member.cmd)
+
+    def _lose(self, rank: int) -> None:
+        self._fills.forget(rank)
+        self._forwarding.lose(rank)
 
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -376,7 +348,7 @@ class Relay:
     def _each_second(self) -> None:
         # An error of one part does not keep the others from their turn.
         self._guarded("connections to ranks", self._intake.mend)
-        self._guarded("ranks not listened to", self._listen_again)
+        self._guarded("ranks not listened to", lambda: self._following.try_again(self._intake.generation))
         self._send_state()
         self._judging.turn(time.time_ns())
         self._send_verdicts()

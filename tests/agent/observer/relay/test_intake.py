@@ -132,7 +132,7 @@ def test_a_socket_that_was_refused_is_tried_again(new_run: Callable[..., RunDir]
         for kind in ("pub", "cmd"):
             os.chmod(directory.address(0, kind).removeprefix("ipc://"), 0o666)
         with relayed(directory) as relay:
-            until(lambda: 0 in relay._unheard, "the refusal")
+            until(lambda: 0 in relay._following.refused, "the refusal")
             assert not rank.hear()
             for kind in ("pub", "cmd"):
                 os.chmod(directory.address(0, kind).removeprefix("ipc://"), 0o600)
