@@ -63,7 +63,7 @@ class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(ge=1, le=100, description="A rank is called the slowest from so many times the usual own time.")
     ] = 1.15
     verdict_share: Annotated[
-        float, Meta(ge=0, le=1, description="A verdict that costs less than this share of a step is not told.")
+        float, Meta(ge=0, le=1, description="A verdict that costs less than this share of a step is hidden.")
     ] = 0.0
 
 

@@ -111,7 +111,7 @@ class Controller:
             replies = self._polled.ask(wire.Resume)
         if all(reply.text == "was not paused" for reply in replies.values()):
             raise Refused("not paused")
-        return f"goes on from step {max(reply.step or 0 for reply in replies.values())}"
+        return f"resumed at step {max(reply.step or 0 for reply in replies.values())}"
 
     def checkpoint(self) -> str:
         """Have every rank save a checkpoint at the same step; a group that was paused stays so.
@@ -121,7 +121,7 @@ class Controller:
         """
         if not self._can_save():
             raise Refused(
-                "its script has not said how to save a checkpoint: ddptop.agent.on_checkpoint(function), "
+                "the script registers no checkpoint function: ddptop.agent.on_checkpoint(function), "
                 "or --checkpoint-dir DIR for a program that comes with ddptop"
             )
         held = self._hold()

@@ -129,7 +129,7 @@ class Kill(Message, frozen=True, tag="kill"):
     grace_s: float
     rank: Rank | None = None
     who: Label = ""
-    """The author of the action, for the event list: `dashboard of ada on pts/3`."""
+    """The author of the action, for the event list: `ada (dashboard, pts/3)`."""
     pid: Pid | None = None
     """End only this process; refused where it does not belong to the run."""
     started: float | None = None

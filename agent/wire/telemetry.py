@@ -249,7 +249,7 @@ class Event(Message, frozen=True, tag="event"):
     action: Name = ""
     """The action that somebody carried out: `pause`, `step`, `kill`. Empty where the event is not an action."""
     who: Label = ""
-    """The author of the action: `dashboard of ada on pts/3`."""
+    """The author of the action: `ada (dashboard, pts/3)`."""
 
 
 class RunState(Message, frozen=True, tag="run"):

@@ -33,7 +33,7 @@ def faulty(folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_slow_backward_is_named_though_the_all_reduce_hides_it(faulty):
     """Told once when found, labelled as put in on purpose, summed up, and in `status --json`; and a second fault."""
-    assert "faults are put into this run on purpose: rank 1: 30 ms more in backward" in faulty.stdout
+    assert "injected faults: rank 1: 30 ms more in backward" in faulty.stdout
     told = status("faulty")
     # The loss that is not a number comes first: from then on the training is worth nothing.
     assert told["verdict"]["kind"] == "health"

@@ -147,7 +147,7 @@ def summary(frame: Frame) -> list[str]:
         shown = "".join(f", {name} {value:.4g}" for name, value in metrics.items())
         lines.append(f"{progress(frame)}{loss}{shown}; usual step {phases(frame)}")
     if frame.injected:
-        lines.append(f"faults put in on purpose: {frame.injected}")
+        lines.append(f"injected faults: {frame.injected}")
     lines += [f"verdict: {verdict.text}" for verdict in frame.verdicts]
     if frame.note:
         lines.append(f"note: {frame.note}")

@@ -255,7 +255,7 @@ def card(frame: Frame) -> list[str]:
         text
         for text in (
             frame.placement,
-            frame.injected and f"faults put in on purpose: {frame.injected}",
+            frame.injected and f"injected faults: {frame.injected}",
             *(verdict.text for verdict in frame.verdicts),
             frame.note,
             frame.cause,

@@ -72,7 +72,7 @@ class Store:
         self.refused = 0
         """Messages that could not be read here."""
         if run.injected:
-            text = f"faults are put into this run on purpose: {run.injected}"
+            text = f"injected faults: {run.injected}"
             self.changes.add(EventLine(run.created_at_ns / 1e9, text, None, "warning"))
         totals = add_up(self.ranks.values(), thresholds.slowest_factor)
         self.situation = self._situation_at(run.created_at_ns / 1e9, totals)

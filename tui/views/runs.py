@@ -49,13 +49,13 @@ class RunList(Page, can_focus=True):
         Binding("down", "mark(1)", "Run below", id="runs.down", tooltip="Mark the run below", show=False),
         Binding("home", "edge(0)", "First run", id="runs.first", tooltip="Mark the first run", show=False),
         Binding("end", "edge(-1)", "Last run", id="runs.last", tooltip="Mark the last run", show=False),
-        Binding("tab", "cycle(1)", "Next run", id="runs.next", tooltip="Show the next run, in a ring", show=False),
+        Binding("tab", "cycle(1)", "Next run", id="runs.next", tooltip="Show the next run (wraps)", show=False),
         Binding(
             "shift+tab",
             "cycle(-1)",
             "Previous run",
             id="runs.previous",
-            tooltip="Show the previous run, in a ring",
+            tooltip="Show the previous run (wraps)",
             show=False,
         ),
         *(

@@ -114,7 +114,7 @@ def judge(
         )
         together = [each for each in suspects if each.code is None and each.at_ns == first.at_ns]
         if len(together) > 1 and first in together and first.rank not in ended_on_request:
-            text = f"{plural(len(together), 'rank')} died without a word, which of them first is not known"
+            text = f"{plural(len(together), 'rank')} exited without reporting a cause; which of them first is not known"
             return Judgement("failed", code or 1, f"{text} (a signal, or out of memory)")
         return Judgement("failed", first.code or code or 1, first.text, first.rank)
     if exit_code is None:
@@ -148,7 +148,7 @@ def describe_end(member: Member) -> tuple[str, str]:
     """Return text and level of the event of a rank's end, from the rank's record."""
     ended = member.ended
     if ended is None:
-        return f"rank {member.rank} is gone, without a word", "warning"
+        return f"rank {member.rank} exited without reporting a cause", "warning"
     if ended.exit_code is None and not ended.stopped_by:
         return f"rank {member.rank} has ended; its exit code is not known", "info"
     if not ended.exit_code:
@@ -189,7 +189,7 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
             suspects.append(_Suspect(rank, died, secondary, text, _positive(codes[rank])))
         elif ended is None and rank in died_at_ns:
             # Where there is a summary without this rank, torchrun ended it because of the others.
-            text = f"rank {rank} died without a word (a signal, or out of memory)"
+            text = f"rank {rank} exited without reporting a cause (a signal, or out of memory)"
             suspects.append(_Suspect(rank, died, bool(codes), text))
     return suspects
 

@@ -20,7 +20,7 @@ def test_the_store_tells_of_each_change_once():
         store.apply(wire.Verdicts(second * 10**9, present), second)
         frame = frame_at(store, second)
     texts = [event.text for event in frame.events]
-    assert texts[0] == "faults are put into this run on purpose: rank 1: 30 ms more in data loading"
+    assert texts[0] == "injected faults: rank 1: 30 ms more in data loading"
     told = [text for text in texts if "holds the group back" in text]
     assert len(told) == 2
     assert told[1] == f"no longer: {told[1].removeprefix('no longer: ')}"
@@ -47,7 +47,7 @@ def test_lines_of_text_carry_the_verdict():
     assert verdict.text in plain.line(frame)
     assert "slowest" not in plain.line(frame)
     assert f"verdict: {verdict.text}" in plain.summary(frame)
-    assert "faults put in on purpose: rank 1: crash" in plain.summary(frame)
+    assert "injected faults: rank 1: crash" in plain.summary(frame)
 
 
 def test_the_json_has_the_beginning_in_seconds():

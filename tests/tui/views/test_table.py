@@ -73,7 +73,7 @@ async def test_keys_choose_lines() -> None:
 
 
 async def test_sorting_moves_lines_and_not_the_selection() -> None:
-    """O turns the order round, o takes the next column; the chosen rank stays that rank, wherever it goes."""
+    """O reverses the order, o takes the next column; the chosen rank stays that rank, wherever it goes."""
     async with dashboard(group()).run_test(size=(120, 40)) as pilot:
         app = await opened(pilot, "down", "O")
         assert numbers(app) == list(reversed(range(12)))

@@ -23,7 +23,7 @@ def add(verbs: Verbs) -> None:
         "under way goes on to count its timeout, and a freeze that is longer ends the run",
     )
     step = verbs.add_parser("step", help="from a pause, let all ranks do exactly K more steps")
-    resume = verbs.add_parser("resume", help="let a paused run go on")
+    resume = verbs.add_parser("resume", help="resume a paused run")
     checkpoint = verbs.add_parser("checkpoint", help="have all ranks save a checkpoint at the same step")
     stop = verbs.add_parser("stop", help="end a run at a step, after a checkpoint where its script has said how")
     stop.add_argument("--no-checkpoint", action="store_true", help="end it without one")

@@ -21,12 +21,12 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 
 
 def add(verbs: Verbs) -> None:
-    ps = verbs.add_parser("ps", help="list runs, live and lately ended")
+    ps = verbs.add_parser("ps", help="list live and recent runs")
     ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     ps.add_argument("--all", action="store_true", help="those of all users; for root")
     ps.set_defaults(carry=_ps)
 
-    status = verbs.add_parser("status", help="say how a run and each of its ranks are")
+    status = verbs.add_parser("status", help="show the status of a run and its ranks")
     add_run(status)
     status.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
     status.set_defaults(carry=_status)

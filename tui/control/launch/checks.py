@@ -57,7 +57,7 @@ def _check_backend(request: Request) -> None:
 
 def _check_on_term(request: Request) -> None:
     if request.start == "spawn" and request.on_term:
-        raise ValueError("--on-term needs --start torchrun: a program that spawns its ranks ends them at a TERM")
+        raise ValueError("--on-term needs --start torchrun: a program that spawns its ranks ends them on SIGTERM")
 
 
 def _check_restarts(request: Request) -> None:

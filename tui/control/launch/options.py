@@ -109,8 +109,8 @@ OPTIONS: Final = (
     ),
     LaunchOption(
         "backend", "--backend", "backend", "backend of torch.distributed",
-        "by itself nccl with a GPU for each rank, else gloo",
-        unset="nccl with a GPU for each rank, else gloo", unchosen="by itself",
+        "auto: nccl with a GPU for each rank, else gloo",
+        unset="nccl with a GPU for each rank, else gloo", unchosen="auto",
         choices=("gloo", "nccl", "mpi"), refused=("mpi",),
     ),
     LaunchOption(
@@ -121,15 +121,15 @@ OPTIONS: Final = (
     LaunchOption("name", "--name", "name", "name of the run", "of the run", unset="program and 4 digits"),
     LaunchOption("grace", "--grace", "grace", "seconds between TERM and KILL", metavar="S", read=seconds),
     LaunchOption(
-        "on_term", "--on-term", "at a TERM",
-        "what a TERM from outside (a scheduler that needs the machine) leads to: all ranks save a checkpoint at "
+        "on_term", "--on-term", "on SIGTERM",
+        "what happens on SIGTERM from outside (a scheduler that needs the machine): all ranks save a checkpoint at "
         "the same step, where the script has said how, and end there",
         "from outside, as a scheduler sends it: end at once, or save at the same step and end",
         unchosen="end", choices=("checkpoint",),
     ),
     LaunchOption(
         "max_restarts", "--max-restarts", "restarts",
-        "start all ranks anew when one has failed, N times at most", "how often all start anew when a rank fails",
+        "restart all ranks when one has failed, at most N times", "how often all ranks restart when one fails",
         metavar="N", read=_whole("a number of restarts, from 0 to 1000", most=1000),
     ),
     LaunchOption(
@@ -137,7 +137,7 @@ OPTIONS: Final = (
         "put a fault into a rank, to see what it looks like: rank=2,phase=backward,ms=30[,every=K][,from=STEP] "
         "with phase data, forward, backward, optimizer or comm, or rank=1,crash[,from=STEP], "
         "as well hang, nan, skip-collective",
-        "put in on purpose: rank=1,phase=data,ms=30; spaces between", metavar="FAULT",
+        "to inject: rank=1,phase=data,ms=30; spaces between", metavar="FAULT",
     ),
     LaunchOption(
         "environment", "--env", "environment",

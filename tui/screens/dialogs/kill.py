@@ -88,7 +88,7 @@ class KillDialog(Dialog[None]):
             yield Static(f"End {self._run}?", id="question", markup=False)
             yield Static("", id="victims", markup=False)
             yield Static(
-                f"They get TERM to end in order; what is left after {self._grace_s:g} s gets KILL.",
+                f"Sends SIGTERM, then SIGKILL after {self._grace_s:g} s.",
                 id="signals",
                 markup=False,
             )

@@ -28,7 +28,7 @@ ANEW: Final = "anew"
 _CANCEL: Final = "cancel"
 
 
-BUTTONS_HINT: Final = "{do} does it, {cancel} cancels, {previous} {next} choose"
+BUTTONS_HINT: Final = "{do} confirms, {cancel} cancels, {previous} {next} choose"
 
 
 def button_keys(area: str, *others: BindingType) -> list[BindingType]:

@@ -92,7 +92,7 @@ def _title(heat: HeatCells, sight: Sight, width: int, ink: Ink) -> Row:
         Segment(f", mean of {sight.seconds} s{shared}", ink["label"]),
     ]
     span = units.duration(heat.columns * sight.seconds)
-    numbers = f"{sight.keys['heatmap.metric']}: {len(METRICS)} numbers"
+    numbers = f"{sight.keys['heatmap.metric']}: {len(METRICS)} metrics"
     return spread(left, [Segment(f"{numbers}   {span} in sight ", ink["label"])], width)
 
 

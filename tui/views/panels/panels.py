@@ -57,14 +57,14 @@ class PanelGrid(RankView):
         Binding("up", "move_row(-1)", "Rank above", id="panels.up", tooltip="Choose the rank above", show=False),
         Binding("down", "move_row(1)", "Rank below", id="panels.down", tooltip="Choose the rank below", show=False),
         Binding(
-            "tab", "cycle(1)", "Next rank", id="panels.next", tooltip="Choose the next rank, in a ring", show=False
+            "tab", "cycle(1)", "Next rank", id="panels.next", tooltip="Choose the next rank (wraps)", show=False
         ),
         Binding(
             "shift+tab",
             "cycle(-1)",
             "Previous rank",
             id="panels.previous",
-            tooltip="Choose the previous rank, in a ring",
+            tooltip="Choose the previous rank (wraps)",
             show=False,
         ),
         Binding("home", "edge(0)", "First rank", id="panels.first", tooltip="Choose the first rank", show=False),

@@ -38,7 +38,7 @@ class PlotPlaceholder(Container):
         ),
         Binding("home", "edge(0)", "First", id="crosshair.first", tooltip="Read the first column", show=False),
         Binding("end", "edge(-1)", "Last", id="crosshair.last", tooltip="Read the last column", show=False),
-        Binding("escape,enter,i", "close", "Done", id="crosshair.close", tooltip="Put the crosshair away"),
+        Binding("escape,enter,i", "close", "Done", id="crosshair.close", tooltip="Close crosshair"),
     ]  # fmt: skip
 
     class Left(Message):

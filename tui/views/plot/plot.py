@@ -317,7 +317,7 @@ def _notes(drawn: Contents, look: Look, frame: Frame) -> list[str]:
     if len(drawn.broken):
         notes.append("× not finite")
     if frame.history is not None and not frame.history.by_step.complete:
-        notes.append("reading the past")
+        notes.append("loading history")
     return notes
 
 
@@ -325,7 +325,7 @@ def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mappin
     """Say why there is no curve, and what to do."""
     by_step = None if frame.history is None else frame.history.by_step
     if by_step is not None and not by_step.complete:
-        return "reading the past of the run"
+        return "loading history"
     if run is None or run[0] == run[1]:
         ended = frame.state in ENDED
         printed = f": {keys['rank.logs']} shows what was printed" if frame.launched else ""

@@ -28,7 +28,7 @@ def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> list[Row]:
         ("loss", _loss(rank, width, ink)),
         ("communication", _communication(rank, frame, width, ink)),
         ("resources", _resources(rank, width, ink)),
-        ("script's own numbers", _metrics(rank, width, ink)),
+        ("custom metrics", _metrics(rank, width, ink)),
         ("telemetry", _telemetry(rank, width, ink)),
     ):
         found = list(lines)

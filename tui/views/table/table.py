@@ -36,7 +36,7 @@ class RankTable(RankView):
                 tooltip="Show only ranks with this number, place, host, state or activity"),
         Binding("escape", "clear", "All ranks", id="table.clear", tooltip="Show all ranks again"),
         Binding("o", "sort(1)", "Sort", id="table.sort", tooltip="Sort by the next column"),
-        Binding("O", "reverse", "Reverse", id="table.reverse", tooltip="Turn the order round", show=False),
+        Binding("O", "reverse", "Reverse", id="table.reverse", tooltip="Reverse order", show=False),
         Binding("C", "columns", "Columns", id="table.columns", tooltip="Choose the columns", show=False),
         Binding("up,shift+tab", "move(-1)", "Line above", id="table.up", tooltip="Choose the rank above", show=False),
         Binding("down,tab", "move(1)", "Line below", id="table.down", tooltip="Choose the rank below", show=False),
