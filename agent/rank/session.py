@@ -370,6 +370,7 @@ class Session:
             held_at_ns=self.gate.held_at_ns if state == "paused" else None,
             checkpoints=self.checkpoints,
             generation=self.hello.generation,
+            communicated=self.collectives.communicated,
         )
 
     def _read_gauges(self) -> Reading:

@@ -169,6 +169,8 @@ class Beat(Message, frozen=True, tag="beat"):
     """Position of the rank, by its script: `{"data": 0, "tensor": 1}` on a device mesh."""
     generation: Count | None = None
     """Restart count of the group when this process began. None: the agent is of an older version."""
+    communicated: bool | None = None
+    """Whether the rank has called a collective, a send or a receive. None: it may have done so unseen."""
 
 
 class Steps(Message, frozen=True, tag="steps"):
@@ -274,7 +276,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: Count
     """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
     kind: Name
-    """`slow_rank`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`, `memory_creep` or `health`."""
+    """`slow_rank`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`, `memory_creep`,
+    `no_communication` or `health`."""
     text: Line
     """The whole of it, one line; its figures may change while it goes on."""
     since_at_ns: Moment

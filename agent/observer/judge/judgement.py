@@ -17,6 +17,7 @@ from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.intervals import Intervals
 from ddptop.agent.observer.judge.kinds.health import Health
 from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
+from ddptop.agent.observer.judge.kinds.no_communication import Communication
 from ddptop.agent.observer.judge.kinds.slow import Judge
 
 _OF_STEPS: Final = ("slow_rank", "unequal_work", "input_bound", "communication_bound")
@@ -49,6 +50,7 @@ class Judgement:
         self._rounds = Rounds(self._world)
         self._memory = GroupMemory(self._world)
         self._health = Health(self._world)
+        self._communication = Communication(self._world)
         self._last: dict[int, int] = {}
         """By rank, its newest step that was taken in."""
 
@@ -98,6 +100,7 @@ class Judgement:
             self._heard_ns = max(self._heard_ns, message.at_ns)
             self._memory.take(message)
             self._health.take(message)
+            self._communication.take(message)
 
     def restart(self, generation: int) -> None:
         """Forget the ranks, because others have taken their places; what was wrong with them is over.
@@ -116,16 +119,19 @@ class Judgement:
         """Return what is wrong at this moment, the one that matters most first.
 
         Numbers that are not finite come first, because the training is worth nothing from then on; then memory that
-        is full within the hour, which ends it; then what holds the group back, by its cost; then other growth.
+        is full within the hour, which ends it, and ranks that do not communicate; then what holds the group back, by
+        its cost; then other growth. Nothing holds ranks back that do not communicate.
         """
         self._now_ns = now_ns
         health = self._health.finding(now_ns, self._judge.evidence.time_of)
-        found = (health, self._judge.finding, self._judge.turns, self._memory.finding)
+        held_back = () if self._communication.is_absent else (self._judge.finding, self._judge.turns)
+        found = (health, self._communication.finding, *held_back, self._memory.finding)
         ceased = {
             **dict.fromkeys(_OF_STEPS, self._judge.ceased_at_ns),
             "taking_turns": self._judge.turns_ceased_at_ns,
             "memory_creep": self._memory.ceased_at_ns,
             "health": self._health.ceased_at_ns,
+            "no_communication": self._communication.ceased_at_ns,
         }
         self._intervals.update([each for each in found if isinstance(each, Finding)], ceased, now_ns)
         return self._intervals.verdicts

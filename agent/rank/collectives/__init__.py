@@ -1,7 +1,8 @@
 """Timing of collectives.
 
-timing      by the hooks of torch's process groups; the latency made of it is in `agent.wire.latencies`
-wrapper     where torch has no such hooks
-backends    the number of workers of a backend, and the clock of its collectives
-waits       the time for which the main thread waits
+timing         by the hooks of torch's process groups; the latency made of it is in `agent.wire.latencies`
+wrapper        where torch has no such hooks
+backends       the number of workers of a backend, and the clock of its collectives
+waits          the time for which the main thread waits
+communication  whether a rank may communicate unseen
 """

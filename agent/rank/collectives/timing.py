@@ -14,13 +14,15 @@ import threading
 from collections import deque
 from typing import Any, Final
 
-from ddptop.agent.rank.collectives import wrapper
+from ddptop.agent.rank.collectives import communication, wrapper
 from ddptop.agent.rank.collectives.backends import Backends
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
 from ddptop.agent.rank.records.stamps import Call, Stamps
 
+HOOKS: Final = "process-group hooks"
+"""The mechanism that sees every call of a process group."""
 HOOK_ID: Final = 0xDD70
 """Id of our hooks of a process group."""
 
@@ -70,11 +72,26 @@ class Collectives:
         self._ddp = False
         self.mechanism: str | None = None
         """How collectives are observed, None where they are not."""
+        self.expects_groups = False
+        """Each process group of the script will be given to `watch`."""
+        self._watches = False
+        """There is such a group."""
+        self._has_seen = False
+        """A collective, a send or a receive was called."""
 
     @property
     def outstanding(self) -> int:
         """Collectives called and not known to be complete."""
         return sum(call.device is None or call.duration is None for call in tuple(self._flying.values()))
+
+    @property
+    def communicated(self) -> bool | None:
+        """Whether this rank has communicated with others; None where it may have done so unseen."""
+        if self._has_seen:
+            return True
+        # The wrapper does not see what C++ calls of itself, such as functional collectives.
+        seen = self.mechanism == HOOKS if self._watches else self.expects_groups
+        return False if seen and not communication.may_be_unseen(watches=self._watches) else None
 
     def now(self) -> int:
         """Return the present time of the clock of the stamps."""
@@ -83,9 +100,10 @@ class Collectives:
     def watch(self, group: Any) -> None:
         """Observe the collectives of a process group of torch from now on."""
         torch = sys.modules["torch"]
+        self._watches = True
         if hasattr(group, "register_pre_hook") and hasattr(group, "register_post_hook"):
             self._hook(torch, group)
-            self.mechanism = "process-group hooks"
+            self.mechanism = HOOKS
         elif self.mechanism is None:
             self.mechanism = wrapper.install(torch, self, self._faults)
         # Last, so that its wrappers are the outermost ones.
@@ -127,6 +145,7 @@ class Collectives:
 
     def begin(self, op: str, tensors: list[Any], backends: Backends, now: int, *, blocking: bool, origin: str) -> Call:
         """Note that a collective was called at `now`, by code of the module `origin`."""
+        self._has_seen = True
         self._settle()
         backend = backends.of(tensors)
         in_place = origin in _IN_PLACE

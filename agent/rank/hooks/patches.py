@@ -320,6 +320,7 @@ def _captures(_session: Session, torch: Any) -> None:
 def _groups(session: Session, torch: Any) -> None:
     """Note the start of torch.distributed, and hook each new process group."""
     if not torch.distributed.is_available():
+        session.collectives.expects_groups = True
         return
     from torch.distributed import distributed_c10d as c10d
 
@@ -348,6 +349,7 @@ def _groups(session: Session, torch: Any) -> None:
     if hasattr(torch.distributed.ProcessGroup, "split_group"):
         hooks.around(torch.distributed.ProcessGroup, "split_group", lambda *_, **__: None, split)
     hooks.around(c10d, "init_process_group", enter_init, leave_init)
+    session.collectives.expects_groups = True
     torch.distributed.init_process_group = c10d.init_process_group
     atexit.register(session.faults.guard(_unhook), session, c10d)
 

@@ -26,7 +26,8 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Beat: (
         "beat: rank at_ns state activity step step_at_ns seq memory_bytes memory_total_bytes cpu_percent "
         "device_percent device backend torch_version total_steps note mechanism outstanding dropped "
-        "refused faults fault health timed_every held_at_ns timeout_s checkpoints coordinates generation"
+        "refused faults fault health timed_every held_at_ns timeout_s checkpoints coordinates generation "
+        "communicated"
     ),
     wire.Steps: "steps: rank steps generation",
     wire.Summary: (

@@ -80,8 +80,15 @@ def nap(work: Callable[[], Any]) -> Callable[[], Any]:
     return late
 
 
+communicated = [session.collectives.communicated]
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+communicated.append(session.collectives.communicated)
 x = torch.ones(1000)
+if rank == 0:
+    dist.send(x, 1)
+else:
+    dist.recv(x, 0)
+report["communicated"] = [*communicated, session.beat(0, 0).communicated]
 watch("all_reduce", nap(lambda: dist.all_reduce(x)))
 watch("by name", lambda: imported_by_name(x))
 work = watch("asynchronous", nap(lambda: dist.all_reduce(x, async_op=True)))

@@ -77,6 +77,11 @@ def test_every_collective_is_seen_with_its_size_and_its_group(seen):
     assert default != sub
 
 
+def test_a_rank_knows_whether_it_has_communicated(seen):
+    """Without a group it has not; with one, torch's hooks tell, and they alone; a message to one rank is enough."""
+    assert seen["communicated"] == [False, {"hooks": False, "wrapper": None}[seen["by"]], True]
+
+
 def test_every_collective_is_timed(seen):
     """Each call has a duration within the time that the script measured around it, and none is left over."""
     assert (seen["outstanding"], seen["faults"]) == (0, None)
