@@ -32,6 +32,12 @@ _ALL_COME_S: Final = 30.0
 """Seconds after the first rank of a job within which the others on its host come, where their number is not known."""
 _BUSY: Final = 50.0
 """Percent of a core from which on a process is called busy, whatever its status was at the moment of the look."""
+_STANDS_S: Final = 2.0
+_STANDS_STEPS: Final = 100
+"""A run stands after so many seconds without a step, and so many usual steps in one."""
+_STALLED_S: Final = 10.0
+_STALLED_STEPS: Final = 10
+"""Or after these, where steps are so slow that they are less: a hang is told within ten of them."""
 _DOING: Final = {"running": "is busy", "disk-sleep": "waits for the disk", "sleeping": "sleeps", "idle": "sleeps"}
 
 
@@ -178,6 +184,24 @@ def of_run(
             return state
     # Where a script has ended, the run is past its start; the end of the run is for the observer to report.
     return "running" if ran or len(live) < len(set(ranks)) else "starting"
+
+
+def stands(step_age_s: float | None, step_ms: float | None) -> bool:
+    """Say whether a run makes no steps: a fact and no accusation, because an evaluation takes time, too.
+
+    Args:
+        step_age_s: seconds since the last step of any of its ranks.
+        step_ms: what its steps usually take.
+    """
+    if step_age_s is None or step_ms is None:
+        return False
+    step_s = step_ms / 1e3
+    return step_age_s > max(_STANDS_S, min(_STANDS_STEPS * step_s, max(_STALLED_S, _STALLED_STEPS * step_s)))
+
+
+def describe_standing(step_age_s: float) -> str:
+    """Return `no step for 8 s`."""
+    return f"no step for {_seconds(step_age_s)}"
 
 
 def in_run(rank: str, run: str, culprit: bool) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ddptop.agent.run.files import tail
+from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import clean, plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
@@ -35,6 +36,8 @@ class PlainView:
         self._starting = ""
         self._announced = False
         self._last_step: int | None = None
+        self._next_standing_s = 0.0
+        """How long the run has to stand before that is told again."""
 
     def follow(self, sleep: Callable[[float], None] = time.sleep) -> Frame:
         """Print until the run has ended and return the last frame; may be called again after an interruption."""
@@ -54,7 +57,17 @@ class PlainView:
                     self._say(frame.at, line(frame))
                 self._last_step = frame.step
                 due = time.monotonic() + self._interval_s
+            self._tell_standing(frame)
             sleep(POLL_S)
+
+    def _tell_standing(self, frame: Frame) -> None:
+        """Say that the run makes no steps, and again whenever that has gone on for twice as long."""
+        standing = frame.standing_s
+        if standing is None:
+            self._next_standing_s = 0.0
+        elif standing >= self._next_standing_s:
+            self._say(frame.at, f"{progress(frame)}  {describe_standing(standing)}")
+            self._next_standing_s = 2 * standing
 
     def _announce(self, frame: Frame) -> None:
         if not self._announced:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.cli.plain import phases, progress
@@ -246,6 +247,7 @@ def _rank_remark(rank: RankFrame) -> str:
 def card(frame: Frame) -> list[str]:
     """Return the lines of `status`."""
     place = ", ".join(each for each in (frame.backend, frame.device) if each)
+    standing = frame.standing_s
     lines = [
         f"{frame.run}  {frame.state}  {frame.program}  {frame.world} ranks" + (f"  {place}" if place else ""),
         f"{progress(frame)}  step {phases(frame)}"
@@ -256,6 +258,7 @@ def card(frame: Frame) -> list[str]:
         for text in (
             frame.placement,
             frame.injected and f"injected faults: {frame.injected}",
+            None if standing is None else describe_standing(standing),
             *(verdict.text for verdict in frame.verdicts),
             frame.note,
             frame.cause,

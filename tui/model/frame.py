@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
+from ddptop.agent.run.states import stands
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -226,6 +227,15 @@ class Frame:
     """True where ranks have coordinates."""
     size_bytes: int | None = None
     """What its directory takes on the disk, logs included; None where nobody has looked."""
+
+    @property
+    def standing_s(self) -> float | None:
+        """Seconds since the last step of any rank, where the run is to make steps and stands; see `states.stands`."""
+        if self.state not in ("running", "stalled"):
+            return None
+        known = zip(self.values("step_age_s"), self.values("state"), strict=True)
+        age = min((age for age, state in known if age is not None and state not in ENDED), default=None)
+        return age if stands(age, self.step_ms) or self.state == "stalled" else None
 
     def rank(self, number: int) -> RankFrame | None:
         """Return a rank by its number."""

@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent.run.rundir import Ended
-from ddptop.agent.run.states import ENDED, STATES, Evidence, describe, in_run, of_rank, of_run
+from ddptop.agent.run.states import (
+    ENDED,
+    STATES,
+    Evidence,
+    describe,
+    describe_standing,
+    in_run,
+    of_rank,
+    of_run,
+    stands,
+)
 
 SILENT_S = 3.5
 MANY = settings(max_examples=300, deadline=None)
@@ -117,3 +127,25 @@ def test_all_scripts_have_ended_and_the_run_has_not() -> None:
     for ends in (["finished"], ["failed", "lost"], ["stopped", "finished"]):
         for ran in (False, True):
             assert of_run(ends, ran=ran, record="starting", told="starting", found="starting") == "running"
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "longest_s"),
+    [(1.4, 2.0), (20, 2.0), (50, 5.0), (100, 10.0), (700, 10.0), (1000, 10.0), (6000, 60.0)],
+)
+def test_a_run_stands_after_seconds_and_usual_steps(step_ms: float, longest_s: float) -> None:
+    """After 2 s and 100 usual steps of a quick run; a slow one is stalled, and so stands, after 10 s and ten steps."""
+    assert not stands(0.99 * longest_s, step_ms)
+    assert stands(1.01 * longest_s, step_ms)
+
+
+@pytest.mark.parametrize(("age", "step_ms"), [(None, 1.4), (8.0, None), (None, None)])
+def test_what_is_not_known_does_not_stand(age: float | None, step_ms: float | None) -> None:
+    """Before the first step nothing is usual."""
+    assert not stands(age, step_ms)
+
+
+@pytest.mark.parametrize(("age", "said"), [(2.1, "2 s"), (63.4, "63 s"), (600, "10 min"), (8000, "2 h")])
+def test_how_long_a_run_stands_is_said_as_a_fact(age: float, said: str) -> None:
+    """The sentence names no culprit: the run may be in an evaluation."""
+    assert describe_standing(age) == f"no step for {said}"

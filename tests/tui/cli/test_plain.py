@@ -59,6 +59,22 @@ def test_events_are_told_once_and_the_end_is_summed_up():
     assert "first cause: rank 0: ValueError: x" in text
 
 
+def test_a_run_that_stands_is_told_again_when_that_has_lasted_twice_as_long():
+    """A line at once and few later ones, whatever the interval; a step begins it anew, and none stops the clock."""
+
+    def at(age: float, step: int) -> Frame:
+        return replace(FRAME, step=step, step_ms=1.4, ranks=(replace(RANK, step_age_s=age),))
+
+    ages = [1.9, 2.1, 3.0, 4.1, 4.3, 8.0, 8.7]
+    over = replace(FRAME, state="killed", ended_at=65.0)
+    frames = [*(at(age, 12) for age in ages), at(0.1, 13), at(2.5, 13), *[over] * 100]
+    out = io.StringIO()
+    plain.PlainView(cast("Source", Film(*frames)), out, 3600.0).follow(sleep=lambda _: None)
+    told = [line.partition("  ")[2] for line in out.getvalue().splitlines() if "no step for" in line]
+    assert [line.rpartition("no step for ")[2] for line in told] == ["2 s", "4 s", "9 s", "2 s"]
+    assert told[0].startswith("step 12/40 30%")
+
+
 def test_the_traceback_shown_is_the_last_of_the_first_rank_to_fail(tmp_path):
     """From the opening of its traceback to the end of its log, cleaned of what a terminal would obey."""
     log = tmp_path / "rank-0.log"

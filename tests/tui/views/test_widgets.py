@@ -10,6 +10,7 @@ import pytest
 from support.screens.dashboards import INK, KEYS, text_of
 from support.screens.frames import EVIL, frame, rank_frame, verdict_frame
 
+from ddptop.agent.wire import Verdict
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
@@ -108,6 +109,39 @@ def test_the_header_fits_and_names_the_state(state: str, width: int) -> None:
     assert "resnet-7f3a" in text_of(rows[0])
     assert state.upper() in text_of(rows[0])
     assert "synthetic" in " ".join(map(text_of, rows))
+
+
+@pytest.mark.parametrize(
+    ("changes", "ages", "said"),
+    [
+        ({}, (8.0, 8.2), True),
+        ({}, (8.0, 0.01), False),
+        ({}, (1.9, 1.9), False),
+        ({}, (None, None), False),
+        ({"step_ms": 700.0}, (8.0, 8.0), False),
+        ({"step_ms": 700.0}, (63.0, 63.0), True),
+        ({"step_ms": None}, (8.0, 8.0), False),
+        ({"state": "paused"}, (8.0, 8.0), False),
+    ],
+)
+def test_a_run_that_stands_says_for_how_long(changes, ages, said):
+    """By the newest step of any rank and the usual step; not while it is held, and not on what is not known."""
+    ranks = tuple(rank_frame(rank, step_age_s=age) for rank, age in enumerate(ages))
+    shown = frame(world=2, **{"step_ms": 1.4, "ranks": ranks, **changes})
+    run, *rest = header_rows(shown, 118, INK, KEYS, roomy=True)
+    stands = f"no step for {min(ages):.0f} s: {KEYS['ranks.open']} shows what a rank does" if said else "no step"
+    assert (stands in " ".join(text_of(row) for row in rest)) is said
+    if shown.state == "running":
+        (word,) = (segment for segment in run if "RUNNING" in segment.text)
+        assert word.style == INK[f"bold state-{'stalled' if said else 'running'}"], "it is not green"
+
+
+def test_a_verdict_follows_how_long_a_run_stands() -> None:
+    """What was slow before is no longer the first thing to know."""
+    verdict = Verdict(1, "slow_rank", "rank 2 holds the group back by 31 ms a step", 1, rank=2)
+    shown = frame(verdict=verdict, step_ms=1.4, ranks=tuple(rank_frame(rank, step_age_s=63.0) for rank in range(4)))
+    text = " ".join(text_of(row) for row in header_rows(shown, 118, INK, KEYS, roomy=True))
+    assert f"no step for 63 s · {verdict.text}" in text
 
 
 def test_the_header_says_what_to_do() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge
@@ -84,7 +85,8 @@ def _clauses(text: str, width: int) -> str:
 
 
 def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
-    hue = ink[f"bold state-{frame.state}"]
+    # A run that stands is not green, whatever its state.
+    hue = ink[f"bold state-{frame.state if frame.standing_s is None else 'stalled'}"]
     clock: Row = []
     if frame.view_held_s is not None:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
@@ -181,12 +183,12 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     sick = next((index for index, health in enumerate(frame.values("health")) if health is not None), None)
     if sick is not None:
         return f"rank {frame.ranks[sick].rank}: {frame.ranks[sick].health}", "bold level-error"
+    standing = frame.standing_s
+    stands = "" if standing is None else describe_standing(standing)
     if frame.verdict is not None:
-        return frame.verdict.text, "bold rank-slow"
-    if frame.state == "stalled":
-        ages = [age for age in frame.values("step_age_s") if age is not None]
-        for_ = f" for {units.age(min(ages)).strip()}" if ages else ""
-        return f"alive, but no step completed{for_}: {keys['ranks.open']} shows what a rank does", "bold state-stalled"
+        return _BETWEEN.join(filter(None, (stands, frame.verdict.text))), "bold rank-slow"
+    if stands or frame.state == "stalled":
+        return f"{stands or 'no step'}: {keys['ranks.open']} shows what a rank does", "bold state-stalled"
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return "", "label"

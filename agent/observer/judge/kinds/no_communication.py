@@ -52,9 +52,7 @@ class Communication:
         if beat.step < 1:
             return
         begun = self._begun_ns.setdefault(beat.rank, beat.at_ns)
-        steps, span = (
-            (LEAST_STEPS_OF_A_GROUP, LEAST_NS_OF_A_GROUP) if self._has_group else (LEAST_STEPS, LEAST_NS)
-        )
+        steps, span = (LEAST_STEPS_OF_A_GROUP, LEAST_NS_OF_A_GROUP) if self._has_group else (LEAST_STEPS, LEAST_NS)
         if beat.step >= steps and beat.at_ns - begun >= span:
             self._trained.add(beat.rank)
 
@@ -69,13 +67,13 @@ class Communication:
         if not self.is_absent or len(self._trained) < self._world:
             return None
         advice = (
-            "Is the model wrapped in DistributedDataParallel?"
+            "is the model wrapped in DistributedDataParallel?"
             if self._has_group
-            else "Wrap the model in DistributedDataParallel, or check the script that started them"
+            else "wrap the model in DistributedDataParallel, or check the script that started them"
         )
         return Finding(
             kind="no_communication",
-            text=f"these ranks do not communicate: {self._world:,} trainings of their own? {advice}",
+            text=f"these ranks do not communicate: {self._world:,} trainings of their own? · {advice}",
             since_at_ns=min(self._begun_ns.values()),
             urgent=True,
         )

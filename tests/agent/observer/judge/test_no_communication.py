@@ -16,9 +16,7 @@ SECOND = 10**9
 
 def beat(rank: int, at_s: float, step: int, communicated: bool | None, backend: str | None = None) -> wire.Beat:
     at_ns = round(at_s * SECOND)
-    return wire.Beat(
-        rank, at_ns, "running", "forward", step, at_ns, step, backend=backend, communicated=communicated
-    )
+    return wire.Beat(rank, at_ns, "running", "forward", step, at_ns, step, backend=backend, communicated=communicated)
 
 
 def hear(
@@ -44,7 +42,7 @@ def test_ranks_that_never_communicate_are_told_with_what_to_look_at() -> None:
     assert verdict is not None
     assert verdict.text == (
         "these ranks do not communicate: 2 trainings of their own? "
-        "Wrap the model in DistributedDataParallel, or check the script that started them"
+        "· wrap the model in DistributedDataParallel, or check the script that started them"
     )
     assert (verdict.rank, verdict.since_at_ns) == (None, 100 * SECOND)
 
@@ -79,7 +77,7 @@ def test_ranks_with_a_process_group_get_more_time() -> None:
     assert hear(judge, [False, False], backend="gloo", seconds=14, per_second=20) is None
     verdict = hear(judge, [False, False], backend="gloo", first_s=15, per_second=20)
     assert verdict is not None
-    assert verdict.text.endswith("Is the model wrapped in DistributedDataParallel?")
+    assert verdict.text.endswith("is the model wrapped in DistributedDataParallel?")
 
 
 def test_it_is_over_with_the_first_collective_and_does_not_come_back() -> None:
