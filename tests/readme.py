@@ -1,6 +1,6 @@
 """Makes from the real program what README and the manual show of it: pictures, plain output, keys, options, settings.
 
-    python tests/readme.py --text    keys, options and settings, at once; a test fails when they are behind
+    python tests/readme.py --text    keys, options, settings, one command; at once; a test fails when they are behind
     python tests/readme.py           these, the plain output and the pictures
 
 The latter launches `resnet` on four ranks, one of them made slow, waits until there is something to show, and
@@ -28,11 +28,11 @@ from ddptop.tui.settings import Settings, as_toml
 ROOT = Path(__file__).resolve().parent.parent
 MANUAL = ROOT / "tui" / "cli" / "manual"
 PICTURES = ROOT / ".github"
-VIEWS = {"panels": "120x40", "heatmap": "120x40", "timeline": "120x40"}
+VIEWS = {"panels": "120x40", "table": "120x24", "heatmap": "120x40", "timeline": "120x40"}
 """Views that README shows, each with the size of its picture."""
 DDPTOP = (sys.executable, "-m", "ddptop.tui.cli.main")
-SLOW = "rank=2,phase=backward,ms=250,from=50"
-"""What the pictures are to show; every screen says that it was put in."""
+SLOW = ("--world", "4", "--inject", "rank=2,phase=backward,ms=250,from=50", "resnet")
+"""What the pictures show, and what README has a reader launch; every screen says that the fault was put in."""
 PICTURE_STEP = 120
 """A step late enough for curves and early enough for the run to be still going."""
 
@@ -96,7 +96,13 @@ def plain() -> str:
     return f"```\n$ ddptop launch --world 2 simplenet -- --steps 600 | cat\n{done.stdout.strip()}\n```"
 
 
+def slow() -> str:
+    """Return the command by which a reader sees on his own machine what the pictures show."""
+    return "\n".join(["```sh", " ".join(["ddptop", "launch", *SLOW]), "```"])
+
+
 TEXT = (
+    Part(ROOT / "README.md", "slow", slow),
     Part(MANUAL / "keys.md", "keys", keys),
     Part(MANUAL / "programs.md", "options", options),
     Part(MANUAL / "settings.md", "settings", settings),
@@ -106,12 +112,13 @@ PLAIN = Part(MANUAL / "programs.md", "plain", plain)
 
 
 def reach(run: str, step: int) -> None:
-    """Wait until every rank of the run has completed that step."""
+    """Wait until every rank of the run has completed that step, and a rank is named."""
     watch = subprocess.Popen([*DDPTOP, "watch", run, "--json", "--interval", "0.5"], stdout=subprocess.PIPE, text=True)
     with watch:
         assert watch.stdout is not None
         for line in watch.stdout:
-            if (json.loads(line)["step"] or 0) >= step:
+            told = json.loads(line)
+            if (told["step"] or 0) >= step and (told["verdict"] or {}).get("rank") is not None:
                 break
         watch.terminate()
 
@@ -126,7 +133,7 @@ def take_pictures(run: str) -> None:
 def show_a_run() -> None:
     """Launch what the pictures show, take them, and end it."""
     name = subprocess.run(
-        [*DDPTOP, "launch", "--world", "4", "--inject", SLOW, "--detach", "resnet"],
+        [*DDPTOP, "launch", "--detach", *SLOW],
         capture_output=True,
         text=True,
         check=True,

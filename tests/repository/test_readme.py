@@ -33,3 +33,16 @@ def test_the_map_names_files_that_there_are() -> None:
     named = set(re.findall(r"`((?:agent|tui|trainers|tests|\.ci)/[\w./]*)`", text))
     assert len(named) > 30
     assert {path for path in named if not (readme.ROOT / path).exists()} == set()
+
+
+def test_the_pictures_are_those_that_are_made() -> None:
+    """README shows each picture that the command takes, and none that nothing makes anew."""
+    shown = re.findall(r"!\[[^]]+\]\(\.github/(\w+)\.svg\)", (readme.ROOT / "README.md").read_text())
+    assert sorted(shown) == sorted(readme.VIEWS)
+    assert all((readme.PICTURES / f"{view}.svg").is_file() for view in readme.VIEWS)
+
+
+def test_the_slow_rank_stands_right_after_the_two_commands() -> None:
+    """A newcomer sees what the program is for before he is shown around."""
+    parts = re.findall(r"^## (.+)$", (readme.ROOT / "README.md").read_text(), re.MULTILINE)
+    assert parts[:3] == ["Two commands", "Find a slow rank in 60 seconds", "A tour of five minutes"]
