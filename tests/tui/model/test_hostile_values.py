@@ -23,7 +23,7 @@ from support.screens.dashboards import seen
 from support.screens.frames import StillSource, frame_at
 
 from ddptop.agent import wire
-from ddptop.agent.observer.observer import CleanFormatter
+from ddptop.agent.observer.own_log import CleanFormatter
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean
