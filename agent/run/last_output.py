@@ -27,8 +27,11 @@ _NOISE: Final = r"\[?[IW]\d{4} \d\d:\d\d|.*(?:Warning\b|warnings\.warn|resource_
 """Logs and warnings of libraries, and the usage above an error."""
 _FRAME: Final = "╭╮╰╯─━┌┐└┘│┃| "
 """What some libraries draw around a message."""
-_ERROR: Final = r"(?i)(?:[\w./\\-]+: )?(?:fatal error|fatal|error): (?=.*[a-z])(.+)"
-"""The last line of argparse, of click and of many others."""
+_ERROR: Final = (
+    r"(?i)(?:[\w./\\-]+: )??(?:(?:fatal error|fatal|error): (?=.*[a-z])(.+)"
+    r"|((?:unrecognized|unknown|invalid|missing|ambiguous|no such|cannot|can't|could not|unable to) .+))"
+)
+"""The last line of argparse, of click and of many others: behind the name of the program, or with words of theirs."""
 _EXCEPTION: Final = r"[\w.]*\w(?:Error|Exception|Interrupt)(?:: .+)?$|Fatal Python error: .+|terminate called .+"
 _HINT: Final = (
     r"(?i)\b(?:\w*error|fatal|failed|failure|cannot|can't|could not|unable|no such|not found|missing|required|invalid"
@@ -56,7 +59,7 @@ def last_output(text: str) -> LastOutput | None:
     lines = lines[-_LINES:][::-1]
     for line in lines:
         if found := re.match(_ERROR, line):
-            return LastOutput(clean_line(found[1], _LONGEST), True)
+            return LastOutput(clean_line(found[1] or found[2], _LONGEST), True)
         if re.match(_EXCEPTION, line):
             return LastOutput(clean_line(line, _LONGEST), True)
     best = next((line for line in lines if re.search(_HINT, line)), next(iter(lines), None))

@@ -18,8 +18,11 @@ from ddptop.tui.control.actor import who
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused, Source, frame_now
-from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.settings import Settings
+
+SETTLED_S = 10.0
+"""Seconds after which a script counts as one that has begun; most fail of their options before that, if at all."""
 
 
 def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool = False) -> int:
@@ -84,6 +87,35 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
             frame = frame_now(link)
     finally:
         link.close()
+
+
+def await_start(directory: RunDir, settings: Settings) -> str | None:
+    """Wait until all ranks have begun to work, and return the cause where one has failed by then.
+
+    A rank has begun once its script is past its imports, where a wrong option or a missing module ends it.  A script
+    that does nothing by which that is seen has `SETTLED_S` seconds after all ranks have come.
+    """
+    link = Link(directory, who("shell"), settings.thresholds)
+    come: float | None = None
+    try:
+        while True:
+            link.poll()
+            frame = frame_now(link)
+            if frame.state == "finished":
+                return None
+            if frame.state in ENDED or frame.cause is not None:
+                return frame.cause or f"it is {frame.state}"
+            if all(age is not None for age in frame.values("heard_age_s")):
+                come = time.monotonic() if come is None else come
+                if all(map(_works, frame.ranks)) or time.monotonic() - come > SETTLED_S:
+                    return None
+            time.sleep(plain.POLL_S)
+    finally:
+        link.close()
+
+
+def _works(rank: RankFrame) -> bool:
+    return rank.state in ENDED or rank.state != "starting" or rank.activity not in ("", "imports")
 
 
 def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:

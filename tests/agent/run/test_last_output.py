@@ -24,10 +24,13 @@ TORCHRUN = (
          "unrecognized arguments: 2"),
         ("Usage: train [OPTIONS]\nTry 'train --help' for help.\n\nError: No such option: --foo\n",
          "No such option: --foo"),
+        ("resnet: unrecognized arguments: 2; see --help\n", "unrecognized arguments: 2; see --help"),
+        ("could not open /data\nbye\n", "could not open /data"),
         ("fatal: no data\nsaved the log\n", "no data"),
         ("Traceback (most recent call last):\n  File x\n    y\n[rank0]: ValueError: bad\n"
          "[rank0]:[W1123 00:00:00.1 ProcessGroup.cpp:12] Warning: destroy_process_group() was not called\n",
          "ValueError: bad"),
+        ("╭─ Error ──╮\n│ No such option: --foo   │\n╰────────╯\n", "No such option: --foo"),
         ("x.py:3: UserWarning: slow\n  warnings.warn('slow')\nAssertionError\n" + TORCHRUN, "AssertionError"),
     ],
 )  # fmt: skip
@@ -41,8 +44,7 @@ def test_an_error_is_found_among_the_lines_around_it(text: str, says: str) -> No
     ("text", "says"),
     [
         ("epoch 1\nepoch 2 loss 0.3\n", "epoch 2 loss 0.3"),
-        ("│ No such option: --foo   │\n╰────────╯\n", "No such option: --foo"),
-        ("could not open /data\nbye\n", "could not open /data"),
+        ("loss failed to fall\nbye\n", "loss failed to fall"),
         ("val: error: 0.31\n", "val: error: 0.31"),
         ("loading\r 10%\rloaded 3 files\n", "loaded 3 files"),
         (TORCHRUN, None),

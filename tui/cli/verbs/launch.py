@@ -13,6 +13,7 @@ from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
+    from ddptop.tui.settings import Settings
 
 
 def add(verbs: Verbs) -> None:
@@ -34,7 +35,11 @@ def add(verbs: Verbs) -> None:
 
 
 def _add_watching(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--detach", action="store_true", help="return once all ranks are up, printing the run's name")
+    verb.add_argument(
+        "--detach",
+        action="store_true",
+        help="return once all ranks work, printing the run's name; with exit code 1 where one has failed by then",
+    )
     add_view(verb)
 
 
@@ -78,7 +83,7 @@ def _run(options: argparse.Namespace) -> int:
         directory = launch(requested(options, who("shell")), _tell)
     except RequestError as problem:
         return complain(problem, 2)
-    return _detach(directory) if options.detach else show(options, directory, settings)
+    return _detach(directory, settings) if options.detach else show(options, directory, settings)
 
 
 def _restart(options: argparse.Namespace) -> int:
@@ -91,27 +96,19 @@ def _restart(options: argparse.Namespace) -> int:
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: started again as {directory.name}", file=sys.stderr)
-    return _detach(directory) if options.detach else show(options, directory, settings)
+    return _detach(directory, settings) if options.detach else show(options, directory, settings)
 
 
 def _tell(line: str) -> None:
     print(f"ddptop: {line}", file=sys.stderr)
 
 
-def _detach(directory: RunDir) -> int:
-    """Wait until every rank has reported, then print the run's name alone."""
-    import time
+def _detach(directory: RunDir, settings: Settings) -> int:
+    """Wait until the ranks have begun to work, then print the run's name alone; the exit code tells of a failure."""
+    from ddptop.tui.cli import view
 
-    from ddptop.agent.observer.status import survey
-    from ddptop.agent.run.rundir import ENDED_STATES
-
-    world = directory.read().world
-    while True:
-        state = survey.look(directory)
-        if state.state == "finished" or len(directory.members()) == world:
-            print(directory.name)
-            return 0
-        if state.state in ENDED_STATES:
-            cause = state.cause or f"see {directory.torchrun_log}"
-            return complain(f"run {directory.name} {state.state} before its ranks were up: {cause}", 1)
-        time.sleep(0.05)
+    failure = view.await_start(directory, settings)
+    if failure is not None:
+        return complain(f"run {directory.name}: {failure}; `ddptop logs {directory.name}` shows more", 1)
+    print(directory.name)
+    return 0
