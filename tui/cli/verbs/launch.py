@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs, add_view, chosen, configured, show, typed
+from ddptop.tui.cli.verbs.options import RUNS_OWN, Verbs, add_verb, add_view, chosen, configured, show, typed
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 if TYPE_CHECKING:
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    launch = verbs.add_parser("launch", help="start a training group and watch it")
+    launch = add_verb(
+        verbs, "launch", "start a training group and watch it",
+        "Starts a program as a group of ranks and shows it: as the dashboard on a terminal, else as lines. To leave "
+        "the dashboard does not end the run.",
+        """
+        ddptop launch --world 4 resnet         # a program of `ddptop programs`
+        ddptop launch train.py -- --lr 0.1     # your script; its own options after --
+        ddptop launch --detach -m pkg.train    # a module; print the name, and return
+        """,
+        RUNS_OWN,
+    )  # fmt: skip
+    launch.more = " (arguments of the program go after --, as in `ddptop launch train.py -- --lr 0.1`)"
     launch.set_defaults(carry=_run)
     launch.usage = "ddptop launch [options] (PROGRAM | -m MODULE) [-- ARGS ...]"
     launch.add_argument("program", metavar="PROGRAM", nargs="?", help="a name from `ddptop programs`, or a script")
@@ -27,7 +38,16 @@ def add(verbs: Verbs) -> None:
         _add_option(launch, option)
     _add_watching(launch)
 
-    restart = verbs.add_parser("restart", help="start an ended run again, with the same settings")
+    restart = add_verb(
+        verbs, "restart", "start an ended run again, with the same settings",
+        "Starts a run that has ended again, as a new run with the same program, arguments and options; the old one "
+        "stays.",
+        """
+        ddptop restart resnet-7f
+        ddptop restart resnet-7f --resume  # from its last checkpoint
+        """,
+        RUNS_OWN,
+    )  # fmt: skip
     restart.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
     restart.add_argument("--resume", action="store_true", help="go on from its checkpoint, where its program can")
     restart.set_defaults(carry=_restart)
