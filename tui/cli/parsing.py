@@ -31,7 +31,7 @@ class Formatter(argparse.HelpFormatter):
     """
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
+        super().__init__(prog, width=columns() - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" not in text:
@@ -44,7 +44,7 @@ class Formatter(argparse.HelpFormatter):
         return "\n".join(textwrap.fill(line, width, subsequent_indent=" " * _HANGING) for line in lines)
 
 
-def _columns() -> int:
+def columns() -> int:
     """Return the columns of the terminal, by `$COLUMNS` before all else, as `shutil.get_terminal_size` does."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and len(given) < 10 and int(given):

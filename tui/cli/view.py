@@ -160,6 +160,9 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
     view = plain.PlainView(link, sys.stdout, settings.plain.interval_s)
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:
+        if not launched_here:
+            # Before anything is known of the ranks, the run would be told to be starting.
+            look.heard([link], settings.thresholds.silent_s)
         try:
             return exit_code(view.follow())
         except KeyboardInterrupt as interrupt:

@@ -144,7 +144,7 @@ def _ps(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ddptop.tui.cli import status
+    from ddptop.tui.cli import card, parsing, status
 
     directory = chosen(options.run)
     shown = _frames([directory], measured=False)
@@ -153,7 +153,7 @@ def _status(options: argparse.Namespace) -> int:
     if options.json:
         print_json(status.as_json(shown[0]))
     else:
-        print("\n".join(status.card(shown[0])))
+        print("\n".join(card.card(shown[0], parsing.columns() if sys.stdout.isatty() else None)))
     return 0
 
 

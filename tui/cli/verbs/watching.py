@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -131,5 +132,11 @@ def _logs(options: argparse.Namespace) -> int:
         return complain(f"run {run.run} was started by hand: its output is on the terminal that started it", 1)
     if options.rank is not None and not 0 <= options.rank < run.world:
         return complain(f"run {run.run} has ranks 0 to {run.world - 1}, no rank {options.rank}", 2)
-    logs.show(directory, options.rank, follow=options.follow, say=lambda line: print(line, flush=True))
+    logs.show(
+        directory,
+        options.rank,
+        follow=options.follow,
+        say=lambda line: print(line, flush=True),
+        note=lambda line: print(f"ddptop: {line}", file=sys.stderr),
+    )
     return 0
