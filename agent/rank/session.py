@@ -342,7 +342,7 @@ class Session:
         bare = self.bare_beat(seq, refused)
         activity = {
             "starting": self._start_phase,
-            "paused": "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed}",
+            "paused": "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed:,}",
             "ended": "its script has ended",
         }
         return msgspec.structs.replace(

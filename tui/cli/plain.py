@@ -24,8 +24,8 @@ TRACE_LINES = 40
 """Lines of a failed rank's log that are shown where it left no traceback."""
 _SAME: Final = 0.2
 """Share by which the time of a phase may differ between ranks that count as alike."""
-_SAME_MS: Final = 1.0
-"""Milliseconds by which it may differ."""
+_LITTLE: Final = 0.05
+"""Share of the step up to which a difference does not matter."""
 
 
 class PlainView:
@@ -145,7 +145,7 @@ def _spread(frame: Frame, phase: str) -> str:
     of_ranks = [known[phase] for known in frame.values("phases_ms") if known and phase in known]
     least, most = min(of_ranks, default=mean), max(of_ranks, default=mean)
     # The mean of a slow rank and of the others tells of neither.
-    if most - least > max(_SAME * most, _SAME_MS):
+    if most - least > max(_SAME * most, _LITTLE * (frame.step_ms or 0.0)):
         return f"{least:,.1f} to {most:,.1f}"
     return f"{mean:,.1f}"
 
