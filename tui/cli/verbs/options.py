@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
+    from ddptop.tui.cli.parsing import Parser
     from ddptop.tui.settings import Settings
 
 Verbs = Any
@@ -30,9 +31,7 @@ RUNS_OWN: Final = {
 RUN_HELP = "name of the run or the beginning of it; may be left out when only one is alive"
 
 
-def add_verb(
-    verbs: Verbs, name: str, title: str, text: str, examples: str, codes: Mapping[Any, str] = DONE
-) -> argparse.ArgumentParser:
+def add_verb(verbs: Verbs, name: str, title: str, text: str, examples: str, codes: Mapping[Any, str] = DONE) -> Parser:
     """Add a verb and its help.
 
     Args:
@@ -48,7 +47,7 @@ def add_verb(
     width = max(len(str(code)) for code in codes)
     told = [f"  {code!s:<{width}}  {meaning}" for code, meaning in codes.items()]
     epilog = "\n".join([f"{head}:", *lines, "", "exit codes:", *told])
-    found: argparse.ArgumentParser = verbs.add_parser(name, help=title, description=text, epilog=epilog)
+    found: Parser = verbs.add_parser(name, help=title, description=text, epilog=epilog)
     return found
 
 
