@@ -219,7 +219,7 @@ def _stop(link: Link) -> None:
 
 def _ask(name: str) -> str:
     """Ask once; after another Ctrl-C, or an answer that is none of the choices, the run goes on."""
-    question = f"\n{name}: [l]eave it running, [s]top it (TERM, then KILL), [k]ill it at once? [l] "
+    question = f"\n{name}: [l]eave it running, [s]top it (SIGTERM, then SIGKILL), [k]ill it at once? [l] "
     try:
         answer = input(question).strip().lower()[:1]
     except (KeyboardInterrupt, EOFError):
