@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def test_an_empty_log_is_told(directory: RunDir, monkeypatch: pytest.MonkeyPatch
     """Beside the output, so that a pipe gets nothing; of a live run, that nothing has come yet."""
     assert shown(directory, 1) == ([], ["rank 1 printed nothing"])
     ended = survey.look(directory)
-    monkeypatch.setattr(survey, "look", lambda _: survey.replace(ended, state="running"))
+    monkeypatch.setattr(survey, "look", lambda _: dataclasses.replace(ended, state="running"))
     assert shown(directory, 1) == ([], ["rank 1 has printed nothing yet"])
     directory.rank_log(0).unlink()
     assert shown(directory, None) == ([], ["no rank has printed anything yet"])
