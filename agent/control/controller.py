@@ -77,7 +77,7 @@ class Controller:
         started = self._clock()
         held = self._lease(patience_s)
         self._decide(held, lambda id: wire.Keep(id, held.token, held.step, held.serial))
-        return f"held at step {held.step} in {(self._clock() - started) * 1e3:.0f} ms"
+        return f"held at step {held.step:,} in {(self._clock() - started) * 1e3:.0f} ms"
 
     def advance(self, steps: int, patience_s: float = PATIENCE_S) -> str:
         """Let all ranks of a paused group do exactly this many more steps.
@@ -97,7 +97,7 @@ class Controller:
         target = (steps_held.pop() or 0) + steps
         self._decide_next(lambda id, serial: wire.Advance(id, target, serial))
         self._await_target(target, patience_s)
-        return f"held at step {target} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:.0f} ms"
+        return f"held at step {target:,} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:.0f} ms"
 
     def resume(self) -> str:
         """Let all ranks go on.
@@ -111,7 +111,7 @@ class Controller:
             replies = self._polled.ask(wire.Resume)
         if all(reply.text == "was not paused" for reply in replies.values()):
             raise Refused("not paused")
-        return f"resumed at step {max(reply.step or 0 for reply in replies.values())}"
+        return f"resumed at step {max(reply.step or 0 for reply in replies.values()):,}"
 
     def checkpoint(self) -> str:
         """Have every rank save a checkpoint at the same step; a group that was paused stays so.
@@ -128,7 +128,7 @@ class Controller:
         saved = self._save(held)
         if not held.was_paused:
             self._decide(held, lambda id: wire.Resume(id, held.serial))
-        return f"step {held.step} {saved}"
+        return f"step {held.step:,} {saved}"
 
     def stop(self, *, checkpoint: bool = True, progress: Callable[[str], None] = lambda line: None) -> str:
         """End every script at the same step boundary, after a checkpoint where the script has a function for it.
@@ -147,11 +147,11 @@ class Controller:
         while left := self._polled.remaining():
             if self._clock() > deadline:
                 raise Refused(
-                    f"{named(left)} did not end within {LEAVE_S:.0f} s at step {held.step} ({saved}); "
+                    f"{named(left)} did not end within {LEAVE_S:.0f} s at step {held.step:,} ({saved}); "
                     f"`ddptop kill` ends what is left"
                 )
             self._sleep(0.05)
-        return f"stopped at step {held.step}, {saved}"
+        return f"stopped at step {held.step:,}, {saved}"
 
     # Holding the group
 
@@ -193,7 +193,7 @@ class Controller:
                 )
             if self._clock() > deadline:
                 raise Unholdable(
-                    f"{named(pending)} did not come to the end of step {step} within {patience_s:.0f} s, "
+                    f"{named(pending)} did not come to the end of step {step:,} within {patience_s:.0f} s, "
                     f"so the run goes on; is there an optimizer step in its loop?"
                 )
             if self._clock() >= renew_at:
@@ -210,14 +210,14 @@ class Controller:
             if not pending:
                 return
             if not all(reply.kept for reply in replies.values()):
-                raise Refused(f"somebody has let the run go on before step {target}")
+                raise Refused(f"somebody has let the run go on before step {target:,}")
             if sum(pending.values()) > best:
                 best, deadline = sum(pending.values()), self._clock() + patience_s
             if self._clock() > deadline:
                 rank, step = min(pending.items(), key=lambda item: item[1])
                 raise Refused(
-                    f"rank {rank} has completed step {step} and none in the last {patience_s:.0f} s; "
-                    f"all are held at step {target} when they come there"
+                    f"rank {rank} has completed step {step:,} and none in the last {patience_s:.0f} s; "
+                    f"all are held at step {target:,} when they come there"
                 )
             self._sleep(nap)
             nap = min(2 * nap, 0.1)

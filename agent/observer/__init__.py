@@ -1,5 +1,6 @@
 """Code that runs beside the ranks, outside their processes: one process for each run.
 
+own_log   the log of the observer itself
 observer  the process and its main thread: it starts the group where ddptop launched it, and looks after the run
 engine    who starts the ranks, and on which machine
 orders    commands to the observer

@@ -25,6 +25,7 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer import own_log
 from ddptop.agent.observer.end import cause, escalation, processes, reaper
 from ddptop.agent.observer.end.exits import Exits
 from ddptop.agent.observer.engine import launcher
@@ -37,7 +38,7 @@ from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
-from ddptop.agent.text import clean, clean_line
+from ddptop.agent.text import clean_line
 
 _log = logging.getLogger("ddptop.observer")
 
@@ -276,13 +277,14 @@ class Observer:
         most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
         self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation
-        self._state = "starting"
+        self._state, self._cause = "starting", None
         self._members.clear()
         self._exits.forget()
         self._orders.forget_ranks()
 
     def _note_exits(self) -> None:
         members = self._directory.members() if (dead := self._exits.read()) else {}
+        failed = False
         if dead:
             self._orders.learn(self._run)
         for rank, member in members.items():
@@ -294,7 +296,12 @@ class Observer:
             if self._orders.killed_by is not None or rank not in self._members:
                 self._say(f"rank {rank} is gone", "info", rank)
             else:
-                self._say(*cause.describe_end(self._members[rank]), rank)
+                text, level = cause.describe_end(self._members[rank])
+                self._say(text, level, rank)
+                failed = failed or level == "error"
+        if failed:
+            # Told at once: torchrun may take half a minute to end the other ranks.
+            self._cause = self._first_cause(self._members, None).cause
 
     def _wait(self) -> None:
         poller = zmq.Poller()
@@ -376,7 +383,9 @@ class Observer:
         killed_by = self._orders.ranks_killed_by
         log = tail.end(self._directory.torchrun_log)
         here = states.ranks_here(self._run, len(members))
-        judgement = cause.judge(here, members, exit_code, log, self._exits.at_ns, self._run.leader, killed_by)
+        judgement = cause.judge(
+            here, members, exit_code, log, self._exits.at_ns, self._run.leader, killed_by, self._directory.rank_log
+        )
         if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:
             return judgement
         text = f"rank {judgement.rank} was killed by {who}"
@@ -403,19 +412,9 @@ class Observer:
         )
 
 
-class CleanFormatter(logging.Formatter):
-    """Removes escape sequences and control characters from the log."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the clean lines of a record."""
-        return "\n".join(map(clean, super().format(record).splitlines()))
-
-
 def main() -> int:
     """Look after the run whose directory is the only argument."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(CleanFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    own_log.begin()
     directory = RunDir(Path(sys.argv[1]))
     try:
         claim = Claim.acquire(directory.path)

@@ -383,10 +383,10 @@ class Publisher:
             case wire.Hold(id, token, lease_ms):
                 follower.start_afresh()
                 step = gate.promise(token, min(lease_ms, 60_000) / 1000)
-                return wire.Reply(id, True, f"will not pass step {step}", step)
+                return wire.Reply(id, True, f"will not pass step {step:,}", step)
             case wire.Commit(id, token, step, lease_ms):
                 gate.commit(token, step, min(lease_ms, 60_000) / 1000)
-                return wire.Reply(id, True, f"will hold at step {step}", step)
+                return wire.Reply(id, True, f"will hold at step {step:,}", step)
             case wire.Resume(id, serial):
                 follower.catch_up()
                 was = gate.limit

@@ -28,6 +28,7 @@ from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.run import last_output
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
@@ -166,6 +167,7 @@ class Session:
         self._ended = True
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
         try:
+            error = self._explained(exit_code, error)
             self._account.end(exit_code, error, traceback, stopped_by, self.gate.completed)
             if self._publisher is not None:
                 self._publisher.stop()
@@ -173,6 +175,17 @@ class Session:
             self.faults.note("ending", problem)
         finally:
             self._presence.end()
+
+    def _explained(self, exit_code: int | None, error: str | None) -> str | None:
+        """Return the text of an end; that of `sys.exit(2)`, which names no reason, gets what the script has printed."""
+        log = self._output.log
+        if log is None or not exit_code or error != f"SystemExit: {exit_code}":
+            return error
+        try:
+            return last_output.explain_exit(error, last_output.in_log(log))
+        except Exception as problem:
+            self.faults.note("reading the end of its output", problem)
+            return error
 
     def _abandon(self) -> None:
         """In a forked child: replace the locks that the agent's thread may hold, which does not exist there."""
@@ -329,7 +342,7 @@ class Session:
         bare = self.bare_beat(seq, refused)
         activity = {
             "starting": self._start_phase,
-            "paused": "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed}",
+            "paused": "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed:,}",
             "ended": "its script has ended",
         }
         return msgspec.structs.replace(

@@ -55,7 +55,7 @@ class Injection:
             often = " in each step" if self.every == 1 else f" every {self.every} steps"
         else:
             what, often = self.kind, "" if self.every == 1 else f" every {self.every} steps"
-        since = "" if self.start == 1 else f" from step {self.start}"
+        since = "" if self.start == 1 else f" from step {self.start:,}"
         return f"rank {self.rank}: {what}{often}{since}"
 
 

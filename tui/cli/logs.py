@@ -16,17 +16,35 @@ LINE_BYTES = 64 << 10
 """A longer line is cut into pieces, so that no log can fill the memory."""
 
 
-def show(directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[str], None]) -> None:
-    """Print the log of a rank, or of all ranks with the rank before each line."""
+def show(
+    directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[str], None], note: Callable[[str], None]
+) -> None:
+    """Print the log of a rank, or of all ranks with the rank before each line; `note` that there is nothing."""
     logs = [(Follower(path), label) for path, label in _sources(directory, rank)]
+    said = noted = False
     while True:
-        over = not follow or survey.look(directory).state in ENDED_STATES
+        ended = survey.look(directory).state in ENDED_STATES
+        over = ended or not follow
         for log, label in logs:
             for line in lines(log, label):
+                said = True
                 say(line)
+            if over and log.rest:
+                said = True
+                say(label + _text(log.rest))
+        if not said and not noted:
+            noted = True
+            note(_silence(rank, ended=ended, follow=follow))
         if over:
             return
         time.sleep(POLL_S)
+
+
+def _silence(rank: int | None, *, ended: bool, follow: bool) -> str:
+    who = "no rank" if rank is None else f"rank {rank}"
+    did = "printed" if ended else "has printed"
+    what = f"{who} {did} {'anything' if rank is None else 'nothing'}{'' if ended else ' yet'}"
+    return f"{what}; waiting for it" if follow and not ended else what
 
 
 def exists(directory: RunDir) -> bool:
@@ -51,7 +69,11 @@ def lines(log: Follower, label: str) -> Iterator[str]:
             ended.append(log.rest)
             log.rest = b""
         for line in ended:
-            yield label + clean(line.decode(errors="replace").rstrip("\r"), 2 * LINE_BYTES)
+            yield label + _text(line)
+
+
+def _text(line: bytes) -> str:
+    return clean(line.decode(errors="replace").rstrip("\r"), 2 * LINE_BYTES)
 
 
 def _read(log: Follower) -> list[bytes] | None:

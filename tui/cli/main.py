@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Final
 
-from ddptop.agent.text import Complaint, clean
+from ddptop.agent.text import Complaint
 from ddptop.agent.version import VERSION
 from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.parsing import Parser
 
 EPILOG = """\
 Alone, on a terminal, it lists all runs: look at one, launch another.
@@ -22,6 +22,9 @@ first steps:
   ddptop attach                           come back to it from any terminal
   ddptop kill RUN                         end it, and everything that belongs to it
   ddptop help                             the manual: keys, numbers, verdicts, control, ...
+
+exit codes: 0 done, 1 refused or failed, 2 wrong options or no such run;
+launch, attach and watch: that of the run.  More: ddptop VERB --help
 """
 
 
@@ -68,63 +71,17 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
-_UNKNOWN_VERB: Final = r"argument VERB: invalid choice: '(.*?)' \(choose from "
-
-
-class _Formatter(argparse.HelpFormatter):
-    """As wide as the terminal.
-
-    argparse makes a formatter for each option that is added; its own asks `shutil`, which loads compressors.
-    """
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
-
-
-class _VerbatimFormatter(_Formatter, argparse.RawDescriptionHelpFormatter):
-    """Leaves the lines of description and epilog as they are."""
-
-
-def _columns() -> int:
-    """Return the columns of the terminal, by `$COLUMNS` before all else, as `shutil.get_terminal_size` does."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and len(given) < 10 and int(given):
-        return int(given)
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80 if sys.__stdout__ else 80
-    except (OSError, ValueError):
-        return 80
-
-
-class _Parser(argparse.ArgumentParser):
-    """Complains in one line that says what to do."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": _Formatter, **settings})
-
-    def error(self, message: str) -> NoReturn:
-        if "unrecognized arguments" in message and "launch" in sys.argv[1:2]:
-            message += " (options of the program itself go after --, as in `ddptop launch train.py -- --lr 0.1`)"
-        elif unknown := re.match(_UNKNOWN_VERB, message):
-            import difflib
-
-            near = difflib.get_close_matches(unknown[1], FAMILIES, n=1)
-            message = f"no verb {unknown[1]!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
-        print(f"{self.prog}: {clean(message)}; `{self.prog} --help` tells more", file=sys.stderr)
-        raise SystemExit(2)
-
-
 def _parser(verb: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of a verb; of all of them where it is none."""
-    parser = _Parser(
+    parser = Parser(
         prog="ddptop",
         description="htop for a distributed PyTorch run: launch a training group, watch every rank, pause or kill it.",
         epilog=EPILOG,
-        formatter_class=_VerbatimFormatter,
     )
+    parser.verbs = FAMILIES
     parser.set_defaults(carry=_home, plain=False)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser, prog="ddptop")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=Parser, prog="ddptop")
     families = dict.fromkeys(FAMILIES.values()) if verb not in FAMILIES else (FAMILIES[verb],)
     for family in families:
         import_module(f"ddptop.tui.cli.verbs.{family}").add(verbs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.states import describe_standing
@@ -23,6 +23,10 @@ TRACE_BYTES = 1 << 20
 """Bytes at the end of a log in which the traceback of a failed rank is looked for."""
 TRACE_LINES = 40
 """Lines of a failed rank's log that are shown where it left no traceback."""
+_SAME: Final = 0.2
+"""Share by which the time of a phase may differ between ranks that count as alike."""
+_LITTLE: Final = 0.05
+"""Share of the step up to which a difference does not matter."""
 
 
 class PlainView:
@@ -141,12 +145,22 @@ def progress(frame: Frame) -> str:
 
 
 def phases(frame: Frame) -> str:
-    """Return `81 ms (data 2, forward 30, …)`."""
+    """Return `81.0 ms (data 2.0 to 33.1, forward 30.0, …)`: a range where the ranks differ, else the mean."""
     if frame.step_ms is None:
         return "–"
-    known = frame.phases_ms or {}
-    split = ", ".join(f"{phase} {known[phase]:.1f}" if phase in known else f"{phase} –" for phase in PHASES)
-    return f"{frame.step_ms:.1f} ms ({split})"
+    return f"{frame.step_ms:,.1f} ms ({', '.join(f'{phase} {_spread(frame, phase)}' for phase in PHASES)})"
+
+
+def _spread(frame: Frame, phase: str) -> str:
+    mean = (frame.phases_ms or {}).get(phase)
+    if mean is None:
+        return "–"
+    of_ranks = [known[phase] for known in frame.values("phases_ms") if known and phase in known]
+    least, most = min(of_ranks, default=mean), max(of_ranks, default=mean)
+    # The mean of a slow rank and of the others tells of neither.
+    if most - least > max(_SAME * most, _LITTLE * (frame.step_ms or 0.0)):
+        return f"{least:,.1f} to {most:,.1f}"
+    return f"{mean:,.1f}"
 
 
 def summary(frame: Frame) -> list[str]:

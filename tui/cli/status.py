@@ -1,4 +1,7 @@
-"""`ps` and `status`: runs as tables and as JSON. The JSON is an interface; the manual's page `json` documents it."""
+"""`ps` as a table, `events` as lines; `ps`, `status` and `events` as JSON.
+
+The JSON is an interface; the manual's page `json` documents it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,9 @@ from typing import Any
 import msgspec
 
 from ddptop.agent import wire
-from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
-from ddptop.tui.cli.plain import phases, progress
-from ddptop.tui.drawing.units import DASH, duration, loss, size
+from ddptop.tui.drawing.units import DASH, count, duration, size
 from ddptop.tui.model.frame import Frame, RankFrame, unobserved
 
 
@@ -217,12 +218,12 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
             (
                 f"{frame.user}/{frame.run}" if frame.user else frame.run,
                 frame.state,
-                str(frame.world),
-                DASH if frame.step is None else f"{frame.step:,}",
+                f"{frame.world:,}",
+                count(frame.step),
                 DASH if frame.started_at is None else duration(end - frame.started_at),
                 size(frame.size_bytes).strip(),
                 frame.program,
-                _remark(frame),
+                remark(frame),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(7)]
@@ -231,48 +232,8 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
     ]
 
 
-def _remark(frame: Frame) -> str:
+def remark(frame: Frame) -> str:
+    """Return one line on what is wrong with a run as a whole, empty where nothing is."""
     if frame.orphaned:
         return f"what started its ranks is gone, they live on: ddptop kill {frame.run}"
     return unobserved(frame, "the training goes on") or frame.cause or ""
-
-
-def _rank_remark(rank: RankFrame) -> str:
-    """Return how a rank ended, or what is known of one that cannot say it itself."""
-    if rank.ended:
-        return "" if rank.state == "finished" else rank.ended
-    return rank.activity if rank.state in ("frozen", "silent") else ""
-
-
-def card(frame: Frame) -> list[str]:
-    """Return the lines of `status`."""
-    place = ", ".join(each for each in (frame.backend, frame.device) if each)
-    standing = frame.standing_s
-    lines = [
-        f"{frame.run}  {frame.state}  {frame.program}  {frame.world} ranks" + (f"  {place}" if place else ""),
-        f"{progress(frame)}  step {phases(frame)}"
-        + (f"  {frame.samples_per_s:,.0f} samples/s" if frame.samples_per_s is not None else ""),
-    ]
-    lines += [
-        text
-        for text in (
-            frame.placement,
-            frame.injected and f"injected faults: {frame.injected}",
-            None if standing is None else describe_standing(standing),
-            *(verdict.text for verdict in frame.verdicts),
-            frame.note,
-            frame.cause,
-            _remark(frame),
-        )
-        if text
-    ]
-    lines.append("RANK  PID      STATE     STEP     LOSS     STEP ms  p50 ms  p99 ms  MEMORY")
-    for rank in frame.ranks:
-        numbers = (rank.step_ms, rank.allreduce_p50_ms, rank.allreduce_p99_ms)
-        step, p50, p99 = (DASH if value is None else f"{value:.1f}" for value in numbers)
-        lines.append(
-            f"{rank.rank:<4}  {rank.pid or DASH:<7}  {rank.state:<8}  "
-            f"{DASH if rank.step is None else rank.step:<7}  {loss(rank.loss)}  {step:>7}  {p50:>6}  {p99:>6}  "
-            f"{size(rank.memory_bytes).strip()}" + (f"  {remark}" if (remark := _rank_remark(rank)) else "")
-        )
-    return list(dict.fromkeys(lines))

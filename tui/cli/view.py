@@ -18,8 +18,11 @@ from ddptop.tui.control.actor import who
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused, Source, frame_now
-from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.settings import Settings
+
+SETTLED_S = 10.0
+"""Seconds after which a script counts as one that has begun; most fail of their options before that, if at all."""
 
 
 def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool = False) -> int:
@@ -86,6 +89,35 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
         link.close()
 
 
+def await_start(directory: RunDir, settings: Settings) -> str | None:
+    """Wait until all ranks have begun to work, and return the cause where one has failed by then.
+
+    A rank has begun once its script is past its imports, where a wrong option or a missing module ends it.  A script
+    that does nothing by which that is seen has `SETTLED_S` seconds after all ranks have come.
+    """
+    link = Link(directory, who("shell"), settings.thresholds)
+    come: float | None = None
+    try:
+        while True:
+            link.poll()
+            frame = frame_now(link)
+            if frame.state == "finished":
+                return None
+            if frame.state in ENDED or frame.cause is not None:
+                return frame.cause or f"it is {frame.state}"
+            if all(age is not None for age in frame.values("heard_age_s")):
+                come = time.monotonic() if come is None else come
+                if all(map(_works, frame.ranks)) or time.monotonic() - come > SETTLED_S:
+                    return None
+            time.sleep(plain.POLL_S)
+    finally:
+        link.close()
+
+
+def _works(rank: RankFrame) -> bool:
+    return rank.state in ENDED or rank.state != "starting" or rank.activity not in ("", "imports")
+
+
 def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:
     """Write a snapshot of the dashboard into a file; return the exit code."""
     from ddptop.tui.app import snapshot
@@ -128,6 +160,9 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
     view = plain.PlainView(link, sys.stdout, settings.plain.interval_s)
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:
+        if not launched_here:
+            # Before anything is known of the ranks, the run would be told to be starting.
+            look.heard([link], settings.thresholds.silent_s)
         try:
             return exit_code(view.follow())
         except KeyboardInterrupt as interrupt:
@@ -184,7 +219,7 @@ def _stop(link: Link) -> None:
 
 def _ask(name: str) -> str:
     """Ask once; after another Ctrl-C, or an answer that is none of the choices, the run goes on."""
-    question = f"\n{name}: [l]eave it running, [s]top it (TERM, then KILL), [k]ill it at once? [l] "
+    question = f"\n{name}: [l]eave it running, [s]top it (SIGTERM, then SIGKILL), [k]ill it at once? [l] "
     try:
         answer = input(question).strip().lower()[:1]
     except (KeyboardInterrupt, EOFError):

@@ -64,7 +64,7 @@ class Sources:
             return self.run.cause, self.run.cause_rank
         if self.liveness is not None and self.liveness.cause is not None:
             return self.liveness.cause, self.liveness.cause_rank
-        return None, None
+        return (None if self.group is None else self.group.cause), None
 
     @property
     def ended(self) -> bool:

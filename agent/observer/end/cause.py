@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ddptop.agent.observer.end.processes import signal_name
+from ddptop.agent.run.last_output import explain, in_log, last_output
 from ddptop.agent.run.records import Member, without_foreign_end
 from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import MOST_RANKS
@@ -39,6 +41,8 @@ _MEANING: Final = {
     signal.SIGBUS: "often a full /dev/shm",
     signal.SIGTERM: "somebody ended it",
 }
+_SAYS_ALL: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+"""Ends that come from outside: what the rank printed before has nothing to do with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class _Suspect:
     text: str
     code: int | None = None
     """Exit code of the rank, 128+n for a signal; that of torchrun is always 1."""
+    unexplained: bool = False
+    """True where neither the rank nor the system says why."""
 
 
 def judge(
@@ -73,6 +79,7 @@ def judge(
     died_at_ns: Mapping[int, int] | None = None,
     leader: str = "torchrun",
     ended_on_request: Collection[int] = (),
+    log_of: Callable[[int], Path] | None = None,
 ) -> Judgement:
     """Return the end of a run.
 
@@ -84,6 +91,7 @@ def judge(
         died_at_ns: by rank, the time of its end, where it was observed.
         leader: name of the process that starts the ranks.
         ended_on_request: ranks that were killed or signalled by themselves, on request of a user.
+        log_of: returns the log of a rank, which tells why where nothing else does.
     """
     members = {rank: without_foreign_end(member) for rank, member in members.items()}
     codes = _summary(torchrun_log, members)
@@ -116,12 +124,18 @@ def judge(
         if len(together) > 1 and first in together and first.rank not in ended_on_request:
             text = f"{plural(len(together), 'rank')} exited without reporting a cause; which of them first is not known"
             return Judgement("failed", code or 1, f"{text} (a signal, or out of memory)")
-        return Judgement("failed", first.code or code or 1, first.text, first.rank)
+        text = first.text
+        if first.unexplained:
+            printed = None if log_of is None else in_log(log_of(first.rank))
+            # A rank that ends before its agent has begun prints where torchrun does.
+            text = explain(text, printed or last_output(torchrun_log))
+        return Judgement("failed", first.code or code or 1, text, first.rank)
     if exit_code is None:
         return Judgement("lost", None, "it ended with nobody watching, and not every rank left word")
     if exit_code < 0:
         return Judgement("failed", code, f"{leader} was killed by {signal_name(-exit_code)}")
-    return Judgement("failed", code, last_line(torchrun_log) or f"{leader} ended with exit code {exit_code}")
+    said = last_output(torchrun_log)
+    return Judgement("failed", code, said.text if said else f"{leader} ended with exit code {exit_code}")
 
 
 def last_end_ns(members: Mapping[int, Member], died_at_ns: Mapping[int, int], now_ns: int) -> int:
@@ -186,7 +200,8 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
             text = f"rank {rank} {_silent(codes[rank])}{after}"
             # After the failure of one rank, torchrun ends the others by TERM.
             secondary = codes[rank] == -signal.SIGTERM and len(codes) > 1
-            suspects.append(_Suspect(rank, died, secondary, text, _positive(codes[rank])))
+            unexplained = ended is None and codes[rank] not in _SAYS_ALL
+            suspects.append(_Suspect(rank, died, secondary, text, _positive(codes[rank]), unexplained))
         elif ended is None and rank in died_at_ns:
             # Where there is a summary without this rank, torchrun ended it because of the others.
             text = f"rank {rank} exited without reporting a cause (a signal, or out of memory)"

@@ -130,7 +130,8 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     # The ranks' records of their ends decide, and the caller's list may be older than those.
     known = directory.members()
     here = states.ranks_here(run, len(known))
-    judgement = cause.judge(here, known, None, tail.end(directory.torchrun_log), leader=run.leader)
+    log = tail.end(directory.torchrun_log)
+    judgement = cause.judge(here, known, None, log, leader=run.leader, log_of=directory.rank_log)
     return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 

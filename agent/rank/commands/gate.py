@@ -108,7 +108,7 @@ class Gate:
         if self.ended_by is not None:
             raise GateError(f"it is being ended by {self.ended_by}")
         if self._limit is not None and self._token is None:
-            raise GateError(f"already paused at step {self._limit}")
+            raise GateError(f"already paused at step {self._limit:,}")
         if self._limit is not None and token != self._token:
             raise GateError("another pause is under way")
 
@@ -123,7 +123,7 @@ class Gate:
             if self._limit is None or token != self._token:
                 raise GateError("the promise has lapsed")
             if step < self._limit:
-                raise GateError(f"step {step} is before the promised step {self._limit}")
+                raise GateError(f"step {step:,} is before the promised step {self._limit:,}")
             self._limit = step
             if lease_s:
                 self._lease_s = lease_s

@@ -47,20 +47,20 @@ class Health:
             self._good += 1
             if self._good >= RECOVERY:
                 was, self.trouble = self.trouble, None
-                return Change(f"finite again since step {step.step - RECOVERY + 1} ({was})", "info")
+                return Change(f"finite again since step {step.step - RECOVERY + 1:,} ({was})", "info")
         return None
 
     def _wrong(self, stamped: StepStamps, step: Step) -> str | None:
         self._skipped = self._skipped + 1 if stamped.skipped else 0
         if step.loss is not None and not math.isfinite(step.loss):
-            return f"loss is {_spelled(step.loss)} since step {step.step}"
+            return f"loss is {_spelled(step.loss)} since step {step.step:,}"
         # A GradScaler skips a step whose gradients overflow, which does no harm.
         numbers = [] if stamped.skipped else [pending.read() for pending in stamped.gradients]
         bad = next((number for number in numbers if number is not None and not math.isfinite(number)), None)
         if bad is not None:
-            return f"gradients are {_spelled(bad)} since step {step.step}"
+            return f"gradients are {_spelled(bad)} since step {step.step:,}"
         if self._skipped >= SKIPS:
-            return f"gradients are not finite since step {step.step - self._skipped + 1}: GradScaler skips every step"
+            return f"gradients are not finite since step {step.step - self._skipped + 1:,}: GradScaler skips every step"
         return None
 
 

@@ -19,6 +19,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run.rundir import RunDir, identify, is_alive
+from ddptop.tui.cli import view
+from ddptop.tui.settings import Settings
 
 Launch = Callable[..., RunDir]
 
@@ -96,6 +98,23 @@ def test_failing_script(launch: Launch) -> None:
     assert (end.state, end.exit_code) == ("failed", 1)
     assert (end.cause_rank, end.cause) == (1, "rank 1: ValueError: bad lr")
     assert left(directory) == []
+
+
+def test_a_failure_is_told_before_the_other_ranks_have_ended(launch: Launch) -> None:
+    """With what the script has printed, to who waits for the start; torchrun waits for a rank that ignores SIGTERM."""
+    directory = launch(
+        "import os, signal, sys, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    open('ready', 'w').close()\n"
+        "    time.sleep(60)\n"
+        "while not os.path.exists('ready'): time.sleep(0.01)\n"
+        "print('usage: script.py\\nscript.py: error: unrecognized arguments: 2', file=sys.stderr)\n"
+        "sys.exit(2)"
+    )
+    assert view.await_start(directory, Settings()) == "rank 0: unrecognized arguments: 2"
+    assert survey.look(directory).alive == (1,)
+    assert "rank 0 ended with exit code 2: unrecognized arguments: 2" in events(directory)
 
 
 def test_torchrun_that_cannot_start(launch: Launch, tmp_path: Path) -> None:

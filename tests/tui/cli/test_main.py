@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from support.harness import DDPTOP, ddptop
 
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.main import FAMILIES, _parser, main
+from ddptop.tui.cli.parsing import Parser
 
 
 @pytest.fixture
@@ -40,7 +43,15 @@ def folder(tmp_path):
         (["launch", "-m", "no.such.module"], "no.such"),
         (["launch", "--name", "a b", "ok.py"], "run name"),
         (["launch", "--backend", "mpi", "ok.py"], "--backend"),
-        (["launch", "ok.py", "--lr", "0.1"], "after --"),
+        (["launch", "ok.py", "--lr", "0.1"], "unknown option --lr (arguments of the program go after --"),
+        (["launch", "--wrld", "2", "simplenet"], "unknown option --wrld (did you mean --world?)"),
+        (["launch", "--wrld=2", "simplenet"], "unknown option --wrld (did you mean --world?)"),
+        (["launch", "--nproc-per-node", "2", "simplenet"], "did you mean --world?"),
+        (["launch", "simplenet", "0.1"], "unexpected argument '0.1' (arguments of the program go after --"),
+        (["ps", "--jsn"], "ddptop ps: unknown option --jsn (did you mean --json?); `ddptop ps --help`"),
+        (["kill", "--grce", "3"], "unknown option --grce (did you mean --grace?)"),
+        (["ps", "all"], "ddptop ps: unexpected argument 'all';"),
+        (["--ps"], "ddptop: unknown option --ps;"),
         (["launch", "--world", "2", "--inject", "rank=2,phase=data,ms=5", "ok.py"], "ranks 0 to 1"),
         (["launch", "--inject", "rank=0,phase=sideways,ms=5", "ok.py"], "backward"),
         (["launch", "--inject", "rank=0,phase=data,ms=-5", "ok.py"], "milliseconds"),
@@ -121,6 +132,34 @@ def _parsers(parser):
         if isinstance(action, argparse._SubParsersAction):
             found += [each for verb in action.choices.values() for each in _parsers(verb)]
     return found
+
+
+@pytest.mark.parametrize("verb", FAMILIES)
+def test_help_of_a_verb_has_a_sentence_an_example_and_the_exit_codes(verb: str) -> None:
+    """Each example is a command line of that verb which the parser takes."""
+    (parser,) = (each for each in _parsers(_parser(verb)) if each.prog == f"ddptop {verb}")
+    assert re.fullmatch(r"[A-Z][^\n]+\.", parser.description or "")
+    head, examples, codes = re.split(r"^examples?:\n|^exit codes:\n", parser.epilog or "", flags=re.MULTILINE)
+    assert head == ""
+    lines = [shlex.split(line, comments=True) for line in examples.splitlines() if line]
+    assert lines
+    for words in lines:
+        ours = words[words.index("ddptop") + 1 :]
+        assert _parser(verb).parse_args(ours[: ours.index("--")] if "--" in ours else ours).verb == verb
+    assert all(re.match(r"  (\d+|N) +\S", line) for line in codes.splitlines())
+    assert all(len(line) <= 80 for line in (parser.epilog or "").splitlines())
+
+
+@pytest.mark.parametrize("verb", FAMILIES)
+def test_no_option_is_unknown_that_argparse_knows(verb: str) -> None:
+    """In full, cut short where that is clear, with `=` and a value, and beside a negative number."""
+    (parser,) = (each for each in _parsers(_parser(verb)) if each.prog == f"ddptop {verb}")
+    assert isinstance(parser, Parser)
+    names = [name for action in parser._actions for name in action.option_strings]
+    for name in names:
+        assert parser._unknown([name, "-9", f"{name}=x", "-"]) is None
+    assert all(parser._unknown([name[:-1]]) is None for name in names if len(name) > 4)
+    assert parser._unknown(["a", "--no-such-option=1"]) == "--no-such-option"
 
 
 def test_help_prints_anywhere():

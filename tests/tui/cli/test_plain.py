@@ -44,6 +44,14 @@ def test_a_line_says_all_and_marks_what_is_unknown():
     assert "80.0 ms (data 2.0, forward 78.0, backward –," in text
 
 
+def test_a_line_does_not_hide_a_rank_behind_a_mean():
+    """Where the ranks differ, their range stands there; where they are alike, the mean."""
+    split = [{"data": 12.0, "forward": 30.0, "wait": 47.0}, {"data": 53.0, "forward": 31.0, "wait": 6.0}]
+    means = {"data": 32.5, "forward": 30.5, "wait": 26.5}
+    frame = replace(FRAME, phases_ms=means, ranks=tuple(replace(RANK, phases_ms=phases) for phases in split))
+    assert "(data 12.0 to 53.0, forward 30.5, backward –, optimizer –, wait 6.0 to 47.0," in plain.line(frame)
+
+
 def test_events_are_told_once_and_the_end_is_summed_up():
     """Every state change is one line, whatever the number of frames; the summary has the exit code."""
     event = EventLine(1.0, "paused: all ranks held at step 12", None, "info")

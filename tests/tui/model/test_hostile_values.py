@@ -23,13 +23,13 @@ from support.screens.dashboards import seen
 from support.screens.frames import StillSource, frame_at
 
 from ddptop.agent import wire
-from ddptop.agent.observer.observer import CleanFormatter
+from ddptop.agent.observer.own_log import CleanFormatter
 from ddptop.agent.run.rundir import Member, Run
 from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.cli import complaint, main, plain, status
+from ddptop.tui.cli import card, complaint, main, plain, status
 from ddptop.tui.cli.verbs import options
 from ddptop.tui.control import actor
 from ddptop.tui.drawing import units
@@ -118,7 +118,7 @@ def test_lines_and_json_hold_nothing_that_a_terminal_obeys(frame: Frame, events:
     known = [wire.read_telemetry(wire.encode(event)) for event in events]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        print("\n".join([*status.table([frame], NOW), *status.card(frame), plain.line(frame), *plain.summary(frame)]))
+        print("\n".join([*status.table([frame], NOW), *card.card(frame), plain.line(frame), *plain.summary(frame)]))
         for event in known:
             assert isinstance(event, wire.Event)
             print(status.event_line(event))

@@ -19,7 +19,7 @@ from ddptop.agent import wire
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.cli import plain, status
+from ddptop.tui.cli import card, plain, status
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.situation import Liveness
 from ddptop.tui.model.store import Store
@@ -56,7 +56,7 @@ def told(frame: Frame) -> str:
     texts = [
         json.dumps(status.as_json(frame), allow_nan=False),
         json.dumps(status.run_json(frame), allow_nan=False),
-        *status.card(frame),
+        *card.card(frame),
         *status.table([frame], time.time()),
         plain.line(frame),
         *plain.summary(frame),

@@ -144,6 +144,14 @@ def test_a_verdict_follows_how_long_a_run_stands() -> None:
     assert f"no step for 63 s · {verdict.text}" in text
 
 
+@pytest.mark.parametrize("state", ["starting", "running", "stalled"])
+def test_the_header_says_at_once_that_a_rank_has_failed(state: str) -> None:
+    """While the launcher still ends the others, and whatever these do."""
+    failing = frame(state, cause="rank 0: unrecognized arguments: 2", launched=True)
+    said = " ".join(text_of(row) for row in header_rows(failing, 118, INK, KEYS, roomy=True))
+    assert "rank 0: unrecognized arguments: 2 · the other ranks are being ended" in said
+
+
 def test_the_header_says_what_to_do() -> None:
     """A verdict, a held, an orphaned and an ended run each say so; where the footer does not, the key that helps."""
     said = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.agent.text import plural
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs
+from ddptop.tui.cli.verbs.options import Verbs, add_verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,15 @@ class Candidate(NamedTuple):
 
 
 def add(verbs: Verbs) -> None:
-    clean = verbs.add_parser("clean", help="remove ended runs with their logs and records, after telling which")
+    clean = add_verb(
+        verbs, "clean", "remove ended runs with their logs and records, after telling which",
+        "Lists the ended runs that would go, asks, and removes them with their logs and records. A live run stays.",
+        """
+        ddptop clean                 # all that have ended
+        ddptop clean --keep 5 --yes  # all but the last five, without a question
+        """,
+        {0: "removed, or nothing to remove", 1: "a run could not be removed", 2: "wrong options, or no such run"},
+    )  # fmt: skip
     clean.add_argument("runs", metavar="RUN", nargs="*", help="these alone; without a name, all that have ended")
     clean.add_argument("--keep", type=_number, metavar="N", help="keep the N that ended last")
     clean.add_argument("--older", type=_days, metavar="DAYS", help="only those that ended at least so many days ago")

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen
+from ddptop.tui.cli.verbs.options import Verbs, add_run, add_verb, chosen
 
 if TYPE_CHECKING:
     from ddptop.tui.link.control import RunControl
@@ -15,17 +15,43 @@ MOST_STEPS: Final = 1_000_000
 
 
 def add(verbs: Verbs) -> None:
-    pause = verbs.add_parser("pause", help="hold all ranks at the same step, for as long as you like")
+    pause = add_verb(
+        verbs, "pause", "hold all ranks at the same step, for as long as you like",
+        "Holds all ranks after the same step, with no collective open, so that no timeout runs. `resume` lets them go.",
+        """
+        ddptop pause                     # the only live run
+        ddptop pause resnet-7f --freeze  # at once, wherever the ranks are
+        """,
+    )  # fmt: skip
     pause.add_argument(
         "--freeze",
         action="store_true",
         help="stop the processes where they are instead (SIGSTOP), for a group without a common step: a collective "
         "under way goes on to count its timeout, and a freeze that is longer ends the run",
     )
-    step = verbs.add_parser("step", help="from a pause, let all ranks do exactly K more steps")
-    resume = verbs.add_parser("resume", help="resume a paused run")
-    checkpoint = verbs.add_parser("checkpoint", help="have all ranks save a checkpoint at the same step")
-    stop = verbs.add_parser("stop", help="end a run at a step, after a checkpoint where its script has said how")
+    step = add_verb(
+        verbs, "step", "from a pause, let all ranks do exactly K more steps",
+        "Lets the ranks of a paused run do exactly K more steps; then they are paused again.",
+        "ddptop step resnet-7f 10",
+    )  # fmt: skip
+    resume = add_verb(
+        verbs, "resume", "resume a paused run", "Resumes a run that is paused or frozen.", "ddptop resume resnet-7f"
+    )
+    checkpoint = add_verb(
+        verbs, "checkpoint", "have all ranks save a checkpoint at the same step",
+        "Has all ranks save a checkpoint after the same step, by the checkpoint function that the script registers; "
+        "then the run goes on. Refused where the script registers none.",
+        "ddptop checkpoint resnet-7f",
+    )  # fmt: skip
+    stop = add_verb(
+        verbs, "stop", "end a run at a step, after a checkpoint where the script registers a checkpoint function",
+        "Ends a run after a step that is the same on all ranks, with exit code 0. A checkpoint is saved before, where "
+        "the script registers a checkpoint function.",
+        """
+        ddptop stop resnet-7f
+        ddptop stop resnet-7f --no-checkpoint
+        """,
+    )  # fmt: skip
     stop.add_argument("--no-checkpoint", action="store_true", help="end it without one")
     for verb in (pause, step, resume, checkpoint, stop):
         add_run(verb)

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs, chosen, seconds
+from ddptop.tui.cli.verbs.options import Verbs, add_verb, chosen, seconds
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import Run
@@ -16,14 +16,26 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    kill = verbs.add_parser("kill", help="end a run and everything that belongs to it")
+    kill = add_verb(
+        verbs, "kill", "end a run and everything that belongs to it",
+        "Sends SIGTERM to all processes of a run, then SIGKILL to what is left, and proves that nothing is left.",
+        """
+        ddptop kill resnet-7f                # all of it
+        ddptop kill resnet-7f --rank 2       # one rank; the others will fail
+        ddptop kill resnet-7f --grace 30     # with time to save
+        ddptop kill resnet-7f --signal USR1  # a signal to the ranks
+        """,
+        {0: "ended, or signal sent", 1: "refused, or something is left", 2: "wrong options, or no such run"},
+    )  # fmt: skip
     kill.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
     part = kill.add_mutually_exclusive_group()
     part.add_argument(
         "--rank", type=int, metavar="N", help="end this rank only; the others fail at their next collective"
     )
     part.add_argument("--pid", type=int, metavar="P", help="end this process only; it must be one of the run's")
-    kill.add_argument("--grace", type=seconds, default=None, metavar="S", help="seconds between TERM and KILL (5)")
+    kill.add_argument(
+        "--grace", type=seconds, default=None, metavar="S", help="seconds between SIGTERM and SIGKILL (5)"
+    )
     kill.add_argument(
         "--signal",
         type=_signal,

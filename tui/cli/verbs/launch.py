@@ -8,16 +8,28 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs, add_view, chosen, configured, show, typed
+from ddptop.tui.cli.verbs.options import RUNS_OWN, Verbs, add_verb, add_view, chosen, configured, show, typed
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
+    from ddptop.tui.settings import Settings
 
 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
-    launch = verbs.add_parser("launch", help="start a training group and watch it")
+    launch = add_verb(
+        verbs, "launch", "start a training group and watch it",
+        "Starts a program as a group of ranks and shows it: as the dashboard on a terminal, else as lines. To leave "
+        "the dashboard does not end the run.",
+        """
+        ddptop launch --world 4 resnet         # a program of `ddptop programs`
+        ddptop launch train.py -- --lr 0.1     # your script; its own options after --
+        ddptop launch --detach -m pkg.train    # a module; print the name, and return
+        """,
+        RUNS_OWN,
+    )  # fmt: skip
+    launch.more = " (arguments of the program go after --, as in `ddptop launch train.py -- --lr 0.1`)"
     launch.set_defaults(carry=_run)
     launch.usage = "ddptop launch [options] (PROGRAM | -m MODULE) [-- ARGS ...]"
     launch.add_argument("program", metavar="PROGRAM", nargs="?", help="a name from `ddptop programs`, or a script")
@@ -26,7 +38,16 @@ def add(verbs: Verbs) -> None:
         _add_option(launch, option)
     _add_watching(launch)
 
-    restart = verbs.add_parser("restart", help="start an ended run again, with the same settings")
+    restart = add_verb(
+        verbs, "restart", "start an ended run again, with the same settings",
+        "Starts a run that has ended again, as a new run with the same program, arguments and options; the old one "
+        "stays.",
+        """
+        ddptop restart resnet-7f
+        ddptop restart resnet-7f --resume  # from its last checkpoint
+        """,
+        RUNS_OWN,
+    )  # fmt: skip
     restart.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
     restart.add_argument("--resume", action="store_true", help="go on from its checkpoint, where its program can")
     restart.set_defaults(carry=_restart)
@@ -34,7 +55,11 @@ def add(verbs: Verbs) -> None:
 
 
 def _add_watching(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--detach", action="store_true", help="return once all ranks are up, printing the run's name")
+    verb.add_argument(
+        "--detach",
+        action="store_true",
+        help="return once all ranks work, printing the run's name; with exit code 1 where one has failed by then",
+    )
     add_view(verb)
 
 
@@ -78,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
         directory = launch(requested(options, who("shell")), _tell)
     except RequestError as problem:
         return complain(problem, 2)
-    return _detach(directory) if options.detach else show(options, directory, settings)
+    return _detach(directory, settings) if options.detach else show(options, directory, settings)
 
 
 def _restart(options: argparse.Namespace) -> int:
@@ -91,27 +116,19 @@ def _restart(options: argparse.Namespace) -> int:
     except RequestError as problem:
         return complain(problem, 1)
     print(f"ddptop: started again as {directory.name}", file=sys.stderr)
-    return _detach(directory) if options.detach else show(options, directory, settings)
+    return _detach(directory, settings) if options.detach else show(options, directory, settings)
 
 
 def _tell(line: str) -> None:
     print(f"ddptop: {line}", file=sys.stderr)
 
 
-def _detach(directory: RunDir) -> int:
-    """Wait until every rank has reported, then print the run's name alone."""
-    import time
+def _detach(directory: RunDir, settings: Settings) -> int:
+    """Wait until the ranks have begun to work, then print the run's name alone; the exit code tells of a failure."""
+    from ddptop.tui.cli import view
 
-    from ddptop.agent.observer.status import survey
-    from ddptop.agent.run.rundir import ENDED_STATES
-
-    world = directory.read().world
-    while True:
-        state = survey.look(directory)
-        if state.state == "finished" or len(directory.members()) == world:
-            print(directory.name)
-            return 0
-        if state.state in ENDED_STATES:
-            cause = state.cause or f"see {directory.torchrun_log}"
-            return complain(f"run {directory.name} {state.state} before its ranks were up: {cause}", 1)
-        time.sleep(0.05)
+    failure = view.await_start(directory, settings)
+    if failure is not None:
+        return complain(f"run {directory.name}: {failure}; `ddptop logs {directory.name}` shows more", 1)
+    print(directory.name)
+    return 0

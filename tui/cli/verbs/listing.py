@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, print_json
+from ddptop.tui.cli.verbs.options import PRINTED, Verbs, add_run, add_verb, chosen, print_json
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
@@ -21,22 +21,50 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 
 
 def add(verbs: Verbs) -> None:
-    ps = verbs.add_parser("ps", help="list live and recent runs")
+    ps = add_verb(
+        verbs, "ps", "list live and recent runs",
+        "Lists the runs of this machine, the newest first, with state, step, age, size, and the cause of a failure.",
+        """
+        ddptop ps
+        sudo ddptop ps --all  # of all users
+        """,
+        PRINTED,
+    )  # fmt: skip
     ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     ps.add_argument("--all", action="store_true", help="those of all users; for root")
     ps.set_defaults(carry=_ps)
 
-    status = verbs.add_parser("status", help="show the status of a run and its ranks")
+    status = add_verb(
+        verbs, "status", "show the status of a run and its ranks",
+        "Prints what is wrong with a run first, then its progress, then a line for each rank. On a terminal, columns "
+        "that do not fit are left out.",
+        """
+        ddptop status                   # the only live run
+        ddptop status resnet-7f --json  # for scripts
+        """,
+        PRINTED,
+    )  # fmt: skip
     add_run(status)
     status.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
     status.set_defaults(carry=_status)
 
-    events = verbs.add_parser("events", help="print what happened in a run and who did what with it")
+    events = add_verb(
+        verbs, "events", "print what happened in a run and who did what with it",
+        "Prints the events of a run, the oldest first: starts, ends, verdicts, and who paused, stepped or killed it.",
+        "ddptop events resnet-7f",
+        PRINTED,
+    )  # fmt: skip
     add_run(events)
     events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     events.set_defaults(carry=_events)
 
-    verbs.add_parser("programs", help="list the training programs that come with ddptop").set_defaults(carry=_programs)
+    programs = add_verb(
+        verbs, "programs", "list the training programs that come with ddptop",
+        "Lists the training programs that come with ddptop, each with what it shows of distributed training.",
+        "ddptop programs",
+        {0: "printed"},
+    )  # fmt: skip
+    programs.set_defaults(carry=_programs)
 
 
 def _frames(directories: list[RunDir], *, measured: bool) -> list[Frame]:
@@ -116,7 +144,7 @@ def _ps(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ddptop.tui.cli import status
+    from ddptop.tui.cli import card, parsing, status
 
     directory = chosen(options.run)
     shown = _frames([directory], measured=False)
@@ -125,7 +153,7 @@ def _status(options: argparse.Namespace) -> int:
     if options.json:
         print_json(status.as_json(shown[0]))
     else:
-        print("\n".join(status.card(shown[0])))
+        print("\n".join(card.card(shown[0], parsing.columns() if sys.stdout.isatty() else None)))
     return 0
 
 

@@ -4,17 +4,51 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
+    from ddptop.tui.cli.parsing import Parser
     from ddptop.tui.settings import Settings
 
 Verbs = Any
 """What `ArgumentParser.add_subparsers` returns; argparse does not name its type."""
 
+DONE: Final = {0: "done", 1: "refused or failed", 2: "wrong options, or no such run"}
+"""The exit codes of a verb that acts on a run."""
+PRINTED: Final = {0: "printed", 2: "wrong options, or no such run"}
+"""The exit codes of a verb that only prints."""
+RUNS_OWN: Final = {
+    "0": "the run has finished or stopped, or you left the dashboard",
+    "1": "the run failed or is lost, with no exit code of its own",
+    "2": "wrong options, or no such run",
+    "N": "the run's own, where it failed (143: it was killed)",
+    "130": "Ctrl-C",
+}
+"""The exit codes of a verb that shows a run until its end."""
+
 RUN_HELP = "name of the run or the beginning of it; may be left out when only one is alive"
+
+
+def add_verb(verbs: Verbs, name: str, title: str, text: str, examples: str, codes: Mapping[Any, str] = DONE) -> Parser:
+    """Add a verb and its help.
+
+    Args:
+        verbs: the verbs.
+        name: its name.
+        title: its line in the list of all verbs.
+        text: what it does, in a sentence or two.
+        examples: command lines, one a line, each with a comment where it needs one.
+        codes: what each exit code means.
+    """
+    lines = [f"  {line.strip()}" for line in examples.strip().splitlines()]
+    head = "example" if len(lines) == 1 else "examples"
+    width = max(len(str(code)) for code in codes)
+    told = [f"  {code!s:<{width}}  {meaning}" for code, meaning in codes.items()]
+    epilog = "\n".join([f"{head}:", *lines, "", "exit codes:", *told])
+    found: Parser = verbs.add_parser(name, help=title, description=text, epilog=epilog)
+    return found
 
 
 def add_run(verb: argparse.ArgumentParser) -> None:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import argparse
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs
+from ddptop.tui.cli.verbs.options import Verbs, add_verb
 
 
 def add(verbs: Verbs) -> None:
-    manual = verbs.add_parser("help", help="read the manual; without a topic, list its pages")
+    manual = add_verb(
+        verbs, "help", "read the manual; without a topic, list its pages",
+        "Shows a page of the manual; without a topic, lists the pages. The options of a verb: ddptop VERB --help.",
+        """
+        ddptop help
+        ddptop help keys
+        """,
+        {0: "shown", 2: "no such page"},
+    )  # fmt: skip
     manual.add_argument("topic", metavar="TOPIC", nargs="?", help="a page, as `ddptop help` lists them")
     manual.set_defaults(carry=_help)
 
-    config = verbs.add_parser("config", help="show where the settings are, and all of them with what they mean")
+    config = add_verb(
+        verbs, "config", "show where the settings are, and all of them with what they mean",
+        "Prints the path of the settings file, and all settings as that file would have them, each with its meaning.",
+        "ddptop config",
+        {0: "printed", 2: "the settings file has an error"},
+    )  # fmt: skip
     config.set_defaults(carry=_config)
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs, add_run, chosen, configured
+from ddptop.tui.cli.verbs.options import Verbs, add_run, add_verb, chosen, configured
 
 
 def add(verbs: Verbs) -> None:
-    service = verbs.add_parser(
-        "serve", help="show a run in a browser of this machine, read-only unless asked otherwise"
-    )
+    service = add_verb(
+        verbs, "serve", "show a run in a browser of this machine, read-only unless asked otherwise",
+        "Shows the dashboard of a run in a browser of this machine, until Ctrl-C. Only who has the printed address "
+        "gets in.",
+        """
+        ddptop serve resnet-7f
+        ddptop serve resnet-7f --control  # with pause and kill
+        """,
+        {0: "the site has ended", 2: "wrong options, no such run, or no free port", 130: "Ctrl-C"},
+    )  # fmt: skip
     add_run(service)
     service.add_argument(
         "--port", type=_port, default=8765, metavar="N", help="where to listen (8765); 0: any free port"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Final
 
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs.options import (
+    RUNS_OWN,
     Verbs,
     add_interval,
     add_run,
+    add_verb,
     add_view,
     chosen,
     configured,
@@ -23,7 +26,16 @@ VIEWS: Final = ("panels", "table", "heatmap", "timeline")
 
 
 def add(verbs: Verbs) -> None:
-    attach = verbs.add_parser("attach", help="watch a run that is going on, or look at one that has ended")
+    attach = add_verb(
+        verbs, "attach", "watch a live run, or look at one that has ended",
+        "Shows a run on the dashboard with its whole history; without a terminal, as lines.",
+        """
+        ddptop attach                       # the only live run
+        ddptop attach 7f --view heatmap
+        ddptop attach 7f --screenshot a.svg
+        """,
+        RUNS_OWN,
+    )  # fmt: skip
     add_run(attach)
     add_view(attach)
     attach.add_argument("--view", choices=VIEWS, help="what the ranks are first shown as")
@@ -31,14 +43,30 @@ def add(verbs: Verbs) -> None:
     attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the snapshot (120x40)")
     attach.set_defaults(carry=_attach)
 
-    watch = verbs.add_parser("watch", help="write a run as lines, for scripts and pipes")
+    watch = add_verb(
+        verbs, "watch", "write a run as lines, for scripts and pipes",
+        "Writes a line every few seconds and at each event, until the run ends.",
+        """
+        ddptop watch resnet-7f --interval 10
+        ddptop watch resnet-7f --json --count 1
+        """,
+        RUNS_OWN,
+    )  # fmt: skip
     add_run(watch)
     watch.add_argument("--json", action="store_true", help="a JSON object a line, as that of `status --json`")
     watch.add_argument("--count", type=_count, metavar="N", help="end after so many lines (with --json)")
     add_interval(watch)
     watch.set_defaults(carry=_watch, plain=True)
 
-    logs = verbs.add_parser("logs", help="print what the ranks wrote")
+    logs = add_verb(
+        verbs, "logs", "print what the ranks wrote",
+        "Prints stdout and stderr of the ranks, each line behind the number of its rank.",
+        """
+        ddptop logs resnet-7f
+        ddptop logs resnet-7f --rank 1 -f  # as it is written
+        """,
+        {0: "printed", 1: "its output is elsewhere", 2: "wrong options, or no such run or rank", 130: "Ctrl-C"},
+    )  # fmt: skip
     add_run(logs)
     logs.add_argument("--rank", type=int, metavar="N", help="this rank only, without its number before each line")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
@@ -104,5 +132,11 @@ def _logs(options: argparse.Namespace) -> int:
         return complain(f"run {run.run} was started by hand: its output is on the terminal that started it", 1)
     if options.rank is not None and not 0 <= options.rank < run.world:
         return complain(f"run {run.run} has ranks 0 to {run.world - 1}, no rank {options.rank}", 2)
-    logs.show(directory, options.rank, follow=options.follow, say=lambda line: print(line, flush=True))
+    logs.show(
+        directory,
+        options.rank,
+        follow=options.follow,
+        say=lambda line: print(line, flush=True),
+        note=lambda line: print(f"ddptop: {line}", file=sys.stderr),
+    )
     return 0

@@ -155,6 +155,8 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     if frame.orphaned:
         text = f"what started the ranks is gone, and they live on without it: {keys['run.kill']} ends them"
         return text, "bold level-error"
+    if frame.cause is not None and frame.launched:
+        return f"{frame.cause} · the other ranks are being ended", "bold level-error"
     if frame.state == "starting":
         return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":

@@ -14,7 +14,7 @@ SETTLED_NS: Final = 1_500_000_000
 """Ranks tell once a second: whether it is one of them or all is known after this time."""
 MOST_NAMED: Final = 4
 """Ranks that are named one by one; of more, the number is told."""
-_SINCE: Final = re.compile(r"(.*?) since step (\d{1,18})\b(.*)", re.DOTALL)
+_SINCE: Final = re.compile(r"(.*?) since step (\d{1,3}(?:,\d{3}){1,5}|\d{1,18})\b(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Health:
         first = min(steps.values(), default=None)
         began = sorted(rank for rank in self._troubles if first is None or steps.get(rank) == first)
         trouble = self._troubles[began[0]]
-        since = "" if first is None else f" since step {first}"
+        since = "" if first is None else f" since step {first:,}"
         at_ns = None if first is None else time_of(first)
         return Finding(
             kind="health",
@@ -99,4 +99,4 @@ def _parsed(text: str, at_ns: int) -> _Trouble:
     found = _SINCE.fullmatch(text[:200])
     if found is None:
         return _Trouble(text[:200], None, at_ns)
-    return _Trouble(found[1] + found[3], int(found[2]), at_ns)
+    return _Trouble(found[1] + found[3], int(found[2].replace(",", "")), at_ns)

@@ -142,7 +142,7 @@ class GroupMemory:
         rate = f"{size(int(growth.bytes_per_s * 60))} a minute"
         return Finding(
             kind="memory_creep",
-            text=f"{whose} grows by {rate}, now {size(growth.bytes)}{left}, since step {growth.since_step}",
+            text=f"{whose} grows by {rate}, now {size(growth.bytes)}{left}, since step {growth.since_step:,}",
             rank=named,
             since_step=growth.since_step,
             since_at_ns=growth.since_at_ns,

@@ -216,7 +216,7 @@ def _end_of(suspicion: Suspicion | None, cost: float, view: Sequence[Block]) -> 
 def _in_words(blame: _Blame, suspicion: Suspicion, view: Sequence[Block], rhythm: Rhythm | None) -> Finding:
     kind, cost, share = blame.kind, suspicion.cost, suspicion.cost / max(suspicion.step_ms, 1e-9)
     amount = f"{in_ms(cost)} a step ({share:.0%})"
-    since = f"since step {blame.since_step}"
+    since = f"since step {blame.since_step:,}"
     more = None if blame.rank is None else more_work(view, blame.rank, cost)
     if blame.kind == "slow_rank" and more is not None:
         kind = "unequal_work"

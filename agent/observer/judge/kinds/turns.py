@@ -159,7 +159,7 @@ class Turns:
         return Finding(
             kind=KIND,
             text=f"the ranks take turns being late: {in_ms(cost)} a step ({share:.0%}){where},"
-            f" since step {told.since_step}",
+            f" since step {told.since_step:,}",
             phase=told.phase,
             cost_ms=round(cost, 3),
             share=round(share, 4),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -167,7 +169,30 @@ def test_the_first_of_deaths_that_were_seen_together_is_not_guessed() -> None:
     unknown = cause.judge(3, group, 1, "", {0: 5, 1: 5})
     assert (unknown.rank, unknown.state) == (None, "failed")
     assert unknown.cause is not None
-    assert unknown.cause.startswith("2 ranks died without a word")
+    assert unknown.cause.startswith("2 ranks exited without reporting a cause")
     asked = cause.judge(3, group, 1, "", {0: 5, 1: 5}, ended_on_request={1})
     assert asked.rank == 1
     assert cause.judge(3, group, 1, "", {0: 6, 1: 5}).rank == 1
+
+
+def test_a_rank_that_leaves_without_an_exception_is_explained_by_its_output(tmp_path: Path) -> None:
+    """The cause quotes the last line of its log that tells something, and nothing of torchrun's own log."""
+    log = tmp_path / "rank-2.log"
+    log.write_text("epoch 1\nfatal: no data at \x1b[31m/data\nlibrary: see the docs\n")
+    for code, says in (("3", "left with exit code 3"), ("-6", "was killed by SIGABRT")):
+        group = members(member(0), member(1), member(2))
+        judgement = cause.judge(3, group, 1, SUMMARY.replace("-9", code), {2: 4}, log_of=lambda rank: log)
+        assert judgement.cause is not None
+        assert judgement.cause.startswith(f"rank 2 {says}")
+        assert judgement.cause.endswith("; last output: no data at /data")
+    killed = cause.judge(3, group, 1, SUMMARY, {2: 4}, log_of=lambda rank: log)
+    assert killed.cause == "rank 2 was killed by SIGKILL (out of memory, or kill -9)"
+
+
+def test_a_rank_that_ends_before_its_agent_is_explained_by_the_log_of_torchrun() -> None:
+    """What it printed stands there, before what torchrun says of the group."""
+    torchrun = "E1123 00:21:21.8 2345 torch/distributed/elastic/multiprocessing/api.py:1002] failed\nTraceback\n====\n"
+    log = f"ImportError: libcudart.so.12: cannot open\n{torchrun}{SUMMARY.replace('-9', '1')}"
+    judgement = cause.judge(3, {}, 1, log)
+    assert judgement.cause is not None
+    assert judgement.cause.endswith("; last output: ImportError: libcudart.so.12: cannot open")

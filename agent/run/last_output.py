@@ -1,0 +1,92 @@
+"""The line of a process's output that tells best why the process ended; one clean line, whatever the output is.
+
+A program that ends by `sys.exit(2)`, or by a crash in native code, leaves no exception: the reason stands only in what
+it has printed.  Output is hostile, and is in one file for stdout and stderr, so that its last line may be any.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ddptop.agent.run.files import tail
+from ddptop.agent.text import clean_line
+
+_LONGEST: Final = 200
+"""Characters of the line that are shown."""
+_BYTES: Final = 16 << 10
+"""Bytes at the end of a log that are read."""
+_LINES: Final = 20
+"""Last lines among which the reason is looked for."""
+
+# Patterns are compiled at their first use: each rank imports this module, and few ranks fail.
+_TORCHRUN: Final = r"torch/distributed/(?:elastic|run|launcher)\b"
+"""A line of torchrun's own log; what it prints after that is about the group."""
+_NOISE: Final = r"\[?[IW]\d{4} \d\d:\d\d|.*(?:Warning\b|warnings\.warn|resource_tracker)|(?i:usage:|Try )"
+"""Logs and warnings of libraries, and the usage above an error."""
+_FRAME: Final = "╭╮╰╯─━┌┐└┘│┃| "
+"""What some libraries draw around a message."""
+_ERROR: Final = (
+    r"(?i)(?:[\w./\\-]+: )??(?:(?:fatal error|fatal|error): (?=.*[a-z])(.+)"
+    r"|((?:unrecognized|unknown|invalid|missing|ambiguous|no such|cannot|can't|could not|unable to) .+))"
+)
+"""The last line of argparse, of click and of many others: behind the name of the program, or with words of theirs."""
+_EXCEPTION: Final = r"[\w.]*\w(?:Error|Exception|Interrupt)(?:: .+)?$|Fatal Python error: .+|terminate called .+"
+_HINT: Final = (
+    r"(?i)\b(?:\w*error|fatal|failed|failure|cannot|can't|could not|unable|no such|not found|missing|required|invalid"
+    r"|unknown|unsupported|refused|denied|out of memory|abort(?:ed|ing)?)\b"
+)
+"""Words of a line that is more likely the reason than the lines around it."""
+
+
+class LastOutput(NamedTuple):
+    """One line of an output."""
+
+    text: str
+    is_error: bool
+    """True where the line says of itself that it is an error; else it is only the last that was printed."""
+
+
+def last_output(text: str) -> LastOutput | None:
+    """Return the line that tells best why the process that printed `text` ended, None where it printed nothing."""
+    lines: list[str] = []
+    for raw in text.splitlines():
+        if re.search(_TORCHRUN, raw[:_BYTES]):
+            break
+        if line := _told(raw):
+            lines.append(line)
+    lines = lines[-_LINES:][::-1]
+    for line in lines:
+        if found := re.match(_ERROR, line):
+            return LastOutput(clean_line(found[1] or found[2], _LONGEST), True)
+        if re.match(_EXCEPTION, line):
+            return LastOutput(clean_line(line, _LONGEST), True)
+    best = next((line for line in lines if re.search(_HINT, line)), next(iter(lines), None))
+    return None if best is None else LastOutput(clean_line(best, _LONGEST), False)
+
+
+def in_log(path: Path | str) -> LastOutput | None:
+    """Return the same of a log; None where the log cannot be read."""
+    return last_output(tail.end(Path(path), _BYTES))
+
+
+def explain(end: str, output: LastOutput | None) -> str:
+    """Return the text of an end that names no reason, such as `rank 0 was killed by SIGABRT`, with what was printed."""
+    return end if output is None else f"{end}; last output: {output.text}"
+
+
+def explain_exit(error: str, output: LastOutput | None) -> str:
+    """Return the same for `SystemExit: 2`, which says nothing beside an error that was printed."""
+    return output.text if output is not None and output.is_error else explain(error, output)
+
+
+def _told(raw: str) -> str:
+    """Return what a line says, empty where that is no reason for an end."""
+    # A progress bar writes over its line.
+    written = raw.rstrip("\r").rpartition("\r")[2]
+    line = clean_line(written, 4 * _LONGEST)
+    line = re.sub(r"^(?:\[(?:default\d+|rank\d+)\]:? ?)+", "", line)
+    bare = line.strip(_FRAME)
+    indented = written[:1].isspace()
+    return "" if indented or not re.search(r"[^\W\d_]", bare) or re.match(_NOISE, bare) else bare

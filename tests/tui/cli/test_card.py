@@ -1,0 +1,64 @@
+"""`status` as text: what is wrong first, then progress, then the phases of each rank."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from support.screens.frames import frame, rank_frame
+
+from ddptop.agent import wire
+from ddptop.tui.cli.card import card
+
+SLOW = wire.Verdict(1, "slow_rank", "rank 1 holds the group back by 41 ms a step: data loading", 0, rank=1)
+
+
+def titles(line: str) -> list[str]:
+    """Return the cells of a line of the table."""
+    return re.split(r" {2,}", line)
+
+
+def shared(world: int = 2) -> list[str]:
+    """Return the lines of a run whose rank 1 waits for data while rank 0 waits for rank 1."""
+    ranks = [
+        rank_frame(rank, step=51284, phases_ms={"data": 53.0 if rank else 12.0, "wait": 6.0 if rank else 47.0})
+        for rank in range(world)
+    ]
+    return card(replace(frame(world=world), ranks=tuple(ranks), verdicts=(SLOW,), verdict=SLOW, step=51284))
+
+
+def test_the_verdict_comes_first() -> None:
+    """Right after the line that names the run; the cause of a failure stands there as well."""
+    assert shared()[1] == SLOW.text
+    failed = card(frame("failed", cause="rank 1: ValueError: x", exit_code=1))
+    assert failed[1] == "rank 1: ValueError: x"
+    assert failed[2].startswith("step ")
+
+
+def test_each_rank_has_its_own_data_and_wait() -> None:
+    """No mean over the ranks stands anywhere, and each column says which number it is."""
+    lines = shared()
+    head, *ranks = map(titles, lines[-3:])
+    assert head[:7] == ["RANK", "STATE", "STEP", "LOSS", "STEP ms", "data", "wait"]
+    assert "all-reduce p50 ms" in head
+    assert [cells[5:7] for cells in ranks] == [["12.0", "47.0"], ["53.0", "6.0"]]
+    assert [cells[2] for cells in ranks] == ["51,284", "51,284"]
+    assert not any("32.5" in line or "26.5" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_columns_that_do_not_fit_are_left_out(width: int) -> None:
+    """Of those that matter least; on 80 columns data and wait are there, and no line is longer than the terminal."""
+    table = card(frame(), width)[-5:]
+    assert max(map(len, table)) <= width
+    assert table[0].startswith("RANK  STATE")
+    assert width < 80 or {"data", "wait", "STEP"} <= set(table[0].split())
+    shown, everything = titles(table[0]), titles(card(frame())[-5])
+    assert shown == [title for title in everything if title in shown]
+
+
+def test_numbers_have_one_form() -> None:
+    """Thousands are set off, of ranks as of steps."""
+    assert "1,024 ranks" in card(frame(world=1024))[0]
+    assert "51,284" in shared()[2]

@@ -1,0 +1,120 @@
+"""`status` for people: what is wrong with a run first, then its progress, then a line for each rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ddptop.agent.run.states import describe_standing
+from ddptop.agent.text import plural
+from ddptop.agent.wire import PHASES
+from ddptop.tui.cli.plain import progress
+from ddptop.tui.cli.status import remark
+from ddptop.tui.drawing.units import DASH, count, loss, size
+from ddptop.tui.model.frame import Frame, RankFrame
+
+_GAP: Final = "  "
+
+
+class _Column(NamedTuple):
+    """One column of the ranks."""
+
+    title: str
+    value: Callable[[RankFrame], str]
+    rank: int
+    """Where there is no room for all columns, those of the lowest numbers are shown."""
+    left: bool = False
+    """Whether its values begin in the same cell; numbers end in the same."""
+
+
+def card(frame: Frame, width: int | None = None) -> list[str]:
+    """Return the lines of `status`, with the columns of the ranks that fit into `width` cells; None: all of them."""
+    place = ", ".join(each for each in (frame.backend, frame.device) if each)
+    lines = [
+        _GAP.join(each for each in (frame.run, frame.state, frame.program, plural(frame.world, "rank"), place) if each),
+        *([] if frame.standing_s is None else [describe_standing(frame.standing_s)]),
+        *(verdict.text for verdict in frame.verdicts),
+        *(text for text in (frame.cause, remark(frame)) if text),
+        _progress(frame),
+        *(
+            text
+            for text in (frame.injected and f"injected faults: {frame.injected}", frame.placement, frame.note)
+            if text
+        ),
+    ]
+    return [*dict.fromkeys(lines), *_table(frame, width)]
+
+
+def _progress(frame: Frame) -> str:
+    parts = [progress(frame)]
+    if frame.step_ms is not None:
+        parts.append(f"{_milliseconds(frame.step_ms)} ms/step")
+    if frame.loss is not None:
+        parts.append(f"loss {loss(frame.loss).strip()}")
+    if frame.samples_per_s is not None:
+        parts.append(f"{frame.samples_per_s:,.0f} samples/s")
+    return _GAP.join(parts)
+
+
+def _table(frame: Frame, width: int | None) -> list[str]:
+    columns = _columns(frame)
+    cells = [[each.title, *map(each.value, frame.ranks)] for each in columns]
+    widths = [max(map(len, column)) for column in cells]
+    shown = _fitting(columns, widths, width)
+    rows = []
+    for row, rank in enumerate((None, *frame.ranks)):
+        texts = [
+            cells[index][row].ljust(widths[index]) if columns[index].left else cells[index][row].rjust(widths[index])
+            for index in shown
+        ]
+        rows.append(_GAP.join([*texts, "" if rank is None else _rank_remark(rank)]).rstrip())
+    return rows
+
+
+def _columns(frame: Frame) -> list[_Column]:
+    seen = {phase for known in frame.values("phases_ms") if known for phase in known}
+    orders = {"data": 4, "wait": 5, "forward": 7, "backward": 8, "optimizer": 11, "other": 14}
+    phases = [
+        _Column(phase, lambda rank, phase=phase: _milliseconds((rank.phases_ms or {}).get(phase)), orders[phase])  # type: ignore[misc]
+        for phase in PHASES
+        if phase in seen
+    ]
+    return [
+        _Column("RANK", lambda rank: str(rank.rank), 0, left=True),
+        _Column("STATE", lambda rank: rank.state, 1, left=True),
+        _Column("STEP", lambda rank: count(rank.step), 2),
+        _Column("LOSS", lambda rank: loss(rank.loss).strip(), 6),
+        _Column("STEP ms", lambda rank: _milliseconds(rank.step_ms), 3),
+        *phases,
+        _Column("all-reduce p50 ms", lambda rank: _milliseconds(rank.allreduce_p50_ms), 9),
+        _Column("p99 ms", lambda rank: _milliseconds(rank.allreduce_p99_ms), 13),
+        _Column("MEMORY", lambda rank: size(rank.memory_bytes).strip(), 10),
+        _Column("PID", lambda rank: str(rank.pid or DASH), 12),
+    ]
+
+
+def _fitting(columns: list[_Column], widths: list[int], width: int | None) -> list[int]:
+    """Return which columns are shown, in their order: those that matter most, as many as there is room for."""
+    if width is None:
+        return list(range(len(columns)))
+    chosen: list[int] = []
+    left = width + len(_GAP)
+    for index in sorted(range(len(columns)), key=lambda index: columns[index].rank):
+        if (taken := widths[index] + len(_GAP)) <= left:
+            left -= taken
+            chosen.append(index)
+    return sorted(chosen)
+
+
+def _milliseconds(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return DASH
+    return f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
+
+
+def _rank_remark(rank: RankFrame) -> str:
+    """Return how a rank ended, or what is known of one that cannot say it itself."""
+    if rank.ended:
+        return "" if rank.state == "finished" else rank.ended
+    return rank.activity if rank.state in ("frozen", "silent") else ""

@@ -1,0 +1,114 @@
+"""The parser of the command line: help as wide as the terminal, and complaints of one line that say what to do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NoReturn
+
+from ddptop.agent.text import clean
+
+_UNKNOWN_VERB: Final = r"argument VERB: invalid choice: '(.*?)' \(choose from "
+_NEGATIVE: Final = r"-\d+$|-\d*\.\d+$"
+"""What argparse takes for a number and not for an option."""
+_HANGING: Final = 9
+"""Columns before the rest of a line that does not fit."""
+_FROM_ELSEWHERE: Final = {
+    "--nproc-per-node": "--world", "--nproc_per_node": "--world", "--nproc": "--world", "--ranks": "--world",
+    "--world_size": "--world", "-n": "--world", "-np": "--world", "--max_restarts": "--max-restarts",
+    "--tail": "--follow",
+}  # fmt: skip
+"""Options of torchrun, mpirun and others, by which newcomers call ours."""
+
+
+class Formatter(argparse.HelpFormatter):
+    """As wide as the terminal; leaves text of several lines as it is where it fits.
+
+    argparse makes a formatter for each option that is added; its own asks `shutil`, which loads compressors.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=columns() - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        lines = text.split("\n")
+        if max(map(len, lines)) <= width:
+            return text
+        import textwrap
+
+        return "\n".join(textwrap.fill(line, width, subsequent_indent=" " * _HANGING) for line in lines)
+
+
+def columns() -> int:
+    """Return the columns of the terminal, by `$COLUMNS` before all else, as `shutil.get_terminal_size` does."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and len(given) < 10 and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80 if sys.__stdout__ else 80
+    except (OSError, ValueError):
+        return 80
+
+
+class Parser(argparse.ArgumentParser):
+    """Complains in one line that says what to do."""
+
+    verbs: Collection[str] = ()
+    """The names among which a wrong verb is looked for."""
+    more: str = ""
+    """What to do with an argument that this verb does not know."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **settings})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as argparse does, but name the unknown option: argparse takes its value for an argument of the verb."""
+        given = sys.argv[1:] if args is None else list(args)
+        if (name := self._unknown(given)) is not None:
+            near = self._nearest(name)
+            self.error(f"unknown option {name}" + (f" (did you mean {near}?)" if near else self.more))
+        found, left = super().parse_known_args(given, namespace)
+        if left and self._subparsers is None:
+            self.error(f"unexpected argument {left[0]!r}{self.more}")
+        return found, left
+
+    def _unknown(self, given: Iterable[str]) -> str | None:
+        known = self._option_string_actions
+        for word in given:
+            if len(word) < 2 or word[0] != "-" or " " in word or re.match(_NEGATIVE, word):
+                if self._subparsers is not None:
+                    # The rest is the verb's.
+                    return None
+                continue
+            name = word.partition("=")[0]
+            if name[:2] == "--":
+                if not any(each.startswith(name) for each in known):
+                    return name
+            elif name not in known and name[:2] not in known:
+                return name
+        return None
+
+    def _nearest(self, name: str) -> str | None:
+        import difflib
+
+        known: Mapping[str, Any] = self._option_string_actions
+        if _FROM_ELSEWHERE.get(name) in known:
+            return _FROM_ELSEWHERE[name]
+        # Without the dashes, which all have in common.
+        long = [each[2:] for each in known if each.startswith("--")]
+        return next((f"--{each}" for each in difflib.get_close_matches(name.strip("-"), long, n=1)), None)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message in one line, and exit with 2."""
+        if unknown := re.match(_UNKNOWN_VERB, message):
+            import difflib
+
+            near = difflib.get_close_matches(unknown[1], self.verbs, n=1)
+            message = f"no verb {unknown[1]!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
+        print(f"{self.prog}: {clean(message)}; `{self.prog} --help` tells more", file=sys.stderr)
+        raise SystemExit(2)
