@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.screens.frames import frame, rank_frame
 
 from ddptop.tui.cli import status
 
@@ -33,10 +31,3 @@ def test_what_is_printed_reads_as_what_it_was(value: object, indent: int | None)
     assert text.replace("\n", "").isprintable()
     # A number may be spelled otherwise, as 1e22 for 1e+22.
     assert len(text.split("\n")) == len(json.dumps(value, indent=indent).split("\n"))
-
-
-def test_a_run_that_stands_says_so() -> None:
-    """`status` has the sentence of the dashboard, before any verdict."""
-    shown = replace(frame(), step_ms=1.4, ranks=tuple(rank_frame(rank, step_age_s=8.0) for rank in range(4)))
-    assert "no step for 8 s" in status.card(shown)
-    assert not any("no step" in line for line in status.card(frame()))
