@@ -254,7 +254,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             [step, Content(moment), *values, keys],
             [step, Content(moment), *values, bare],
             [step, *values, bare],
-            [step, Content(moment), *values],
+            [step, *values],
         )
         rows = [Content("").join(form) for form in forms]
         return next((row for row in rows if row.cell_length < self.size.width - 2), rows[-1])
