@@ -66,6 +66,19 @@ def test_a_frame_is_made_without_changing_the_store(world: int, brief: bool, sai
         assert pickle.dumps(store) == before
 
 
+def test_a_frame_has_what_all_ranks_have_in_common() -> None:
+    """The host and the device of all ranks are the frame's, and nobody's where two ranks differ."""
+    store = Store(run_of(2), history=History(2, Asked(2)))
+    framer = Framer(store)
+    assert (framer.frame().one_host, framer.frame().one_device) == (None, None)
+    for rank in range(2):
+        hear(store, rank, 1, 2.0)
+    hosts, devices = ({getattr(rank, name) for rank in framer.frame().ranks} for name in ("host", "device"))
+    shown = framer.frame()
+    assert shown.one_host == (hosts.pop() if len(hosts) == 1 else None)
+    assert shown.one_device == (devices.pop() if len(devices) == 1 else None)
+
+
 def test_what_time_alone_changes_is_told_once_and_whoever_looks() -> None:
     """A rank that falls silent is noted when time moves on, however many frames are made, or none."""
     store = Store(run_of(2))
