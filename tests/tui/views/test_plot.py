@@ -81,13 +81,14 @@ async def test_keys_zoom_scroll_scale_and_smooth() -> None:
     """Each key changes the part of the run or the way it is drawn, the title says how, and all can be undone."""
     async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
         placeholder = await plotted(pilot)
-        usual = "loss over steps [0] 1  2  3  · last 500 steps · a: whole run"
+        usual = "loss over the last 500 steps · a: whole run [0] 1  2  3 "
         assert title(placeholder) == usual
         for key, said in (
-            ("a", "· whole run · a: last 500 steps"), ("plus", "last 600 steps · a: whole run"),
+            ("a", "over the whole run · a: last 500 steps"), ("plus", "last 600 steps · a: whole run"),
             ("plus", "last 300 steps"), ("left_square_bracket", "steps 750–1,049 · a: whole run"),
             ("right_square_bracket", "last 300 steps"), ("minus", "last 600 steps"), ("y", "· log"),
-            ("w", "· lightly smoothed"), ("w", "· strongly smoothed"), ("minus", "· whole run · a: last 500 steps"),
+            ("w", "· lightly smoothed"), ("w", "· strongly smoothed"),
+            ("minus", "over the whole run · a: last 500 steps"),
         ):  # fmt: skip
             before = seen(pilot.app)
             await pilot.press(key)
@@ -161,12 +162,12 @@ async def test_a_metric_is_found_by_typing() -> None:
         await pilot.press(*"accur")
         await until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count == 1, "the one")
         await pilot.press("enter")
-        await until(pilot, lambda: "val/accuracy [bold] over steps" in seen(pilot.app), "its plot")
+        await until(pilot, lambda: "val/accuracy [bold] over " in seen(pilot.app), "its plot")
         assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "up", "escape")
         assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "home", *"step time", "down", "enter")
-        await until(pilot, lambda: "step time, ms over steps" in seen(pilot.app), "another")
+        await until(pilot, lambda: "step time, ms over the last 500 steps · a: whole run" in seen(pilot.app), "another")
 
 
 def replace_metrics(step: Step, metrics: dict[str, float]) -> Step:
@@ -192,7 +193,8 @@ async def test_the_full_plot_shares_its_look() -> None:
         assert pilot.app.screen.query_one(RankView).chosen == 2
         await pilot.resize_terminal(120, 40)
         placeholder = await plotted(pilot)
-        assert "last 600 steps · a: whole run · lightly smoothed" in title(placeholder)
+        assert "loss over the last 600 steps · a: whole run" in title(placeholder)
+        assert plot_of(placeholder).look.window.smoothing == "light"
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, RankScreen)
         await pilot.resize_terminal(200, 50)

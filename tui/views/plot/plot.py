@@ -223,14 +223,14 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         unit = f", {drawn.unit}" if drawn.unit else ""
         if self.crosshair is not None:
             return self._reading(drawn, hues)
-        parts = [Content(f"{metric.title}{unit} over steps")]
+        extent = _extent(drawn, self.look, self._run, keys_of(self))
+        parts = [Content(f"{metric.title}{unit} over {extent}")]
         if len(ranks) > 1:
             parts.append(Content(" "))
             for line in sorted(drawn.lines, key=lambda line: line.order):
                 name = f"[{line.name}]" if line.name == str(chosen) else f" {line.name} "
                 parts.append(Content.styled(name, _style(line, hues)))
-        notes = [*_extent(drawn, self.look, self._run, keys_of(self)), *_notes(drawn, self.look, frame)]
-        parts.append(Content(" · ".join(("", *notes))))
+        parts.append(Content(" · ".join(("", *_notes(drawn, self.look, frame)))))
         return Content("").join(parts)
 
     def _reading(self, drawn: Contents, hues: Ink) -> Content:
@@ -322,20 +322,20 @@ def _value(value: float) -> str:
     return f"{value:.4g}" if np.isfinite(value) else "not finite"
 
 
-def _extent(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapping[str, str]) -> list[str]:
+def _extent(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapping[str, str]) -> str:
     """Return which steps are shown, and the key that shows the others."""
     every = drawn.shown if run is None else run
-    count = every[1] - every[0] + 1
-    last = f"last {units.count(recent(count))} steps"
+    usual = recent(every[1] - every[0] + 1)
     key = keys["plot.whole"]
     if look.window.whole:
-        return ["whole run", f"{key}: {last}"] if recent(count) < count else ["whole run"]
+        others = f" · {key}: last {units.count(usual)} steps" if usual <= every[1] - every[0] else ""
+        return f"the whole run{others}"
     if drawn.shown == every:
-        return []
-    first, end = map(units.count, drawn.shown)
-    shown = drawn.shown[1] - drawn.shown[0] + 1
-    told = f"last {units.count(shown)} steps" if look.window.end is None else f"steps {first}–{end}"
-    return [told, f"{key}: whole run"]
+        return "steps"
+    first, last = map(units.count, drawn.shown)
+    count = units.count(drawn.shown[1] - drawn.shown[0] + 1)
+    shown = f"the last {count} steps" if look.window.end is None else f"steps {first}–{last}"
+    return f"{shown} · {key}: whole run"
 
 
 def _notes(drawn: Contents, look: Look, frame: Frame) -> list[str]:

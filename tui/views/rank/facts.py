@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
@@ -110,17 +110,22 @@ def _process(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Ro
 
 
 def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
+    yield from _fact("time", units.milliseconds(rank.step_ms), width, ink, after=" ms, mean of the last seconds")
+    if rank.phases_ms is not None and rank.step_ms:
+        yield from _phases(rank, rank.phases_ms, rank.step_ms, frame, width, ink)
     yield from _fact("number", units.count(rank.step).rjust(6), width, ink)
     if rank.state not in ENDED:
         yield from _fact("age", units.age(rank.step_age_s), width, ink, after=" since the last one was completed")
-    yield from _fact("time", units.milliseconds(rank.step_ms), width, ink, after=" ms, mean of the last seconds")
     yield from _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, after=" samples/s")
-    if rank.phases_ms is None or not rank.step_ms:
-        return
-    yield [Segment(" " * _LABEL), *phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, width - _LABEL - 1, ink)]
+
+
+def _phases(
+    rank: RankFrame, phases_ms: Mapping[str, float], step_ms: float, frame: Frame, width: int, ink: Ink
+) -> Iterator[Row]:
+    yield [Segment(" " * _LABEL), *phase_bar(phases_ms, frame.step_ms or step_ms, width - _LABEL - 1, ink)]
     for phase, letter in LETTERS.items():
-        value = rank.phases_ms.get(phase)
-        share = None if value is None else value / rank.step_ms
+        value = phases_ms.get(phase)
+        share = None if value is None else value / step_ms
         on_device = None if rank.device_ms is None else rank.device_ms.get(phase)
         narrow = rank.device_ms is not None and width < _SHARES_AND_DEVICE
         yield [
