@@ -255,4 +255,7 @@ def _in_columns(blocks: Sequence[list[Row]], width: int) -> list[Row]:
 
 
 def _below(blocks: Sequence[list[Row]]) -> list[Row]:
-    return [row for index, block in enumerate(blocks) for row in ([[]] if index else []) + block]
+    rows: list[Row] = []
+    for block in blocks:
+        rows += [[], *block] if rows else block
+    return rows

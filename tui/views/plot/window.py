@@ -18,8 +18,8 @@ SMOOTHINGS: Final = ("off", "light", "strong")
 def recent(steps: int) -> int:
     """Return how many steps of so many are recent: about a quarter, and a round number that seldom changes."""
     wanted = max(RECENT, steps // 4)
-    power = 10 ** (len(str(wanted)) - 1)
-    return next(factor * power for factor in (5, 2, 1) if factor * power <= wanted)
+    power = int("1" + "0" * (len(str(wanted)) - 1))
+    return max(factor * power for factor in (1, 2, 5) if factor * power <= wanted)
 
 
 @dataclass(frozen=True)
