@@ -378,8 +378,10 @@ class DdptopApp(App[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        table = keymap.key_table(type(self), self.settings.keymap, ascii_only=self.ascii_only)
-        self.push_screen(HelpScreen(table))
+        inner = self.screen.focused or self.screen
+        chain = [type(node) for node in inner.ancestors_with_self]
+        here, rest = keymap.help_tables(type(self), self.settings.keymap, chain, ascii_only=self.ascii_only)
+        self.push_screen(HelpScreen(here, rest))
 
     def action_command_palette(self) -> None:
         """Let an action be found by its words."""

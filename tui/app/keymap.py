@@ -7,8 +7,8 @@ this one list of sections, so that none of them can be wrong.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Final
 
@@ -109,17 +109,64 @@ def actions(app: type[App[Any]], remapped: Remapped | None = None) -> Iterator[t
                 yield section, action
 
 
-def key_table(
-    app: type[App[Any]], remapped: Remapped | None = None, *, ascii_only: bool = False
-) -> list[tuple[str, str, str]]:
-    """Return section, keys and meaning of every binding, for the help screen and the manual."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for section, action in actions(app, remapped):
-        rows.setdefault((section, action.meaning), []).extend(shown(key, ascii_only=ascii_only) for key in action.keys)
-    table = [(section, " ".join(keys), meaning) for (section, meaning), keys in rows.items()]
-    last = sum(section == SECTIONS[0][0] for section, _, _ in table)
-    table.insert(last, (SECTIONS[0][0], "mouse", "Click chooses a rank, double click opens it"))
+KeyLines = list[tuple[str, str, str]]
+"""Section, keys and meaning, a line for each."""
+_MOUSE: Final = "mouse", "Click chooses a rank, double click opens it"
+_COUNT: Final = "run.count_"
+"""How the ids of the digits begin: while a run is paused they come before whatever has the same key."""
+
+
+def key_table(app: type[App[Any]], remapped: Remapped | None = None, *, ascii_only: bool = False) -> KeyLines:
+    """Return the keys of every binding, for the manual; no key twice in a section."""
+    return _table(actions(app, remapped), ascii_only=ascii_only)
+
+
+def help_tables(
+    app: type[App[Any]], remapped: Remapped, chain: Sequence[type], *, ascii_only: bool = False
+) -> tuple[KeyLines, KeyLines]:
+    """Return the keys that work where the user is, none of them twice, and those of everything else.
+
+    `chain` has the classes of what is in focus, of what is around it, and of the app: the first that has a key takes
+    it.
+    """
+    every = list(actions(app, remapped))
+    sections = {action.id: section for section, action in every}
+    here: list[tuple[str, Action]] = []
+    taken: set[str] = set()
+    for owner in (each for node in chain for each in node.__mro__ if each.__module__.startswith(_OURS)):
+        own = [action for action in _of(owner, remapped) if action.id in sections]
+        for action in own:
+            left = tuple(key for key in action.keys if key not in taken or action.id.startswith(_COUNT))
+            if left:
+                here.append((sections[action.id], replace(action, keys=left)))
+        taken.update(key for action in own for key in action.keys)
+    listed = {action.id for _, action in here}
+    rest = ((section, action) for section, action in every if action.id not in listed)
+    return _table(here, ascii_only=ascii_only), _table(rest, ascii_only=ascii_only)
+
+
+def _table(found: Iterable[tuple[str, Action]], *, ascii_only: bool) -> KeyLines:
+    """Return a line for each meaning in a section, and one for all meanings of a key."""
+    meanings: dict[str, dict[str, list[str]]] = {}
+    for section, action in found:
+        keys = meanings.setdefault(section, {}).setdefault(action.meaning, [])
+        keys += (shown(key, ascii_only=ascii_only) for key in action.keys)
+    table: KeyLines = []
+    for section, by_meaning in meanings.items():
+        lines: dict[str, list[str]] = {}
+        for meaning, keys in by_meaning.items():
+            lines.setdefault(_together_written(keys), []).append(meaning)
+        table += ((section, keys, " · ".join(told)) for keys, told in lines.items())
+        if section == SECTIONS[0][0]:
+            table.append((section, *_MOUSE))
     return table
+
+
+def _together_written(keys: Sequence[str]) -> str:
+    """Return keys as they stand in a table, many digits as their first and last."""
+    if len(keys) > 4 and "".join(keys) in "0123456789":
+        return f"{keys[0]}-{keys[-1]}"
+    return " ".join(keys)
 
 
 def names(app: type[App[Any]], remapped: Remapped, *, ascii_only: bool = False) -> dict[str, str]:

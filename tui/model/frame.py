@@ -191,6 +191,10 @@ class Frame:
     exit_code: int | None = None
     cause: str | None = None
     cause_rank: int | None = None
+    one_host: str | None = None
+    """The host of all ranks; None where they are on several, or none is known."""
+    one_device: str | None = None
+    """The device of all ranks, likewise."""
     ranks: Sequence[RankFrame] = ()
     events: tuple[EventLine, ...] = ()
     """Newest last, at most 500."""

@@ -5,7 +5,7 @@ Everything on the screen, in `status --json` and in the plain output comes from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import islice
 from operator import is_
 from typing import Any, Final
@@ -124,6 +124,8 @@ class Framer:
             exit_code=run.exit_code,
             cause=cause,
             cause_rank=cause_rank,
+            one_host=_only({model.member.host for model in models.values() if model.member is not None}),
+            one_device=_only({beat.device for beat in beats}),
             ranks=ranks,
             events=tuple(changes.events),
             verdict=changes.verdict,
@@ -153,6 +155,10 @@ class Framer:
             return None
         told = [beat.held_at_ns for beat in beats if beat.held_at_ns is not None]
         return max(told) / 1e9 if told else self._store.changes.held_since
+
+
+def _only(values: Set[str | None]) -> str | None:
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def rank_frame(

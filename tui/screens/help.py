@@ -1,120 +1,261 @@
-"""Keys, signs and letters. The keys come from the bindings themselves, so that they cannot be wrong."""
+"""The help: the keys of the screen one is on, then all others; on a page of its own what signs and words mean.
+
+The keys come from the bindings themselves, so that they cannot be wrong.
+"""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import ClassVar, Final
 
 from rich.segment import Segment
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.content import Content
+from textual.widgets import Input
 
-from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.drawing.lines import Page, Row
+from ddptop.tui.drawing.lines import Page, Row, fitted, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.drawing.units import DASH
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens.dialogs.dialog import Dialog
 
-_STATE_WORDS = {
+Keys = Sequence[tuple[str, str, str]]
+"""Section, keys and meaning, a line for each."""
+Signs = list[tuple[list[Segment], str, str]]
+"""How a sign is drawn, its name and its meaning."""
+
+_STATE_WORDS: Final = {
     "starting": "on its way to the first step",
     "running": "completes steps",
     "pausing": "runs up to the step where all are held",
     "paused": "held at a step; nothing is lost, no timeout fires",
-    "frozen": "its processes are stopped where they stood; timeouts go on",
+    "frozen": "its processes are stopped by SIGSTOP; timeouts go on",
     "stalled": "alive, but no step is completed",
-    "silent": "no sign of life from its agent",
-    "killing": "being ended",
-    "finished": "ended by itself, exit code 0",
-    "ended": "ended by itself, exit code not known",
-    "stopped": "ended in order at a step, by request",
+    "silent": "no message from its agent",
+    "killing": "being killed",
+    "finished": "ended with exit code 0",
+    "ended": "ended, exit code not known",
+    "stopped": "ended at a step, by request",
     "failed": "ended by an error",
-    "killed": "ended by request",
-    "lost": "ended with nobody watching",
+    "killed": "killed by request",
+    "lost": "ended while nothing watched it",
 }
-_PHASE_WORDS = {
+_PHASE_WORDS: Final = {
     "data": "waiting for the data loader",
     "forward": "computing the loss",
     "backward": "computing gradients",
     "optimizer": "updating the parameters",
-    "wait": "blocked in a collective",
+    "wait": "blocked in a collective until the last rank comes",
     "other": "the rest of the step",
 }
-
-
-_WIDEST: Final = 86
+_SIGN_WORDS: Final = (
+    ("◀ slow", "the rank that holds the others back"),
+    ("! not finite", "its loss or gradients are NaN or infinite"),
+    ("… ago", "since the rank completed a step"),
+    (DASH, "not known"),
+    ("×", "in a plot: a value that is not finite"),
+    ("[1]", "above a plot: the chosen rank"),
+    ("░ ━ ▼", "in the timeline: waiting, transfer, the rank that came last"),
+)
+_WORDS: Final = (
+    ("own time", "a step without its waiting: what the rank itself needs"),
+    ("all-reduce", "time of a call, waiting for peers included: p50, p99"),
+    ("clipped", "outliers are out of the plot's range"),
+    ("rss, mem", "resident memory of the process; memory on the device"),
+    ("cpu", "percent of one core, data workers included"),
+    ("pause", "all ranks hold at the same step and can go on"),
+    ("freeze", "SIGSTOP to all ranks, wherever they are"),
+    ("stop", "the run ends at a step, after a checkpoint"),
+    ("kill", "SIGTERM, then SIGKILL, to all processes of the run"),
+    ("hold", "the view stands still, the run goes on"),
+)
+_PAGES: Final = ("keys", "signs and words")
+_OTHERS: Final = "other screens and dialogs"
+_TWO_COLUMNS: Final = 100
+"""Cells from which on there are two columns."""
+_BETWEEN: Final = 3
+_KEYS: Final = 14
 
 
 class HelpScreen(Dialog[None]):
-    """What the keys do and what the signs mean."""
+    """The keys, here and elsewhere, and what the signs mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,q,enter", "dismiss", "Close", id="help.close", tooltip="Close the help")
+        Binding("escape,question_mark,q,enter", "close", "Close", id="help.close", tooltip="Close the filter or help"),
+        Binding("tab", "turn", "Page", id="help.page", tooltip="Show the other page: keys, or signs and words"),
+        Binding("slash", "filter", "Filter", id="help.filter", key_display="/", tooltip="Show only what has a word"),
     ]
 
-    def __init__(self, keys: Sequence[tuple[str, str, str]]) -> None:
+    def __init__(self, here: Keys, others: Keys = ()) -> None:
+        """Show the keys of the screen below, and those of all other screens."""
         super().__init__()
-        self._keys = keys
-        """Section, keys and meaning of every binding."""
+        self._here, self._others = here, others
+        self._page = 0
+        self._filter = ""
 
     def compose(self) -> ComposeResult:
-        """One page."""
-        yield Page(id="help")
+        """A field for the filter, shown where there is one, above a page."""
+        with Vertical(id="help"):
+            yield Input(placeholder="a key or a word", compact=True)
+            yield Page()
 
     def on_mount(self) -> None:
-        """Fill it."""
-        page = self.query_one(Page)
-        page.border_title = "help"
-        page.border_subtitle = Content(f"{keys_of(self)['help.close']} closes, arrows scroll")
-        # The style sheet has it no wider; before the first layout the page itself does not know.
-        page.show_rows(help_rows(self._keys, page.ink, min(_WIDEST, self.app.size.width) - 4))
-        page.focus()
+        """Fill it; the page can be scrolled."""
+        self.query_one(Page).focus()
+        self.call_after_refresh(self._show)
 
+    def on_resize(self) -> None:
+        """Draw for another width."""
+        self.call_after_refresh(self._show)
 
-def help_rows(keys: Sequence[tuple[str, str, str]], ink: Ink, width: int) -> list[Row]:
-    """Return the text of the help screen in so many cells."""
-    rows: list[Row] = []
-    last = ""
-    for place, key, what in keys:
-        if place != last:
-            rows += [[], [Segment(f"keys: {place}", ink["bold brand"])]]
-            last = place
-        lines = textwrap.wrap(what, max(10, width - 19 - len(key[16:])))
-        rows.append([Segment(f"  {key:<16} ", ink["bold value"]), Segment(lines[0], ink["value"])])
-        rows += [[Segment(" " * 19 + line, ink["value"])] for line in lines[1:]]
-    rows += [[], [Segment("states", ink["bold brand"])]]
-    for state in STATES:
-        hue = ink[f"bold state-{state}"]
-        rows.append(
-            [
-                Segment(f"  {MARKS[state]} ", hue),
-                Segment(f"{state:<14}", hue),
-                Segment(_STATE_WORDS[state], ink["value"]),
-            ]
+    def _show(self) -> None:
+        if not self.is_attached or not self.query(Page):
+            return
+        page, box = self.query_one(Page), self.query_one("#help", Vertical)
+        # One cell is reserved for the scrollbar.
+        width = max(20, page.size.width - 1 + page.scrollbar_size_vertical * page.show_vertical_scrollbar)
+        hues = page.ink.hues
+        names = (
+            Content.styled(name, f"bold {hues['value']}" if index == self._page else hues["label"])
+            for index, name in enumerate(_PAGES)
         )
-    rows += [[], [Segment("a step, by letter; the bars of all ranks have one scale", ink["bold brand"])]]
+        box.border_title = Content("help: ") + Content(" │ ").join(names)
+        box.border_subtitle = self.hint(f"{{page}} {_PAGES[not self._page]} · {{filter}} filters · {{close}} closes")
+        box.set_class(bool(self._filter) or self.query_one(Input).has_focus, "-filtered")
+        page.show_rows(
+            key_rows(self._here, self._others, page.ink, width, self._filter)
+            if self._page == 0
+            else sign_rows(page.ink, width, self._filter)
+        )
+
+    def action_close(self) -> None:
+        """Close the filter where there is one, else the help."""
+        field = self.query_one(Input)
+        if self._filter or field.has_focus:
+            field.value = self._filter = ""
+            self.query_one(Page).focus()
+            self._show()
+        else:
+            self.dismiss()
+
+    def action_turn(self) -> None:
+        """Show the other page, from the top."""
+        self._page = 1 - self._page
+        self.query_one(Page).scroll_home(animate=False)
+        self._show()
+
+    def action_filter(self) -> None:
+        """Take a word."""
+        self.query_one("#help", Vertical).add_class("-filtered")
+        self.query_one(Input).focus()
+
+    @on(Input.Changed)
+    def _narrow(self, event: Input.Changed) -> None:
+        self._filter = event.value
+        self.query_one(Page).scroll_home(animate=False)
+        self._show()
+
+    @on(Input.Submitted)
+    def _read(self) -> None:
+        self.query_one(Page).focus()
+
+
+def key_rows(here: Keys, others: Keys, ink: Ink, width: int, typed: str = "") -> list[Row]:
+    """Return the page of the keys in so many cells, those of the present screen first, as far as they fit the filter.
+
+    One character is the key of that name where there is one; else each word has to be in a line.
+    """
+    if len(typed) == 1 and any(typed in keys.split() for _, keys, _ in (*here, *others)):
+        kept = [[line for line in lines if typed in line[1].split()] for lines in (here, others)]
+    else:
+        kept = [[line for line in lines if _has(" ".join(line), typed)] for lines in (here, others)]
+    column = _column(width)
+    parts = [[_key_block(lines, ink, column) for _, lines in groupby(part, key=lambda line: line[0])] for part in kept]
+    rows = _in_columns(parts[0], width)
+    if parts[1]:
+        line = f"── {_OTHERS} "
+        rows += [*([[]] if rows else []), [Segment(line.ljust(width, "─"), ink["label"])], []]
+        rows += _in_columns(parts[1], width)
+    return rows or _nothing(typed, ink)
+
+
+def sign_rows(ink: Ink, width: int, typed: str = "") -> list[Row]:
+    """Return the page of the signs and words, as far as they fit the filter."""
+    states: Signs = [
+        ([Segment(f"{MARKS[state]} {state}", ink[f"bold state-{state}"])], state, _STATE_WORDS[state])
+        for state in STATES
+    ]
+    phases: Signs = []
     for phase, letter in LETTERS.items():
         first, rest = ink.block(phase)
-        rows.append(
-            [
-                Segment("  "),
-                Segment(letter, first),
-                Segment(letter * 2, rest),
-                Segment(f" {phase:<12}", ink["label"]),
-                Segment(_PHASE_WORDS[phase], ink["value"]),
-            ]
-        )
-    rows += [[], [Segment("words", ink["bold brand"])]]
-    for word, meaning in (
-        ("all-reduce", "call to end, waiting for peers included: median, p99"),
-        ("rss, mem", "resident memory of the process; memory on the device"),
-        ("cpu", "in percent of one core, data workers included"),
-        ("◀ slow", "the rank that the line under the header names"),
-        ("! not finite", "its loss or gradients are NaN or infinite"),
-        ("… ago", "since the rank completed a step"),
-        (DASH, "not known"),
-    ):
-        rows.append([Segment(f"  {word:<16}", ink["label"]), Segment(meaning, ink["value"])])
-    return rows[1:]
+        drawn = [Segment(letter, first), Segment(letter * 2, rest), Segment(f" {phase}", ink["label"])]
+        phases.append((drawn, phase, _PHASE_WORDS[phase]))
+    signs: Signs = [([Segment(sign, ink["value"])], sign, meaning) for sign, meaning in _SIGN_WORDS]
+    words: Signs = [([Segment(word, ink["value"])], word, meaning) for word, meaning in _WORDS]
+    blocks = []
+    for title, lines in (
+        ("states", states), ("phases of a step; the bars of all ranks have one scale", phases), ("signs", signs),
+        ("words", words),
+    ):  # fmt: skip
+        kept = [(drawn, meaning) for drawn, name, meaning in lines if _has(f"{title} {name} {meaning}", typed)]
+        if kept:
+            blocks.append(_block(title, kept, ink, _column(width)))
+    return _in_columns(blocks, width) or _nothing(typed, ink)
+
+
+def _has(text: str, typed: str) -> bool:
+    return all(word in text.casefold() for word in typed.casefold().split())
+
+
+def _nothing(typed: str, ink: Ink) -> list[Row]:
+    return [[Segment(f"nothing here has {typed!r}", ink["label"])]] if typed else []
+
+
+def _key_block(lines: Iterable[tuple[str, str, str]], ink: Ink, width: int) -> list[Row]:
+    found = list(lines)
+    signs = [([Segment(keys, ink["bold value"])], meaning) for _, keys, meaning in found]
+    return _block(found[0][0], signs, ink, width)
+
+
+def _block(title: str, lines: Sequence[tuple[Row, str]], ink: Ink, width: int) -> list[Row]:
+    """Return a title and its lines, the meanings below each other and whole."""
+    rows: list[Row] = [[Segment(title[:width], ink["bold brand"])]]
+    for drawn, meaning in lines:
+        lead = max(_KEYS, width_of(drawn)) + 2
+        first, *others = textwrap.wrap(meaning, max(10, width - lead - 2)) or [""]
+        rows.append([Segment("  "), *fitted(drawn, lead), Segment(first, ink["value"])])
+        rows += [[Segment(" " * (lead + 2) + line, ink["value"])] for line in others]
+    return rows
+
+
+def _column(width: int) -> int:
+    return (width - _BETWEEN) // 2 if width >= _TWO_COLUMNS else width
+
+
+def _in_columns(blocks: Sequence[list[Row]], width: int) -> list[Row]:
+    """Return blocks below each other, in two columns of about the same height where there is room for two."""
+    column = _column(width)
+    if column == width or len(blocks) < 2:
+        return _below(blocks)
+    splits = ((_below(blocks[:place]), _below(blocks[place:])) for place in range(1, len(blocks)))
+    left, right = min(splits, key=lambda split: max(map(len, split)))
+    empty: Row = []
+    return [
+        [
+            *fitted(left[index] if index < len(left) else empty, column + _BETWEEN),
+            *(right[index : index + 1] or [[]])[0],
+        ]
+        for index in range(max(len(left), len(right)))
+    ]
+
+
+def _below(blocks: Sequence[list[Row]]) -> list[Row]:
+    rows: list[Row] = []
+    for block in blocks:
+        rows += [[], *block] if rows else block
+    return rows

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
-from ddptop.tui.drawing.lines import Page
+from ddptop.tui.drawing.lines import Page, Row
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.metrics import METRICS
 from ddptop.tui.screens.with_plot import PlottedScreen
@@ -79,14 +78,14 @@ class RankScreen(PlottedScreen):
             return
         page, beside = self.query_one("#facts", Page), self.query_one("#histories", Page)
         width = page.scrollable_content_region.width or 40
-        rows = fact_rows(rank, frame, width, page.ink)
+        histories: list[Row] = []
         if beside.size:
             space = beside.scrollable_content_region.size
             height = 2 if space.height > 2 * len(METRICS) else 1
             beside.show_rows(history_rows(frame, rank.rank, space.width, beside.ink, height=height))
-        elif history := history_rows(frame, rank.rank, width, page.ink):
-            rows += [[Segment("history", page.ink["bold brand"])], *history]
-        page.show_rows(rows)
+        else:
+            histories = history_rows(frame, rank.rank, width, page.ink)
+        page.show_rows(fact_rows(rank, frame, width, page.ink, histories))
         self.query_one(LogView).show(rank, still=frame.view_held_s is not None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

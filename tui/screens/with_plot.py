@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddptop.tui.views.plot.contents import Look
     from ddptop.tui.views.plot.plot import Plot
 
-_ON_THE_PLOT = frozenset(("zoom", "scroll", "log", "smooth", "cross", "metric"))
+_ON_THE_PLOT = frozenset(("zoom", "scroll", "whole", "log", "smooth", "cross", "metric"))
 
 
 class PlottedScreen(LiveScreen):
@@ -39,6 +39,7 @@ class PlottedScreen(LiveScreen):
             "minus", "zoom(2)", "Zoom out", id="plot.zoom_out", key_display="-", show=False,
             tooltip="Plot: twice as many steps, at last the whole run",
         ),
+        Binding("a", "whole", "Whole run", id="plot.whole", tooltip="Plot: the whole run, or recent steps", show=False),
         Binding(
             "left_square_bracket", "scroll(-0.5)", "Back", id="plot.back", key_display="[", show=False,
             tooltip="Plot: earlier steps",
@@ -112,6 +113,11 @@ class PlottedScreen(LiveScreen):
         """Show earlier steps or later ones."""
         if self._plot is not None:
             self._plot.scroll_steps(by)
+
+    def action_whole(self) -> None:
+        """Show the whole run, or the recent steps."""
+        if self._plot is not None:
+            self._plot.show_other()
 
     def action_log(self) -> None:
         """Change the scale."""

@@ -112,6 +112,8 @@ def frame(state: str = "running", world: int = 4, **changes: Any) -> Frame:
         loss=None if starting else 0.8764,
         slowest=2 if state == "running" and world > 2 else None,
         torchrun_pid=4710,
+        one_host="node-a",
+        one_device="cpu",
         exit_code={"finished": 0, "stopped": 0, "failed": 1, "killed": 143}.get(state),
         ranks=ranks,
         events=events[:1] if starting else events,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent import wire
-from ddptop.agent.run.rundir import Run
+from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import ALL_IN_SIGHT, Framer
 from ddptop.tui.model.history.asked import Asked
@@ -64,6 +64,24 @@ def test_a_frame_is_made_without_changing_the_store(world: int, brief: bool, sai
         before = pickle.dumps(store)
         assert whole(framer.frame()) == whole(framer.frame()) == whole(Framer(store).frame())
         assert pickle.dumps(store) == before
+
+
+def test_a_frame_has_what_all_ranks_have_in_common() -> None:
+    """The host and the device of all ranks are the frame's, and nobody's where two ranks differ or none is known."""
+    store = Store(run_of(2), history=History(2, Asked(2)))
+    framer = Framer(store)
+    assert (framer.frame().one_host, framer.frame().one_device) == (None, None)
+    for hosts, devices, common in (
+        (("a", "a"), ("cpu", "cpu"), ("a", "cpu")),
+        (("a", "a"), ("cuda:0", "cuda:1"), ("a", None)),
+        (("a", "b"), ("cuda:0", "cuda:0"), (None, "cuda:0")),
+    ):
+        for rank in range(2):
+            store.ranks[rank].member = Member(rank, rank, 2, Process(100 + rank, 1.0), hosts[rank], 0, "", "", None)
+            store.apply(wire.Beat(rank, 10**9, "running", "forward", 1, 10**9, 1, device=devices[rank]), 1.0)
+        shown = framer.frame()
+        assert (shown.one_host, shown.one_device) == common
+        assert tuple(shown.values("device")) == devices
 
 
 def test_what_time_alone_changes_is_told_once_and_whoever_looks() -> None:

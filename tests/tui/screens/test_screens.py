@@ -30,7 +30,7 @@ VIEWS = {
     "failed": frame("failed"),
     "finished": frame("finished", world=1, note=None),
     "gpus": frame(
-        world=16, backend="nccl", device="cuda", note=None, placement="a GPU for each rank: NCCL",
+        world=16, backend="nccl", device="cuda", note=None, placement="a GPU for each rank: NCCL", one_device=None,
         ranks=tuple(rank_frame(rank, device_percent=93.0, **GPU) for rank in range(16)),
     ),
 }  # fmt: skip

@@ -8,6 +8,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import floats, lists
 
 from ddptop.agent import wire
 from ddptop.agent.observer.history.by_step import HistoryByStep
@@ -45,17 +47,84 @@ def test_smoothing_is_unbiased_and_keeps_gaps() -> None:
 
 def test_a_window_zooms_scrolls_and_follows() -> None:
     """Zoomed in, it goes along with the run; scrolled back, it stands; at the end it follows again."""
-    window = Window().zoomed(0.5, 1, 1000)
+    window = Window(whole=True).zoomed(0.5, 1, 1000)
     assert window.steps(1, 1000) == (501, 1000)
     assert window.steps(1, 1100) == (601, 1100)
     back = window.scrolled(-0.5, 1, 1000)
     assert back.steps(1, 1000) == back.steps(1, 1100) == (251, 750)
     assert back.scrolled(-5, 1, 1000).steps(1, 1000) == (1, 500)
     assert back.scrolled(0.5, 1, 1000) == window
-    assert window.zoomed(2, 1, 1000) == Window()
-    assert Window().scrolled(-1, 1, 1000) == Window()
+    assert window.zoomed(2, 1, 1000) == Window(whole=True)
+    assert Window(whole=True).scrolled(-1, 1, 1000) == Window(whole=True)
     assert back.zoomed(0.5, 1, 1000).steps(1, 1000) == (376, 625)
     assert back.zoomed(0.5, 1, 1000, at=251).steps(1, 1000)[0] == pytest.approx(251, abs=1)
+
+
+def test_at_first_a_window_shows_the_recent_steps() -> None:
+    """All of a short run, the last part of a long one; one key shows the whole run, and once more the recent steps."""
+    for steps, shown in ((1, 1), (500, 500), (501, 500), (3999, 500), (5000, 1000), (9000, 2000), (10**7, 2 * 10**6)):
+        first, last = Window().steps(1, steps)
+        assert (last, last - first + 1) == (steps, shown)
+        assert Window().other().steps(1, steps) == (1, steps)
+        assert Window().other().other() == Window()
+    assert Window().scrolled(-0.5, 1, 5000).steps(1, 5000) == (3501, 4500)
+    assert Window().zoomed(0.5, 1, 5000).steps(1, 5000) == (4501, 5000)
+    assert Window(span=100, end=2000).other() == Window(whole=True)
+
+
+def test_after_5000_steps_the_first_500_are_out_of_sight() -> None:
+    """The recent steps fill the height, whatever the loss began with; the whole run is drawn with all that it has."""
+    history = HistoryByStep(1)
+    rng = np.random.default_rng(3)
+    losses = [8 * math.exp(-number / 100) + 0.5 - number / 50_000 + rng.normal() / 100 for number in range(1, 5001)]
+    losses[4499] = 50.0
+    for number, loss in enumerate(losses, 1):
+        history.take(0, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, loss, 32))
+    recent = contents_of(history, [0], 0, (1, 5000), Look(), 100)
+    whole = contents_of(history, [0], 0, (1, 5000), Look(window=Window(whole=True)), 100)
+    assert recent is not None
+    assert whole is not None
+    assert recent.shown == (4001, 5000)
+    assert recent.limits[1] < 0.6
+    assert recent.beyond == (None, 50.0)
+    mean = np.delete(recent.lines[-1].values, recent.column(4500))
+    assert mean.max() - mean.min() > 0.2 * (recent.limits[1] - recent.limits[0])
+    assert whole.shown == (1, 5000)
+    assert whole.limits[1] == pytest.approx(max(losses), rel=1e-6)
+    assert whole.beyond == (None, None)
+
+
+def test_the_range_leaves_outliers_out_and_nothing_else() -> None:
+    """One hiccup does not flatten the rest, and its value is told; noise, a slow rank and a new level stay in range."""
+    rng = np.random.default_rng(4)
+    calm = 80 + rng.normal(size=(4, 200))
+    assert curves.usual_limits(list(calm)) == (calm.min(), calm.max())
+    hiccup = calm.copy()
+    hiccup[2, 60] = 900
+    low, high = curves.usual_limits(list(hiccup))
+    assert low >= calm.min()
+    assert high < 100
+    slow = calm.copy()
+    slow[1] += 300
+    assert curves.usual_limits(list(slow)) == (slow.min(), slow.max())
+    level = np.full((1, 400), 0.1)
+    level[0, -4:] = 0.01
+    low, high = curves.usual_limits(list(level))
+    assert low <= 0.01 < 0.1 <= high
+    assert curves.usual_limits([np.array([math.nan, math.inf])]) == (0.0, 1.0)
+    assert curves.usual_limits([]) == (0.0, 1.0)
+
+
+@given(lists(lists(floats(width=32), max_size=30), max_size=4))
+@settings(deadline=None, max_examples=60)
+def test_a_range_is_never_empty(lines: list[list[float]]) -> None:
+    """Whatever the values: the range is finite and not empty, and lies within that of all values unless widened."""
+    arrays = [np.array(line, dtype=float) for line in lines]
+    (low, high), (least, greatest) = curves.usual_limits(arrays), curves.limits(arrays)
+    assert math.isfinite(low)
+    assert math.isfinite(high)
+    assert low < high
+    assert high - low <= (greatest - least) * (1 + 1e-9)
 
 
 def test_a_window_never_leaves_the_run() -> None:
@@ -116,13 +185,14 @@ def test_there_are_no_contents_without_a_curve() -> None:
 
 
 def test_what_moves_by_less_than_a_dot_looks_the_same() -> None:
-    """One more step of a long run changes no dot; of a short one, or far from the others, it does."""
+    """One more step changes no dot of a long run seen whole; of a short one, or far from the others, it does."""
+    whole = Look(window=Window(whole=True))
 
     def dots(steps: int, last: float = 0.0) -> tuple[bytes, ...]:
         history = filled(2, steps)
         if last:
             history.take(0, wire.Step(steps, steps + 1, 10**18, 1, 1, 0, 0, 0, 0, 0, last))
-        drawn = contents_of(history, range(2), 0, (1, steps + bool(last)), Look(), 40)
+        drawn = contents_of(history, range(2), 0, (1, steps + bool(last)), whole, 40)
         assert drawn is not None
         return drawn.dots(80, 60)
 

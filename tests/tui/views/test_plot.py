@@ -81,43 +81,66 @@ async def test_keys_zoom_scroll_scale_and_smooth() -> None:
     """Each key changes the part of the run or the way it is drawn, the title says how, and all can be undone."""
     async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
         placeholder = await plotted(pilot)
-        assert title(placeholder) == "loss over steps [0] 1  2  3 "
+        usual = "loss over the last 500 steps · a: whole run [0] 1  2  3 "
+        assert title(placeholder) == usual
         for key, said in (
-            ("plus", "last 600 steps"), ("plus", "last 300 steps"), ("left_square_bracket", "steps 750–1,049"),
+            ("a", "over the whole run · a: last 500 steps"), ("plus", "last 600 steps · a: whole run"),
+            ("plus", "last 300 steps"), ("left_square_bracket", "steps 750–1,049 · a: whole run"),
             ("right_square_bracket", "last 300 steps"), ("minus", "last 600 steps"), ("y", "· log"),
             ("w", "· lightly smoothed"), ("w", "· strongly smoothed"),
+            ("minus", "over the whole run · a: last 500 steps"),
         ):  # fmt: skip
             before = seen(pilot.app)
             await pilot.press(key)
             await until(pilot, partial(is_titled, placeholder, said), said)
             await until(pilot, partial(differs, pilot.app, before), f"{key} is drawn")
-        await pilot.press("w", "y", "minus")
-        await until(pilot, lambda: title(placeholder) == "loss over steps [0] 1  2  3 ", "as before")
+        await pilot.press("w", "y", "a")
+        await until(pilot, lambda: title(placeholder) == usual, "as before")
 
 
 async def test_the_crosshair_reads_what_is_there() -> None:
-    """It shows step, time and each rank's value; arrows move it and choose no rank; escape gives them back."""
+    """It shows step, time, each rank's value and its keys; arrows move it and choose no rank; escape closes it."""
     async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
         placeholder = await plotted(pilot)
         view = pilot.app.screen.query_one(RankView)
         await pilot.press("i")
-        await until(pilot, lambda: "step 1,199 07:59:59" in title(placeholder), "the last column")
+        await until(pilot, lambda: "step 1,199 ranks 0: " in title(placeholder), "the last column")
         drawn = contents_of(placeholder)
         for line in drawn.lines:
-            assert f" {line.name} {line.values[-1]:.4g}" in title(placeholder)
+            assert f" {line.name}: {line.values[-1]:.4g}" in title(placeholder)
+        assert "esc Close" in seen(pilot.app).splitlines()[-1]
+        assert "←→ Move crosshair" in seen(pilot.app).splitlines()[-1]
         await pilot.press("left", "left", "shift+left")
         column = len(drawn.steps) - 13
         await until(pilot, lambda: f"step {int(drawn.steps[column]):,}" in title(placeholder), "twelve columns back")
         await pilot.press("home")
         await until(pilot, lambda: f"step {int(drawn.steps[0]):,} " in title(placeholder), "the first column")
         await pilot.press("plus")
-        await until(pilot, lambda: plot_of(placeholder).look.window.span == 600, "zoomed")
+        await until(pilot, lambda: plot_of(placeholder).look.window.span == 250, "zoomed")
         assert plot_of(placeholder).look.window.steps(1, 1199)[0] <= drawn.steps[0]
         assert view.chosen == 0
         await pilot.press("escape")
         await until(pilot, lambda: "[0]" in title(placeholder), "put away")
         await pilot.press("right")
         assert view.chosen == 1
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_the_keys_of_the_crosshair_are_named_on_its_screen(size: tuple[int, int]) -> None:
+    """The plot's own screen names the crosshair's keys while there is one, and those of the plot before and after."""
+    async with dashboard(StillSource(frame())).run_test(size=size) as pilot:
+        await pilot.press("f")
+        await plotted(pilot)
+        await until(pilot, lambda: "m Metric  a Whole run" in seen(pilot.app), "the plot's")
+        await pilot.press("i")
+        await until(pilot, lambda: "home end First, last" in seen(pilot.app), "the crosshair's")
+        assert "m Metric" not in seen(pilot.app)
+        assert "step 1,199 07:59:59 ranks 0: 0." in seen(pilot.app)
+        assert (" · ←→ move · esc closes" if size[0] > 80 else " · ←→ esc") in seen(pilot.app)
+        assert "ranks 0: " in seen(pilot.app)
+        await until(pilot, lambda: "esc Close" in seen(pilot.app).splitlines()[-1], "the footer")
+        await pilot.press("escape")
+        await until(pilot, lambda: "m Metric  a Whole run" in seen(pilot.app), "the plot's again")
 
 
 async def test_a_metric_is_found_by_typing() -> None:
@@ -139,12 +162,12 @@ async def test_a_metric_is_found_by_typing() -> None:
         await pilot.press(*"accur")
         await until(pilot, lambda: pilot.app.screen.query_one(OptionList).option_count == 1, "the one")
         await pilot.press("enter")
-        await until(pilot, lambda: "val/accuracy [bold] over steps" in seen(pilot.app), "its plot")
+        await until(pilot, lambda: "val/accuracy [bold] over " in seen(pilot.app), "its plot")
         assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "up", "escape")
         assert plot_of(placeholder).look.metric == CUSTOM + "val/accuracy [bold]"
         await pilot.press("m", "home", *"step time", "down", "enter")
-        await until(pilot, lambda: "step time, ms over steps" in seen(pilot.app), "another")
+        await until(pilot, lambda: "step time, ms over the last 500 steps · a: whole run" in seen(pilot.app), "another")
 
 
 def replace_metrics(step: Step, metrics: dict[str, float]) -> Step:
@@ -163,14 +186,15 @@ async def test_the_full_plot_shares_its_look() -> None:
         assert isinstance(pilot.app.screen, PlotScreen)
         placeholder = await plotted(pilot)
         assert "smooth" in seen(pilot.app).lower()
-        await pilot.press("w", "plus", "tab", "tab")
+        await pilot.press("w", "a", "plus", "tab", "tab")
         await until(pilot, lambda: "[2] 3" in title(placeholder), "rank 2 is chosen")
         await pilot.press("escape")
         assert isinstance(pilot.app.screen, RunScreen)
         assert pilot.app.screen.query_one(RankView).chosen == 2
         await pilot.resize_terminal(120, 40)
         placeholder = await plotted(pilot)
-        assert "last 600 steps · lightly smoothed" in title(placeholder)
+        assert "loss over the last 600 steps · a: whole run" in title(placeholder)
+        assert plot_of(placeholder).look.window.smoothing == "light"
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, RankScreen)
         await pilot.resize_terminal(200, 50)
@@ -208,7 +232,7 @@ async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) 
         now += 75
         await until(pilot, lambda: "VIEW HELD 01:15" in seen(app), "for how long")
         await pilot.press("plus", "i", "escape")
-        await until(pilot, lambda: "last 600 steps" in title(placeholder), "the plot is looked at")
+        await until(pilot, lambda: "last 250 steps" in title(placeholder), "the plot is looked at")
         assert contents_of(placeholder).steps[-1] == 1199
         for gone in ("1,400", "appended", "something new"):
             assert gone not in seen(app)

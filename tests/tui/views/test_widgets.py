@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from support.screens.dashboards import INK, KEYS, text_of
 from support.screens.frames import EVIL, frame, rank_frame, verdict_frame
 
@@ -14,10 +16,11 @@ from ddptop.agent.wire import Verdict
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
-from ddptop.tui.model.frame import STATES, RankFrame
+from ddptop.tui.model.frame import STATES, Frame, RankFrame
 from ddptop.tui.views.panels.panel import Shape, draw_panel
 from ddptop.tui.views.panels.panels import arrange
-from ddptop.tui.views.rank.facts import fact_rows
+from ddptop.tui.views.rank.facts import fact_rows, wrapped
+from ddptop.tui.views.rank.histories import history_rows
 from ddptop.tui.views.screen.header import header_rows
 from ddptop.tui.views.screen.log import LogFile
 
@@ -188,6 +191,69 @@ def test_the_facts_of_a_rank_name_what_is_not_seen() -> None:
     for width, state in itertools.product((30, 60, 100), STATES):
         rows = fact_rows(rank_frame(1, state, log="/x" * 90, ended=EVIL), frame(state), width, INK)
         assert text_of(rows[0]).startswith("rank 1 of 4")
+
+
+def test_the_screen_of_a_rank_begins_with_what_it_does() -> None:
+    """Phases, all-reduces, loss and histories stand above pid, host and device; a rank that stands still says where."""
+    rank = rank_frame(1, coordinates={"dp": 1})
+    histories = history_rows(frame(), 1, 80, INK)
+    rows = [text_of(row) for row in fact_rows(rank, frame(), 80, INK, histories)]
+    titles = [row for row in rows if row and not row.startswith(" ")]
+    assert titles[:5] == ["rank 1 of 4  ● running", "step", "communication", "loss", "history"]
+    assert titles[5:] == ["custom metrics", "resources", "process", "telemetry"]
+    process = rows.index("process")
+    for label in ("place", "pid", "host", "device"):
+        assert [row.split()[0] for row in rows].index(label) > process
+    assert not any(row.startswith("  doing") for row in rows)
+    stalled = [text_of(row) for row in fact_rows(replace(rank, state="stalled"), frame("stalled"), 80, INK)]
+    assert stalled[1].split() == ["doing", "backward"]
+
+
+@pytest.mark.parametrize("width", [24, 38, 60, 118])
+def test_the_sentences_of_a_rank_are_not_cut(width: int) -> None:
+    """However narrow its screen: all of a cause, a fault and a remark is there, and no line of it is too wide."""
+    cause = "exit code 1: RuntimeError: size mismatch for layer4.1.weight: 试试 copying a param with shape [512, 512]"
+    rank = rank_frame(
+        1, "failed", ended=cause, fault="ValueError: in a hook " * 4, log="/data/" + "long-" * 30 + "rank-1.log",
+        memory_total_bytes=None, mechanism=None,
+    )  # fmt: skip
+    rows = fact_rows(rank, frame("failed", history=None), width, INK)
+    text = "".join(text_of(row)[13:].strip() for row in rows).replace(" ", "")
+    for whole in (cause, rank.fault or "", rank.log or "", "collectives are not hooked in this process",
+                  "resident memory of the process", "of one core, workers included"):  # fmt: skip
+        assert whole.replace(" ", "") in text
+    first, ended = text_of(rows[0]), [row for row in rows[1:] if width_of(row) > max(width, 34)]
+    assert first.startswith("rank 1 of 4")
+    assert ended == []
+
+
+def test_a_text_is_broken_between_words() -> None:
+    """No line is wider than asked for, no word is broken that fits into a line, and nothing is lost."""
+    assert wrapped("one two three", 7) == ["one two", "three"]
+    assert wrapped("  12.5", 20) == ["  12.5"]
+    assert wrapped("", 5) == [""]
+    assert wrapped("abcdefgh ij", 3) == ["abc", "def", "gh", "ij"]
+    rng = random.Random(2)
+    for _ in range(200):
+        text = "".join(rng.choice(["a", "bc ", "试", " ", "défg", "x\n"]) for _ in range(rng.randrange(60)))
+        lines = wrapped(text, 9)
+        assert all(cell_len(line) <= 9 for line in lines)
+        assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+def test_a_panel_names_only_what_differs_between_ranks() -> None:
+    """Host and device of all ranks are in the header once; in a panel they have their names, and stand where needed."""
+
+    def last_line(shown: Frame, rank: RankFrame) -> str:
+        return text_of(draw_panel(rank, shown, Shape(60, 10, False), INK)[-2]).strip("│ ")
+
+    rank = rank_frame(1, device="cuda:1", host="node-b")
+    assert last_line(frame(one_host="node-a", one_device="cpu"), rank_frame(1)) == "pid 4712"
+    assert last_line(frame(one_host=None, one_device=None), rank) == "pid 4712  device cuda:1  host node-b"
+    assert last_line(frame(one_host="node-b", one_device=None), rank) == "pid 4712  device cuda:1"
+    header = text_of(header_rows(frame(), 118, INK, KEYS, roomy=True)[0])
+    assert "cpu  on node-a" in header
+    assert "on node" not in text_of(header_rows(frame(one_host=None), 118, INK, KEYS, roomy=True)[0])
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def _starting(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
         [Segment(units.shorten(doing, inner), ink["bold state-starting"])],
         [Segment(units.age(since).strip() + " since launch", ink["label"])] if since is not None else [],
         [],
-        _identity(rank, inner, ink),
+        _identity(rank, frame, inner, ink),
         _resources(rank, inner, ink),
     ]
 
@@ -120,15 +120,11 @@ def _stepping(rank: RankFrame, frame: Frame, inner: int, room: int, ink: Ink) ->
         rows.append(_legend(rank, inner, ink))
     if rank.ended is not None:
         mark = [Segment(units.shorten(rank.ended, inner), ink[f"state-{rank.state}"])]
-        return [*rows, *_end_rows(mark, rank, inner, ink)]
+        return [*rows, _all_reduce(rank, ink), mark, _identity(rank, frame, inner, ink)]
     rows += [_all_reduce(rank, ink), _resources(rank, inner, ink)]
     if room >= 6:
-        rows.append(_identity(rank, inner, ink))
+        rows.append(_identity(rank, frame, inner, ink))
     return rows
-
-
-def _end_rows(mark: Row, rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
-    return [_all_reduce(rank, ink), mark, _identity(rank, inner, ink)]
 
 
 def _loss(rank: RankFrame, inner: int, tall: int, ink: Ink) -> list[Row]:
@@ -221,7 +217,11 @@ def _resources(rank: RankFrame, inner: int, ink: Ink) -> Row:
     return spread(row, right, inner)
 
 
-def _identity(rank: RankFrame, inner: int, ink: Ink) -> Row:
+def _identity(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> Row:
     known = [f"pid {rank.pid}"] if rank.pid is not None else []
-    known += [text for text in (rank.device, rank.host) if text]
+    # The header has what all ranks have in common.
+    if rank.device and frame.one_device is None:
+        known.append(f"device {rank.device}")
+    if rank.host and frame.one_host is None:
+        known.append(f"host {rank.host}")
     return [Segment(units.shorten("  ".join(known), inner), ink["faint"])]

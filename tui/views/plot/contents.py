@@ -88,6 +88,8 @@ class Contents:
     """Steps where a value was not finite."""
     limits: tuple[float, float]
     """On the axis: powers of ten where it is logarithmic."""
+    beyond: tuple[float | None, float | None]
+    """The least and the greatest value where these are out of the limits."""
     log: bool
     hidden: bool
     """True where values of zero or less have no place on a logarithmic axis."""
@@ -136,6 +138,9 @@ def contents_of(
     lines = _lines(drawn, ranks, chosen, look.window.smoothing)
     together = [_logged(line.values) if look.window.log else line.values for line in lines]
     values = np.concatenate([line.values for line in lines])
+    # All there is, where all was asked for; on a logarithmic axis outliers take little room.
+    fit = curves.limits if look.window.whole or look.window.log else curves.usual_limits
+    limits = fit(together)
     return Contents(
         metric=metric,
         unit=unit,
@@ -144,7 +149,8 @@ def contents_of(
         at=np.fmax.reduce(drawn.at, axis=0),
         lines=lines,
         broken=drawn.steps[np.isinf(drawn.high).any(axis=0)],
-        limits=curves.limits(together),
+        limits=limits,
+        beyond=_beyond(np.concatenate(together), *limits),
         log=look.window.log,
         hidden=look.window.log and bool(np.any(values[~np.isnan(values)] <= 0)),
     )
@@ -184,6 +190,12 @@ def _lines(drawn: Columns, ranks: Sequence[int], chosen: int | None, smoothing: 
         return band
     mine = curves.smoothed(drawn.mean[list(ranks).index(chosen)], smoothing)
     return (*band, Line(str(chosen), "rank-chosen", mine))
+
+
+def _beyond(values: Floats, low: float, high: float) -> tuple[float | None, float | None]:
+    finite = values[np.isfinite(values)]
+    least, greatest = (float(finite.min()), float(finite.max())) if len(finite) else (low, high)
+    return least if least < low else None, greatest if greatest > high else None
 
 
 def _hue(rank: int) -> str:

@@ -14,6 +14,12 @@ import numpy as np
 from ddptop.agent.observer.history.columns import Columns
 from ddptop.agent.observer.history.series import Floats
 
+_PERCENTILE: Final = 2
+"""Percent of a line's values at each end that do not make the range larger than the others need it."""
+_LEEWAY: Final = 0.5
+"""The range goes beyond the percentiles by at most this share of what lies between them."""
+_NEWEST: Final = 5
+"""Columns at the end of a line whose median is always in range."""
 _INERTIA: Final = {"off": 0.0, "light": 0.6, "strong": 0.9}
 """Weight of the columns before, by the name of the smoothing; the rest is the next column's."""
 
@@ -51,11 +57,36 @@ def smoothed(values: Floats, smoothing: str) -> Floats:
 
 def limits(lines: Sequence[Floats]) -> tuple[float, float]:
     """Return the range that holds all finite values, never empty."""
-    finite = [line[np.isfinite(line)] for line in lines]
-    together = np.concatenate(finite) if finite else np.empty(0)
-    if not len(together):
+    finite = _finite(lines)
+    if not finite:
         return 0.0, 1.0
-    low, high = float(together.min()), float(together.max())
+    return _widened(min(float(line.min()) for line in finite), max(float(line.max()) for line in finite))
+
+
+def usual_limits(lines: Sequence[Floats]) -> tuple[float, float]:
+    """Return a range that fits the values of each line but for outliers, never empty.
+
+    It holds the percentiles of each line, so that a line of its own is never out of range, and the newest values.
+    """
+    finite = _finite(lines)
+    if not finite:
+        return 0.0, 1.0
+    ends = np.array([np.percentile(line, (_PERCENTILE, 100 - _PERCENTILE)) for line in finite])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+    leeway = _LEEWAY * (high - low)
+    newest = [float(np.median(line[-_NEWEST:])) for line in finite]
+    return _widened(
+        min(*newest, max(low - leeway, min(float(line.min()) for line in finite))),
+        max(*newest, min(high + leeway, max(float(line.max()) for line in finite))),
+    )
+
+
+def _finite(lines: Sequence[Floats]) -> list[Floats]:
+    finite = [line[np.isfinite(line)] for line in lines]
+    return [line for line in finite if len(line)]
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
     least = max(abs(low), abs(high)) * 1e-2 or 1.0
     if high - low < least:
         return low - least / 2, high + least / 2

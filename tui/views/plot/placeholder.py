@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 
 _FAR: Final = 10
 """Columns that the crosshair jumps."""
+_GROUP: Final = Binding.Group("Move crosshair", compact=True)
 
 
 class PlotPlaceholder(Container):
     """The place of a plot, made or not. It has the keys as long as there is a crosshair."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "Earlier", id="crosshair.left", tooltip="Read the column to the left"),
-        Binding("right", "move(1)", "Later", id="crosshair.right", tooltip="Read the column to the right"),
+        Binding(
+            "left", "move(-1)", "Earlier", id="crosshair.left", group=_GROUP, tooltip="Read the column to the left"
+        ),
+        Binding(
+            "right", "move(1)", "Later", id="crosshair.right", group=_GROUP, tooltip="Read the column to the right"
+        ),
         Binding(
             "shift+left,down", f"move(-{_FAR})", "Far left", id="crosshair.far_left", show=False,
             tooltip=f"Read {_FAR} columns further left",
@@ -38,11 +43,11 @@ class PlotPlaceholder(Container):
         ),
         Binding("home", "edge(0)", "First", id="crosshair.first", tooltip="Read the first column", show=False),
         Binding("end", "edge(-1)", "Last", id="crosshair.last", tooltip="Read the last column", show=False),
-        Binding("escape,enter,i", "close", "Done", id="crosshair.close", tooltip="Close crosshair"),
+        Binding("escape,enter,i", "close", "Close", id="crosshair.close", tooltip="Close crosshair"),
     ]  # fmt: skip
 
     class Left(Message):
-        """The crosshair was put away."""
+        """The crosshair was closed."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(id="plots", **options)
@@ -89,7 +94,7 @@ class PlotPlaceholder(Container):
         self.post_message(self.Left())
 
     def on_blur(self) -> None:
-        """Put the crosshair away when another part of the screen has the keys."""
+        """Close the crosshair when another part of the screen has the keys."""
         self.can_focus = False
         if self.plot is not None:
             self.plot.read_nothing()

@@ -33,7 +33,7 @@ from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.model.metrics import CUSTOM, metric_named
 from ddptop.tui.views.plot.contents import Contents, Line, Look, contents_of, span_of
 from ddptop.tui.views.plot.ticks import Powers, Steps, Values
-from ddptop.tui.views.plot.window import Window
+from ddptop.tui.views.plot.window import Window, recent
 
 _PERIOD_S: Final = 1.0
 """A curve is drawn at most so often."""
@@ -222,8 +222,9 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             return Content(f"{metric.title} over steps")
         unit = f", {drawn.unit}" if drawn.unit else ""
         if self.crosshair is not None:
-            return Content("").join(self._reading(drawn, hues))
-        parts = [Content(f"{metric.title}{unit} over steps")]
+            return self._reading(drawn, hues)
+        extent = _extent(drawn, self.look, self._run, keys_of(self))
+        parts = [Content(f"{metric.title}{unit} over {extent}")]
         if len(ranks) > 1:
             parts.append(Content(" "))
             for line in sorted(drawn.lines, key=lambda line: line.order):
@@ -232,17 +233,31 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         parts.append(Content(" · ".join(("", *_notes(drawn, self.look, frame)))))
         return Content("").join(parts)
 
-    def _reading(self, drawn: Contents, hues: Ink) -> list[Content]:
-        """Return what the crosshair reads, the line on top first."""
+    def _reading(self, drawn: Contents, hues: Ink) -> Content:
+        """Return the values under the crosshair, the line on top first, and its keys where there is room for them."""
         assert self.crosshair is not None
         index = drawn.column(self.crosshair)
         moment = "" if np.isnan(drawn.at[index]) else time.strftime(" %H:%M:%S", time.localtime(drawn.at[index]))
-        parts = [Content(f"step {units.count(int(drawn.steps[index]))}{moment} ")]
+        step = Content(f"step {units.count(int(drawn.steps[index]))}")
+        values: list[Content] = []
+        ranks = sum(line.name.isdigit() for line in drawn.lines)
         for line in sorted(drawn.lines, key=lambda line: (line is not drawn.lines[-1], line.order)):
-            parts.append(Content.styled(f" {line.name} ", _style(line, hues)))
-            parts.append(Content.styled(_value(float(line.values[index])), hues.hues["value"]))
-        parts.append(Content(f" {drawn.unit}" if drawn.unit else ""))
-        return parts
+            # The noun stands once before the ranks: they follow each other.
+            noun = ("rank " if ranks == 1 else "" if values else "ranks ") if line.name.isdigit() else ""
+            values.append(Content.styled(f" {noun}{line.name}: ", _style(line, hues)))
+            values.append(Content.styled(_value(float(line.values[index])), hues.hues["value"]))
+        values.append(Content(f" {drawn.unit}" if drawn.unit else ""))
+        known = keys_of(self)
+        move, close = known["crosshair.left"] + known["crosshair.right"], known["crosshair.close"]
+        keys, bare = Content(f" · {move} move · {close} closes"), Content(f" · {move} {close}")
+        forms = (
+            [step, Content(moment), *values, keys],
+            [step, Content(moment), *values, bare],
+            [step, *values, bare],
+            [step, *values],
+        )
+        rows = [Content("").join(form) for form in forms]
+        return next((row for row in rows if row.cell_length < self.size.width - 2), rows[-1])
 
     # What is asked
 
@@ -255,6 +270,10 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         """Move by so many times what is shown."""
         if self._run is not None:
             self._show_window(self.look.window.scrolled(by, *self._run))
+
+    def show_other(self) -> None:
+        """Show the whole run, or the recent steps again."""
+        self._show_window(self.look.window.other())
 
     def change_scale(self) -> None:
         """Change between a logarithmic and a linear scale."""
@@ -288,7 +307,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             self.read_at(max(0, min(index, len(self.contents.steps) - 1)))
 
     def read_nothing(self) -> None:
-        """Put the crosshair away."""
+        """Close the crosshair."""
         self.crosshair = None
         self._again()
 
@@ -303,13 +322,29 @@ def _value(value: float) -> str:
     return f"{value:.4g}" if np.isfinite(value) else "not finite"
 
 
+def _extent(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapping[str, str]) -> str:
+    """Return which steps are shown, and the key that shows the others."""
+    every = drawn.shown if run is None else run
+    usual = recent(every[1] - every[0] + 1)
+    key = keys["plot.whole"]
+    if look.window.whole:
+        others = f" · {key}: last {units.count(usual)} steps" if usual <= every[1] - every[0] else ""
+        return f"the whole run{others}"
+    if drawn.shown == every:
+        return "steps"
+    first, last = map(units.count, drawn.shown)
+    count = units.count(drawn.shown[1] - drawn.shown[0] + 1)
+    shown = f"the last {count} steps" if look.window.end is None else f"steps {first}–{last}"
+    return f"{shown} · {key}: whole run"
+
+
 def _notes(drawn: Contents, look: Look, frame: Frame) -> list[str]:
     """Return the remarks on what is unusual in this plot."""
     notes = []
-    if look.window.span is not None:
-        following = "last " if look.window.end is None else ""
-        first, last = map(units.count, drawn.shown)
-        notes.append(f"{following}{units.count(look.window.span)} steps" if following else f"steps {first}–{last}")
+    least, greatest = drawn.beyond
+    if least is not None or greatest is not None:
+        ends = (("min", least), ("max", greatest))
+        notes.append("clipped, " + " ".join(f"{name} {end:.3g}" for name, end in ends if end is not None))
     if drawn.log:
         notes.append("log, without 0 and less" if drawn.hidden else "log")
     if look.window.smoothing != "off":

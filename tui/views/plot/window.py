@@ -1,4 +1,4 @@
-"""The part of a run's steps that a plot shows: the whole run, or a number of steps up to the last or an earlier one.
+"""The part of a run's steps that a plot shows: the recent ones, the whole run, or as many as were asked for.
 
 Pure and immutable; each key of the plot makes another window of the one before.
 """
@@ -10,7 +10,16 @@ from typing import Final
 
 FEWEST: Final = 16
 """Steps in the narrowest window."""
+RECENT: Final = 500
+"""Steps that count as recent in a short run."""
 SMOOTHINGS: Final = ("off", "light", "strong")
+
+
+def recent(steps: int) -> int:
+    """Return how many steps of so many are recent: about a quarter, and a round number that seldom changes."""
+    wanted = max(RECENT, steps // 4)
+    power = int("1" + "0" * (len(str(wanted)) - 1))
+    return max(factor * power for factor in (1, 2, 5) if factor * power <= wanted)
 
 
 @dataclass(frozen=True)
@@ -18,7 +27,9 @@ class Window:
     """A part of the run. `first` and `last` in the methods are the run's own."""
 
     span: int | None = None
-    """Steps that are shown; None for all there are."""
+    """Steps that are shown; None for the recent ones, or for all where it is `whole`."""
+    whole: bool = False
+    """True for all steps there are."""
     end: int | None = None
     """The last step shown; None for the newest of the run."""
     log: bool = False
@@ -27,9 +38,10 @@ class Window:
 
     def steps(self, first: int, last: int) -> tuple[int, int]:
         """Return the first and the last step shown."""
-        if self.span is None:
+        if self.whole:
             return first, last
-        span = min(self.span, last - first + 1)
+        every = last - first + 1
+        span = min(recent(every) if self.span is None else self.span, every)
         end = last if self.end is None else max(first + span - 1, min(self.end, last))
         return end - span + 1, end
 
@@ -42,23 +54,27 @@ class Window:
         before = high - low + 1
         span = max(FEWEST, round(before * factor))
         if span > last - first:
-            return replace(self, span=None, end=None)
+            return replace(self, span=None, whole=True, end=None)
         if self.end is None and at is None:
-            return replace(self, span=span)
+            return replace(self, span=span, whole=False)
         fixed = (low + high) / 2 if at is None else at
         share = (high - fixed) / before
-        return replace(self, span=span)._ending(round(fixed + share * span), last)
+        return replace(self, span=span, whole=False)._ending(round(fixed + share * span), last)
 
     def scrolled(self, by: float, first: int, last: int) -> Window:
         """Move by a share of what is shown, back where it is negative; at the end of the run, follow it."""
-        if self.span is None:
-            return self
         low, high = self.steps(first, last)
         span = high - low + 1
-        return self._ending(max(first + span - 1, round(high + by * span)), last)
+        if span > last - first:
+            return self
+        return replace(self, span=span)._ending(max(first + span - 1, round(high + by * span)), last)
 
     def _ending(self, end: int, last: int) -> Window:
         return replace(self, end=None if end >= last else end)
+
+    def other(self) -> Window:
+        """Show the whole run; after it, the recent steps."""
+        return replace(self, span=None, whole=not self.whole, end=None)
 
     def smoother(self) -> Window:
         """Smooth more; after the strongest, not at all."""

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
+from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
 
 from ddptop.agent.text import clean
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
-from ddptop.tui.drawing.lines import Row
+from ddptop.tui.drawing.lines import Row, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.views.panels.panel import load_of, mark_of
 from ddptop.tui.views.rank.histories import latency_rows
 
 _LABEL = 13
+_SHARES_AND_DEVICE = 52
+"""Cells from which on a phase has its share beside its time on the device."""
 
 
-def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> list[Row]:
-    """Return the rows of a rank's own screen, at most `width` cells each."""
+def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink, histories: Sequence[Row] = ()) -> list[Row]:
+    """Return the rows of a rank's own screen, at most `width` cells each.
+
+    What a slow or broken rank is known by comes first; what it is comes last. `histories` stand between them, where the
+    screen has no room for them beside.
+    """
     rows: list[Row] = []
     for title, lines in (
         (None, _state(rank, frame, width, ink)),
         ("step", _step(rank, frame, width, ink)),
-        ("loss", _loss(rank, width, ink)),
         ("communication", _communication(rank, frame, width, ink)),
-        ("resources", _resources(rank, width, ink)),
+        ("loss", _loss(rank, width, ink)),
+        ("history", histories),
         ("custom metrics", _metrics(rank, width, ink)),
+        ("resources", _resources(rank, width, ink)),
+        ("process", _process(rank, frame, width, ink)),
         ("telemetry", _telemetry(rank, width, ink)),
     ):
         found = list(lines)
@@ -40,11 +50,37 @@ def fact_rows(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> list[Row]:
     return rows
 
 
-def _fact(label: str, value: str, width: int, ink: Ink, hue: str = "value", after: str = "") -> Row:
+def _fact(label: str, value: str, width: int, ink: Ink, hue: str = "value", after: str = "") -> Iterator[Row]:
+    """Yield a label, its value and a remark, on as many lines as they take."""
     known = value.strip() != units.DASH
-    text = units.shorten(value, max(4, width - _LABEL - 2))
-    row = [Segment(f"  {label:<{_LABEL - 2}}", ink["label"]), Segment(text, ink[hue if known else "faint"])]
-    return [*row, Segment(after, ink["label"])] if known else row
+    room = max(8, width - _LABEL)
+    style = ink[hue if known else "faint"]
+    lines: list[Row] = [[Segment(line, style)] for line in wrapped(value, room)]
+    if known and after:
+        first, *others = wrapped(after, room)
+        if width_of(lines[-1]) + cell_len(first) <= room and not others:
+            lines[-1].append(Segment(first, ink["label"]))
+        else:
+            lines += [[Segment(line.lstrip(), ink["label"])] for line in (first, *others)]
+    for index, line in enumerate(lines):
+        yield [Segment(f"  {'' if index else label:<{_LABEL - 2}}", ink["label"]), *line]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a text in lines of so many cells at most, broken between words where that is possible."""
+    lines: list[str] = []
+    line = ""
+    for piece in re.findall(r" +|[^ ]+", re.sub(r"\s", " ", text)):
+        if cell_len(line) + cell_len(piece) <= width:
+            line += piece
+            continue
+        if line.strip():
+            lines.append(line.rstrip())
+            line = ""
+        if not piece.isspace():
+            *whole, line = chop_cells(piece, width)
+            lines += whole
+    return [*lines, line] if line.strip() or not lines else lines
 
 
 def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
@@ -56,57 +92,70 @@ def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]
         Segment(f"  {mark}" if mark else "", ink[hue]),
     ]
     if rank.ended is not None:
-        yield _fact("ended", rank.ended, width, ink, f"bold state-{rank.state}")
-    else:
-        yield _fact("doing", rank.activity or units.DASH, width, ink)
+        yield from _fact("ended", rank.ended, width, ink, f"bold state-{rank.state}")
+    elif rank.state != "running":
+        yield from _fact("doing", rank.activity or units.DASH, width, ink)
+
+
+def _process(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
     if rank.coordinates:
-        yield _fact("place", ", ".join(f"{name} {where}" for name, where in rank.coordinates.items()), width, ink)
-    yield _fact("pid", units.DASH if rank.pid is None else str(rank.pid), width, ink)
-    yield _fact("host", rank.host or units.DASH, width, ink)
-    yield _fact("device", rank.device or units.DASH, width, ink, after=f"  {frame.backend or ''}")
+        place = ", ".join(f"{name} {where}" for name, where in rank.coordinates.items())
+        yield from _fact("place", place, width, ink)
+    yield from _fact("pid", units.DASH if rank.pid is None else str(rank.pid), width, ink)
+    yield from _fact("host", rank.host or units.DASH, width, ink)
+    yield from _fact("device", rank.device or units.DASH, width, ink, after=f"  {frame.backend or ''}")
     if rank.torch_version or rank.python_version:
-        yield _fact(
-            "runs on",
-            f"torch {rank.torch_version or units.DASH}, Python {rank.python_version or units.DASH}",
-            width,
-            ink,
-        )
+        versions = f"torch {rank.torch_version or units.DASH}, Python {rank.python_version or units.DASH}"
+        yield from _fact("runs on", versions, width, ink)
 
 
 def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
-    yield _fact("number", units.count(rank.step).rjust(6), width, ink)
+    yield from _fact("time", units.milliseconds(rank.step_ms), width, ink, after=" ms, mean of the last seconds")
+    if rank.phases_ms is not None and rank.step_ms:
+        yield from _phases(rank, rank.phases_ms, rank.step_ms, frame, width, ink)
+    yield from _fact("number", units.count(rank.step).rjust(6), width, ink)
     if rank.state not in ENDED:
-        yield _fact("age", units.age(rank.step_age_s), width, ink, after=" since the last one was completed")
-    yield _fact("time", units.milliseconds(rank.step_ms), width, ink, after=" ms, mean of the last seconds")
-    yield _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, after=" samples/s")
-    if rank.phases_ms is None or not rank.step_ms:
-        return
-    yield [Segment(" " * _LABEL), *phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, width - _LABEL - 1, ink)]
+        yield from _fact("age", units.age(rank.step_age_s), width, ink, after=" since the last one was completed")
+    yield from _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, after=" samples/s")
+
+
+def _phases(
+    rank: RankFrame, phases_ms: Mapping[str, float], step_ms: float, frame: Frame, width: int, ink: Ink
+) -> Iterator[Row]:
+    yield [Segment(" " * _LABEL), *phase_bar(phases_ms, frame.step_ms or step_ms, width - _LABEL - 1, ink)]
     for phase, letter in LETTERS.items():
-        value = rank.phases_ms.get(phase)
-        share = None if value is None else value / rank.step_ms
+        value = phases_ms.get(phase)
+        share = None if value is None else value / step_ms
         on_device = None if rank.device_ms is None else rank.device_ms.get(phase)
+        narrow = rank.device_ms is not None and width < _SHARES_AND_DEVICE
         yield [
             Segment("  "),
             Segment(letter, ink.block(phase)[0]),
             Segment(f" {phase:<{_LABEL - 3}}", ink["label"]),
             Segment(units.milliseconds(value), ink["value"]),
             Segment(" ms ", ink["label"]),
-            Segment(units.percent(None if share is None else 100 * share, 5) + "  ", ink["value"]),
+            Segment("" if narrow else units.percent(None if share is None else 100 * share, 5) + "  ", ink["value"]),
             *(
                 gauge(share, min(20, width - (48 if rank.device_ms else 30)), ink)
                 if share is not None and width > 56
                 else []
             ),
-            Segment("" if on_device is None else f"  {units.milliseconds(on_device)} ms on gpu", ink["label"]),
+            Segment(
+                ""
+                if on_device is None
+                else f"{units.milliseconds(on_device)} gpu"
+                if narrow
+                else f"  {units.milliseconds(on_device)} ms on gpu",
+                ink["label"],
+            ),
         ]
 
 
 def _loss(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     broken = rank.loss is not None and not math.isfinite(rank.loss)
-    yield _fact("last", units.loss(rank.loss), width, ink, "bold level-error" if broken else "value")
+    yield from _fact("last", units.loss(rank.loss), width, ink, "bold level-error" if broken else "value")
     if rank.health is not None:
-        yield _fact("health", rank.health, width, ink, "bold level-error")
+        yield from _fact("health", rank.health, width, ink, "bold level-error")
     if any(value is not None for value in rank.losses):
         for index, row in enumerate(sparkline(rank.losses, rank.step or 0, min(60, width - _LABEL - 1), ink, 2)):
             yield [Segment(f"  {'history' if index == 0 else '':<{_LABEL - 2}}", ink["label"]), *row]
@@ -119,37 +168,36 @@ def _communication(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Itera
         if both == (None, None)
         else "  ".join(f"{units.milliseconds(value)} ms p{which}" for which, value in zip((50, 99), both, strict=True))
     )
-    yield _fact("all-reduce", text, width, ink, after="  waiting for peers included" if width > 66 else "")
+    yield from _fact("all-reduce", text, width, ink, after="  waiting for peers included")
     split = (rank.allreduce_wait_ms, rank.allreduce_transfer_ms)
     if split != (None, None):
         waited, transferred = map(units.milliseconds, split)
-        yield _fact(
+        yield from _fact(
             "  of it", f"{waited} ms a step until the last rank came, {transferred.strip()} ms after", width, ink
         )
-    yield _fact("in flight", str(rank.outstanding).rjust(6) if rank.mechanism else units.DASH, width, ink)
+    yield from _fact("in flight", str(rank.outstanding).rjust(6) if rank.mechanism else units.DASH, width, ink)
     sampled = f", one step of {rank.timed_every} timed" if rank.timed_every > 1 else ""
     seen = f"{units.DASH} (collectives are not hooked in this process)"
-    yield _fact("seen by", f"{rank.mechanism}{sampled}" if rank.mechanism else seen, width, ink)
+    yield from _fact("seen by", f"{rank.mechanism}{sampled}" if rank.mechanism else seen, width, ink)
     if frame.history is not None:
         yield from latency_rows(frame.history.steps.by_rank(rank.rank), width, ink)
 
 
 def _resources(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     kind = "device memory of this process" if rank.memory_kind == "device" else "resident memory of the process"
-    row = _fact("memory", units.size(rank.memory_bytes), width, ink)
     total = rank.memory_total_bytes
+    named = f"  {kind}" if rank.memory_bytes is not None and not total else ""
+    *rows, row = _fact("memory", units.size(rank.memory_bytes), width, ink, after=named)
     if rank.memory_bytes is not None and total:
         row += [
             Segment(f" of {units.size(total)}  ", ink["label"]),
             *gauge(rank.memory_bytes / total, max(0, min(20, width - _LABEL - 24)), ink),
         ]
-    elif rank.memory_bytes is not None:
-        row.append(Segment(f"  {kind}", ink["label"]))
-    yield row
+    yield from (*rows, row)
     name, load = load_of(rank)
     if name == "gpu":
-        yield _fact("gpu", units.percent(load, 6), width, ink)
-    yield _fact("cpu", units.percent(rank.cpu_percent, 6), width, ink, after=" of one core, workers included")
+        yield from _fact("gpu", units.percent(load, 6), width, ink)
+    yield from _fact("cpu", units.percent(rank.cpu_percent, 6), width, ink, after=" of one core, workers included")
 
 
 def _metrics(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
@@ -162,10 +210,12 @@ def _metrics(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
 
 def _telemetry(rank: RankFrame, width: int, ink: Ink) -> Iterator[Row]:
     if rank.state not in ENDED:
-        yield _fact("heard", units.age(rank.heard_age_s), width, ink, after=" ago, last sign of life")
+        yield from _fact("heard", units.age(rank.heard_age_s), width, ink, after=" ago, last sign of life")
     lost = f"{rank.missed:,} missed, {rank.dropped:,} dropped, {rank.refused:,} refused"
-    yield _fact("records", lost, width, ink, "level-warning" if rank.missed + rank.dropped + rank.refused else "value")
+    yield from _fact(
+        "records", lost, width, ink, "level-warning" if rank.missed + rank.dropped + rank.refused else "value"
+    )
     fault = rank.fault
     errors = f"{rank.faults:,} errors, the last: {fault}" if rank.faults > 1 else fault
-    yield _fact("agent", errors or "no fault", width, ink, "level-error" if fault else "value")
-    yield _fact("log", clean(rank.log or "") or "to the terminal that started it", width, ink)
+    yield from _fact("agent", errors or "no fault", width, ink, "level-error" if fault else "value")
+    yield from _fact("log", clean(rank.log or "") or "to the terminal that started it", width, ink)

@@ -106,6 +106,10 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
         [Segment(units.shorten(frame.program, max(8, width // 3)), ink["value"])],
         [Segment(frame.backend or "", ink["value"])],
         [Segment(frame.device or "", ink["value"])],
+        # In the panels only where ranks differ.
+        [Segment("on ", ink["label"]), Segment(units.shorten(frame.one_host, max(8, width // 4)), ink["value"])]
+        if frame.one_host
+        else [],
     ]
     left = packed([piece for piece in pieces if piece is not clock], width - max(12, width_of(clock) + 1))
     return spread(left, clock, width)

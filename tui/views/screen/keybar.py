@@ -22,6 +22,7 @@ HELP: Final = "app.help"
 AT_THE_END: Final = ("app.help", "app.leave")
 """Ids of the actions that stand at the right edge, always in the same place."""
 FIRST: Final = (
+    "crosshair.close", "crosshair.left",
     "rank.back", "plot.leave", "log.back", "runs.leave", "run.pause", "run.resume", "runs.pause", "runs.resume",
     "run.restart", "runs.restart", "runs.show", "ranks.open", "run.kill", "runs.kill", "run.step", "view.panels",
     "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",

@@ -1,0 +1,77 @@
+"""The help: the keys of the screen one is on first, in columns, filtered; signs and words on a page of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from support.screens.dashboards import dashboard, seen, until
+from support.screens.frames import StillSource, frame
+from textual.binding import Binding
+
+from ddptop.tui.drawing.lines import Page
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.views.panels.panels import PanelGrid
+
+HELPED: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
+    "panels": ((), ("panels", "all ranks", "plots", "everywhere"), "Choose the rank to the left"),
+    "heatmap": (("3",), ("heatmap", "all ranks", "plots", "everywhere"), "Show the next number: step time, wait, …"),
+    "rank": (("enter",), ("one rank", "plots", "everywhere"), "Return to all ranks"),
+    "plot": (("f",), ("the plot alone", "plots", "everywhere"), "Plot: earlier steps"),
+}
+
+
+@pytest.mark.parametrize("name", HELPED)
+async def test_the_help_begins_with_the_screen_one_is_on(name: str) -> None:
+    """Its sections come first, each key once and for what it does there; the keys of other screens follow."""
+    keys, sections, meaning = HELPED[name]
+    async with dashboard(StillSource(frame())).run_test(size=(90, 320)) as pilot:
+        await pilot.press(*keys, "question_mark")
+        await until(pilot, lambda: "other screens and dialogs" in seen(pilot.app), "the help")
+        here, _, others = pilot.app.screen.query_one(Page).text.partition("── other screens and dialogs")
+        titles = [line for line in here.splitlines() if line and not line.startswith(" ")]
+        assert titles == list(sections)
+        assert meaning in here
+        assert meaning not in others
+        named = [key for line in here.splitlines() if line.startswith("  ") and line[2] != " "
+                 for key in line[2:17].split()]  # fmt: skip
+        assert len(named) > 20
+        assert [key for key, count in Counter(named).items() if count > 1] == []
+
+
+@pytest.mark.parametrize(("width", "columns"), [(80, 1), (120, 2), (200, 2)])
+async def test_the_help_has_two_columns_where_they_fit(width: int, columns: int) -> None:
+    """The screen's own keys are beside each other in a wide terminal; no meaning is cut in any."""
+    async with dashboard(StillSource(frame())).run_test(size=(width, 300)) as pilot:
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "other screens and dialogs" in seen(pilot.app), "the help")
+        text = pilot.app.screen.query_one(Page).text
+        first = text.splitlines()[0]
+        assert len(first.split("  ")) > 1 if columns == 2 else first == "panels"
+        words = Counter(text.split())
+        for binding in PanelGrid.BINDINGS:
+            assert isinstance(binding, Binding)
+            assert not Counter(binding.tooltip.split()) - words
+
+
+async def test_the_help_is_filtered() -> None:
+    """`/` takes a word of a key's meaning, or a key; esc clears the filter first, and then closes the help."""
+    async with dashboard(StillSource(frame())).run_test(size=(80, 24)) as pilot:
+        await pilot.press("question_mark", "slash", *"sort")
+        page = pilot.app.screen.query_one(Page)
+        await until(pilot, lambda: "Sort by the next column" in page.text, "filtered")
+        assert "Choose the rank to the left" not in page.text
+        await pilot.press("enter", "slash", "backspace", "backspace", "backspace", "backspace", "k")
+        await until(pilot, lambda: "End the run, or the chosen rank: asks first" in page.text, "a key")
+        assert "Sort by" not in page.text
+        await pilot.press("q", "z")
+        await until(pilot, lambda: "nothing here has 'kqz'" in page.text, "nothing is found")
+        await pilot.press("escape")
+        await until(pilot, lambda: "Choose the rank to the left" in page.text, "all keys again")
+        assert isinstance(pilot.app.screen, HelpScreen)
+        await pilot.press("tab", "slash", *"sigstop")
+        await until(pilot, lambda: "SIGSTOP to all ranks" in page.text, "signs and words are filtered, too")
+        assert "○ starting" not in page.text
+        await pilot.press("escape", "q")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "closed")
