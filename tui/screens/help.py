@@ -50,6 +50,7 @@ _WIDEST: Final = 86
 class HelpScreen(Dialog[None]):
     """What the keys do and what the signs mean."""
 
+    DECIDES = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "dismiss", "Close", id="help.close", tooltip="Close the help")
     ]

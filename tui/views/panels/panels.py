@@ -56,9 +56,7 @@ class PanelGrid(RankView):
         ),
         Binding("up", "move_row(-1)", "Rank above", id="panels.up", tooltip="Choose the rank above", show=False),
         Binding("down", "move_row(1)", "Rank below", id="panels.down", tooltip="Choose the rank below", show=False),
-        Binding(
-            "tab", "cycle(1)", "Next rank", id="panels.next", tooltip="Choose the next rank (wraps)", show=False
-        ),
+        Binding("tab", "cycle(1)", "Next rank", id="panels.next", tooltip="Choose the next rank (wraps)", show=False),
         Binding(
             "shift+tab",
             "cycle(-1)",
