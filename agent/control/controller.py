@@ -19,7 +19,7 @@ from ddptop.agent.control.polled import ANSWER_S, Group, PolledRanks, Refused, n
 from ddptop.agent.text import plural
 from ddptop.agent.wire import Command, Reply
 
-__all__ = ["ANSWER_S", "Controller", "Group", "Refused", "Unholdable"]
+__all__ = ["ANSWER_S", "REGISTRATION", "Busy", "Cancelled", "Controller", "Group", "Refused", "Unholdable", "Unsavable"]
 
 PATIENCE_S: Final = 60.0
 """Seconds that a pause waits for the slowest rank to reach the step, and a step for the next progress."""
@@ -32,11 +32,28 @@ LEAVE_S: Final = 30.0
 """Seconds that a stopped script may take to clean up."""
 FARTHEST: Final = 64
 """Ranks of one group are a step apart, or a few where the device lags; a larger distance means no common count."""
+SOON_S: Final = 0.2
+"""Seconds of waiting for ranks after which it is told; most pauses take less."""
 _LEASE_MS: Final = int(LEASE_S * 1000)
+
+REGISTRATION: Final = ("import ddptop.agent", "ddptop.agent.on_checkpoint(save)")
+"""The lines of Python that register a checkpoint function."""
 
 
 class Unholdable(Refused):
     """There is no step at which all ranks can be held; the group can still be frozen."""
+
+
+class Busy(Unholdable):
+    """Another controller already waits for the ranks to come to a step; a resume cancels that."""
+
+
+class Cancelled(Refused):
+    """The caller has cancelled the action while it waited for ranks; the group goes on."""
+
+
+class Unsavable(Refused):
+    """The script has registered no checkpoint function; `REGISTRATION` would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +78,27 @@ class Controller:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        waits: Callable[[str], None] = lambda line: None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Prepare to act.
+
+        Args:
+            group: the ranks.
+            who: the author of the action.
+            clock: a monotonic clock.
+            sleep: waits for so many seconds.
+            waits: takes one line on the ranks that a pause, checkpoint or stop waits for, again and again while it
+                waits longer than a moment.
+            cancelled: asked while the action waits for ranks; True ends it, and the group goes on.
+        """
         self._group = group
         self._polled = PolledRanks(group)
         self._who = who
         self._clock = clock
         self._sleep = sleep
+        self._waits = waits
+        self._cancelled = cancelled
 
     def pause(self, patience_s: float = PATIENCE_S) -> str:
         """Hold all ranks at the same step boundary, with no collective outstanding.
@@ -75,7 +107,7 @@ class Controller:
             Refused: some rank cannot be held; all ranks go on.
         """
         started = self._clock()
-        held = self._lease(patience_s)
+        held = self._lease("pause", patience_s)
         self._decide(held, lambda id: wire.Keep(id, held.token, held.step, held.serial))
         return f"held at step {held.step:,} in {(self._clock() - started) * 1e3:.0f} ms"
 
@@ -120,11 +152,8 @@ class Controller:
             Refused: the script has registered no function for it, or the function failed; an unpaused group goes on.
         """
         if not self._can_save():
-            raise Refused(
-                "the script registers no checkpoint function: ddptop.agent.on_checkpoint(function), "
-                "or --checkpoint-dir DIR for a program that comes with ddptop"
-            )
-        held = self._hold()
+            raise Unsavable("no checkpoint function registered")
+        held = self._hold("checkpoint")
         saved = self._save(held)
         if not held.was_paused:
             self._decide(held, lambda id: wire.Resume(id, held.serial))
@@ -139,7 +168,7 @@ class Controller:
             Refused: the checkpoint failed, and nothing was ended; or some rank does not end.
         """
         checkpoint = checkpoint and self._can_save()
-        held = self._hold()
+        held = self._hold("stop")
         saved = self._save(held) if checkpoint else "without a checkpoint"
         progress(saved)
         self._decide(held, lambda id: wire.End(id, self._who, held.serial))
@@ -155,37 +184,56 @@ class Controller:
 
     # Holding the group
 
-    def _hold(self) -> _Held:
+    def _hold(self, action: str) -> _Held:
         """Hold the group under a lease, unless it is paused already."""
         standing = self._polled.standing()
         if not _is_paused(standing):
-            return self._lease(PATIENCE_S)
+            return self._lease(action, PATIENCE_S)
         step = max(reply.step or 0 for reply in standing.values())
         return _Held(step, os.urandom(8).hex(), self._group.newest() + 1, was_paused=True)
 
-    def _lease(self, patience_s: float) -> _Held:
+    def _lease(self, action: str, patience_s: float) -> _Held:
         """Hold a running group at the next common step, under a lease."""
+        holder = f"{action} by {self._who}"
         started, token = self._clock(), os.urandom(8).hex()
         serial = self._group.newest() + 1
-        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS))
+        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS, holder))
         try:
+            self._check_free(promises)
             self._polled.check(promises)
             step = _common(promises)
             self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
-            self._await_held(token, step, started + patience_s, patience_s)
-        except Refused:
+            self._await_held(action, token, step, started + patience_s, patience_s)
+        except (Refused, KeyboardInterrupt):
             self._polled.resume(promises)
             raise
         return _Held(step, token, serial, was_paused=False)
 
-    def _await_held(self, token: str, step: int, deadline: float, patience_s: float) -> None:
-        nap, renew_at = 0.002, self._clock() + RENEW_S
+    def _check_free(self, promises: Mapping[int, Reply]) -> None:
+        """Refuse where another action already waits for the ranks, and name it and the ranks."""
+        refusals = [reply for reply in promises.values() if not reply.done and reply.held_ns is not None]
+        if not refusals:
+            return
+        age = max((reply.held_ns or 0) / 1e9 for reply in refusals)
+        holder = next((reply.held_by for reply in refusals if reply.held_by), "another action")
+        pending = {rank: reply for rank, reply in self._polled.standing().items() if not reply.done}
+        waits = f", waiting for {named(_awaited(pending))}" if pending else ""
+        raise Busy(f"{holder} is under way for {age:.0f} s{waits}")
+
+    def _await_held(self, action: str, token: str, step: int, deadline: float, patience_s: float) -> None:
+        began = self._clock()
+        nap, renew_at = 0.002, began + RENEW_S
         first_deadline = self._clock() + min(FIRST_S, patience_s)
         while True:
             standing = self._polled.standing()
-            pending = [rank for rank, reply in standing.items() if not reply.done]
-            if not pending:
+            behind = {rank: reply for rank, reply in standing.items() if not reply.done}
+            if not behind:
                 return
+            pending = list(behind)
+            if self._cancelled():
+                raise Cancelled("cancelled; the run goes on")
+            if self._clock() > began + SOON_S:
+                self._waits(f"{_DOING[action]}: waiting for {named(_awaited(behind))}")
             if self._clock() > first_deadline and not any(reply.step for reply in standing.values()):
                 raise Unholdable(
                     "no rank has completed an optimizer step yet, and there is nothing else to hold them at; "
@@ -197,10 +245,16 @@ class Controller:
                     f"so the run goes on; is there an optimizer step in its loop?"
                 )
             if self._clock() >= renew_at:
-                self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
+                self._renew(token, step)
                 renew_at = self._clock() + RENEW_S
             self._sleep(nap)
             nap = min(2 * nap, 0.1)
+
+    def _renew(self, token: str, step: int) -> None:
+        replies = self._polled.ask(lambda id: wire.Commit(id, token, step, _LEASE_MS))
+        if not all(reply.done for reply in replies.values()):
+            # A rank refuses it only once its gate was opened: by a resume, or because the lease came too late.
+            raise Refused("cancelled by a resume, or the ranks were out of reach for too long; the run goes on")
 
     def _await_target(self, target: int, patience_s: float) -> None:
         nap, best, deadline = 0.002, -1, self._clock() + patience_s
@@ -278,6 +332,17 @@ class Controller:
 
     def _ask_to_save(self, token: str) -> Mapping[int, Reply]:
         return self._polled.ask(lambda id: wire.Save(id, token))
+
+
+_DOING: Final = {"pause": "pausing", "checkpoint": "checkpoint", "stop": "stopping"}
+
+
+def _awaited(behind: Mapping[int, Reply]) -> list[int]:
+    """Return which of the ranks that are not held are to be named: those that do not just wait for others.
+
+    A rank in a collective waits for ranks that have not entered it.
+    """
+    return sorted(rank for rank, reply in behind.items() if not reply.outstanding) or sorted(behind)
 
 
 def _common(promises: Mapping[int, Reply]) -> int:

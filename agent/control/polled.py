@@ -110,6 +110,10 @@ class PolledRanks:
             raise Refused(f"{named(silent)} did not answer within {ANSWER_S:.0f} s; `ddptop ps` tells who is alive")
 
 
+_MOST_NAMED: Final = 8
+
+
 def named(ranks: list[int]) -> str:
-    """Return `rank 1`, `ranks 1, 2`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    """Return `rank 1`, `ranks 1, 2`; of many ranks the first ones, and how many there are besides."""
+    more = f" and {len(ranks) - _MOST_NAMED:,} more" if len(ranks) > _MOST_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"

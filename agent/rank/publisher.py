@@ -56,6 +56,11 @@ class Rank(Protocol):
     """Timeout of collectives in the default process group."""
 
     @property
+    def outstanding(self) -> int:
+        """Collectives that the rank has entered and not finished."""
+        ...
+
+    @property
     def state(self) -> str:
         """One of `starting`, `running`, `paused`, `ended`."""
         ...
@@ -359,6 +364,8 @@ class Publisher:
             reply = self._execute(peer, command)
         except GateError as refusal:
             reply = wire.Reply(command.id, False, str(refusal), self._session.gate.completed)
+            if isinstance(command, wire.Hold) and (lease := self._session.gate.lease) is not None:
+                reply = msgspec.structs.replace(reply, held_by=lease[0], held_ns=int(lease[1] * 1e9))
         except Exception as error:
             self._session.faults.note("a command", error)
             reply = wire.Reply(command.id, False, f"the agent could not: {describe(error)}")
@@ -380,9 +387,9 @@ class Publisher:
         session = self._session
         gate, follower = session.gate, session.follower
         match command:
-            case wire.Hold(id, token, lease_ms):
+            case wire.Hold(id, token, lease_ms, holder):
                 follower.start_afresh()
-                step = gate.promise(token, min(lease_ms, 60_000) / 1000)
+                step = gate.promise(token, min(lease_ms, 60_000) / 1000, holder)
                 return wire.Reply(id, True, f"will not pass step {step:,}", step)
             case wire.Commit(id, token, step, lease_ms):
                 gate.commit(token, step, min(lease_ms, 60_000) / 1000)
@@ -413,6 +420,7 @@ class Publisher:
                     kept=gate.is_paused,
                     checkpoints=session.checkpoints,
                     timeout_s=session.timeout_s,
+                    outstanding=session.outstanding,
                 )
             case wire.Fill(id, first_seq, limit, earlier):
                 found = self._history.since(first_seq, limit, earlier)

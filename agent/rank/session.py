@@ -294,6 +294,11 @@ class Session:
         self.faults.note(call, error)
 
     @property
+    def outstanding(self) -> int:
+        """Collectives that the rank has entered and not finished."""
+        return self.collectives.outstanding
+
+    @property
     def checkpoints(self) -> bool:
         """True where the script has registered a checkpoint function."""
         return self._checkpoint is not None
@@ -358,7 +363,7 @@ class Session:
             total_steps=self._total_steps,
             note=self._note,
             mechanism=self.collectives.mechanism,
-            outstanding=self.collectives.outstanding,
+            outstanding=self.outstanding,
             timed_every=self.collectives.timed_every,
             health=self.health.trouble,
             timeout_s=self.timeout_s,

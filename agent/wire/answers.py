@@ -31,6 +31,12 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Query`: the script has registered a checkpoint function."""
     timeout_s: Amount | None = None
     """`Query`: timeout of collectives in the default process group."""
+    outstanding: Count = 0
+    """`Query`: collectives that the rank has entered and not finished."""
+    held_by: Label = ""
+    """`Hold`, refused: the `holder` of the lease that the rank is under. Empty: under none, or an older agent's."""
+    held_ns: Moment | None = None
+    """`Hold`, refused: the age of that lease."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

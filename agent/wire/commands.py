@@ -24,6 +24,8 @@ class Hold(Message, frozen=True, tag="hold"):
     id: Whole
     token: Label
     lease_ms: Count = 4000
+    holder: Label = ""
+    """The action and its author, for whoever is refused meanwhile: `pause by ada (dashboard, pts/3)`."""
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
 

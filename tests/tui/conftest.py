@@ -18,6 +18,7 @@ from textual.css.types import CSSLocation
 from textual.widgets import Input
 
 from ddptop.agent.run import rundir
+from ddptop.tui.screens.dialogs import dialog
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -65,6 +66,12 @@ def steady_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no cursor blink: what a frame shows of it would be a matter of the moment."""
     # To turn the blinking off would hide the cursor.
     monkeypatch.setattr(Input, "_toggle_cursor", lambda self: None)
+
+
+@pytest.fixture(autouse=True)
+def settled_dialogs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let dialogs take an Enter at once: a test presses keys faster than anybody reads."""
+    monkeypatch.setattr(dialog, "SETTLE_S", 0.0)
 
 
 @pytest.fixture

@@ -7,18 +7,21 @@ One action at a time, whether on the run shown or on one of the list. When an ac
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from textual.app import App
 from textual.message import Message
 from textual.notifications import SeverityLevel
 
+from ddptop.agent.control.controller import REGISTRATION
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.kill import Killing
+from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine
-from ddptop.tui.link.source import Control, Refused, Unholdable
-from ddptop.tui.model.frame import Frame
+from ddptop.tui.link.source import Cancelled, Control, Refused, Unholdable, Unsavable
+from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import (
     ANEW,
@@ -38,12 +41,22 @@ Work = Callable[[], str]
 class Acted(Message):
     """An action is over."""
 
-    def __init__(self, text: str, *, done: bool, unholdable: bool = False) -> None:
+    def __init__(self, text: str, refusal: Refused | None = None) -> None:
         super().__init__()
         self.text = text
-        self.done = done
-        self.unholdable = unholdable
-        """True where the group has no common step, so that freezing it is all that is left."""
+        self.refusal = refusal
+        """Why it was not done; None where it was."""
+
+
+@dataclass
+class _UnderWay:
+    """An action that goes on in its thread."""
+
+    name: str
+    run: str
+    waiting: Waiting = field(default_factory=Waiting)
+    freeze: Control | None = None
+    """What is to freeze the run as soon as the action has been cancelled."""
 
 
 class Acting:
@@ -53,8 +66,7 @@ class Acting:
         self._app = app
         self._shown = shown
         self._grace_s = grace_s
-        self._under_way: tuple[str, str] | None = None
-        """What is being done, and the run that it is done with."""
+        self._under_way: _UnderWay | None = None
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
         self._killed = ""
@@ -82,17 +94,22 @@ class Acting:
         """
         name = f"{action} of {run.run}" if listed else action
         do = partial(self._do, name, run.run)
+        waiting = Waiting()
         match action:
             case "pause":
-                do(control.pause)
+                do(partial(control.pause, waiting), waiting)
+            case "cancel":
+                self._cancel(run.run, do, control)
             case "resume":
                 do(control.resume)
+            case "freeze":
+                self._ask_to_freeze(control, run.run, "")
             case "step":
                 do(partial(control.step, steps))
             case "checkpoint":
-                do(control.checkpoint)
+                do(partial(control.checkpoint, waiting), waiting)
             case "stop":
-                self._app.push_screen(about_stop(run), partial(self._stop, do, control))
+                self._app.push_screen(about_stop(run), partial(self._stop, do, control, waiting))
             case "kill":
                 if not listed:
                     self._shown.let_go()
@@ -102,45 +119,83 @@ class Acting:
                 question = about_restart(run.run, resumable=control.resumable())
                 self._app.push_screen(question, partial(self._restart, do, control))
 
-    def _stop(self, do: Callable[[Work], None], control: Control, answer: str | None) -> None:
-        if answer in (STOP, SAVE_AND_STOP):
-            do(partial(control.stop, checkpoint=answer == SAVE_AND_STOP))
+    def marked(self, frame: Frame) -> Frame:
+        """Return a frame with what an action of this dashboard waits for, if one does."""
+        turn = self._under_way
+        if turn is None or turn.run != frame.run or not turn.waiting.line or frame.state in ENDED:
+            return frame
+        line = "cancelling …" if turn.waiting.cancelled else turn.waiting.line
+        return replace(frame, waiting=line)
 
-    def _restart(self, do: Callable[[Work], None], control: Control, answer: str | None) -> None:
+    def _stop(self, do: Callable[..., None], control: Control, waiting: Waiting, answer: str | None) -> None:
+        if answer in (STOP, SAVE_AND_STOP):
+            do(partial(control.stop, waiting, checkpoint=answer == SAVE_AND_STOP), waiting)
+
+    def _restart(self, do: Callable[..., None], control: Control, answer: str | None) -> None:
         if answer in (RESUME, ANEW):
             do(partial(control.restart, resume=answer == RESUME))
 
-    def _freeze(self, answer: str | None) -> None:
-        if answer == FREEZE:
-            self._do("freeze", self._shown.newest().run, self._shown.source.control.freeze)
+    def _cancel(self, run: str, do: Callable[..., None], control: Control) -> None:
+        """Cancel the action that waits for the ranks of a run, whoever has begun it."""
+        if self._under_way is not None and self._under_way.run == run:
+            self._under_way.waiting.cancel()
+        else:
+            do(control.resume)
 
-    def _do(self, name: str, run: str, work: Work) -> None:
-        if self._under_way is not None:
-            self._app.notify(f"{self._under_way[0]} is still under way", severity="warning", markup=False)
+    def _ask_to_freeze(self, control: Control, run: str, reason: str) -> None:
+        question = about_freeze(self._shown.newest(), reason, keys_of(self._app)["run.resume"])
+        self._app.push_screen(question, partial(self._freeze, control, run))
+
+    def _freeze(self, control: Control, run: str, answer: str | None) -> None:
+        if answer != FREEZE:
             return
-        self._under_way = name, run
+        turn = self._under_way
+        if turn is not None and turn.run == run:
+            # What waits for ranks has to end first: frozen ranks would not answer it.
+            turn.freeze = control
+            turn.waiting.cancel()
+        else:
+            self._do("freeze", run, control.freeze)
+
+    def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None) -> None:
+        if self._under_way is not None:
+            turn = self._under_way
+            text = f"{turn.name} is still under way"
+            if turn.waiting.line:
+                text = f"{text}: {turn.waiting.line.rpartition(': ')[2]}"
+            self._app.notify(text, severity="warning", markup=False)
+            return
+        self._under_way = _UnderWay(name, run, waiting or Waiting())
         self._shown.let_go()
         self._app.run_worker(partial(self._work, work), thread=True)
 
     def _work(self, work: Work) -> None:
         try:
-            text = work()
+            acted = Acted(work())
         except Refused as reason:
-            self._app.post_message(Acted(str(reason), done=False, unholdable=isinstance(reason, Unholdable)))
-        else:
-            self._app.post_message(Acted(text, done=True))
+            acted = Acted(str(reason), reason)
+        self._app.post_message(acted)
 
     def tell(self, acted: Acted) -> None:
         """Tell what came of an action; where the run cannot be paused, offer to freeze it."""
         assert self._under_way is not None
-        (name, run), self._under_way = self._under_way, None
-        shown = self._shown.newest()
-        if acted.done:
-            self._app.notify(acted.text, title="" if run == shown.run else run, markup=False)
-        elif acted.unholdable and run == shown.run:
-            self._app.push_screen(about_freeze(shown, acted.text, keys_of(self._app)["run.resume"]), self._freeze)
-        else:
-            self._app.notify(acted.text, title=f"{name} refused", severity="error", timeout=10, markup=False)
+        turn, self._under_way = self._under_way, None
+        shown = self._shown.newest().run == turn.run
+        match acted.refusal:
+            case None:
+                self._app.notify(acted.text, title="" if shown else turn.run, markup=False)
+            case Refused() if turn.freeze is not None:
+                self._do("freeze", turn.run, turn.freeze.freeze)
+            case Cancelled():
+                self._app.notify(acted.text, title=turn.name, markup=False)
+            case Unholdable() if shown:
+                self._ask_to_freeze(self._shown.source.control, turn.run, acted.text)
+            case Unsavable():
+                lines = "\n".join(REGISTRATION)
+                text = f"{acted.text}; these lines in the script register one:\n{lines}"
+                self._app.notify(text, title=turn.name, severity="warning", timeout=15, markup=False)
+            case _:
+                self._app.notify(acted.text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
 
     def look_after(self, begun: KillDialog.Begun) -> None:
         """Tell the end of a kill, should its dialog be closed before."""

@@ -253,7 +253,7 @@ class DdptopApp(App[None]):
         # Once it is being left, the clocks tick on while the screens lose their widgets one by one.
         if self.is_running and self.return_code is None:
             self.shown.advance()
-            self.frame = self.shown.frame()
+            self.frame = self.acting.marked(self.shown.frame())
             self.acting.tell_kill()
 
     def watch_frame(self, frame: Frame | None) -> None:
@@ -277,7 +277,12 @@ class DdptopApp(App[None]):
                 return (
                     live is not None
                     and not self.read_only
-                    and is_offered(str(parameters[0]), live.frame.state, launched=live.frame.launched)
+                    and is_offered(
+                        str(parameters[0]),
+                        live.frame.state,
+                        launched=live.frame.launched,
+                        waiting=bool(live.frame.waiting),
+                    )
                 )
             case "count":
                 return isinstance(top, LiveScreen) and top.counts

@@ -28,7 +28,9 @@ _HELD: Final = frozenset({"paused"})
 
 RULES: Final[Mapping[str, Rule]] = {
     "pause": Rule(_MOVING),
+    "cancel": Rule(frozenset({"pausing"})),
     "resume": Rule(_HELD | {"frozen"}),
+    "freeze": Rule(frozenset({"stalled", "pausing"})),
     "step": Rule(_HELD),
     "checkpoint": Rule(_MOVING | _HELD),
     "stop": Rule(_MOVING | _HELD),
@@ -38,8 +40,21 @@ RULES: Final[Mapping[str, Rule]] = {
 """By the name of an action, as keys and messages have it."""
 
 
-def is_offered(action: str, state: str, *, launched: bool) -> bool:
-    """Say whether an action of `RULES` is offered for a run in a state."""
+WAITING: Final = frozenset({"cancel", "freeze", "kill"})
+"""What is offered while an action of this dashboard waits for ranks."""
+
+
+def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False) -> bool:
+    """Say whether an action of `RULES` is offered for a run in a state.
+
+    Args:
+        action: its name.
+        state: the run's.
+        launched: True where ddptop has launched the run.
+        waiting: True while an action of this dashboard waits for ranks to come to a step.
+    """
     rule = RULES[action]
+    if waiting and state not in ENDED:
+        return action in WAITING
     fits = state not in ENDED if rule.states is None else state in rule.states
     return fits and (launched or not rule.launched)

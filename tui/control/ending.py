@@ -60,12 +60,13 @@ class Ending:
             if run.world > 1:
                 effect = f"the others fail at their next collective, and {run.leader} ends them"
             if run.max_restarts:
-                effect += f", then starts all anew (at most {run.max_restarts} times)"
+                effect += f", then restarts all ranks (at most {run.max_restarts} times)"
             pid = f" (pid {members[aim].process.pid})" if aim in members else ""
             return f"rank {aim}{pid} and its helpers: {effect}"
         counts = Counter(target.role for target in processes.find(run, members))
         leader = f"{run.leader} {run.torchrun.pid}, " if run.torchrun is not None and counts["torchrun"] else ""
-        return f"{leader}{plural(counts['rank'], 'rank')}, {plural(counts['helper'], 'helper')}"
+        helpers = f", {plural(counts['helper'], 'helper')}" if counts["helper"] else ""
+        return f"{leader}{plural(counts['rank'], 'rank')}{helpers}"
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""
@@ -137,7 +138,7 @@ class Ending:
                 return reply.text
         try:
             if not consent.begin():
-                raise NotOurs("cancelled; nothing was ended")
+                raise NotOurs("cancelled; nothing was killed")
             done = survey.kill(self._directory, command, progress, countdown)
         except NotOurs as refusal:
             self._note(command, f"refused: {refusal}", "warning")

@@ -21,15 +21,34 @@ Work = Callable[[Callable[[str], None], Consent], str]
 class Killing:
     """One piece of work in a thread, and the account of it."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, whom: str, signal: str | None = None) -> None:
+        """Prepare.
+
+        Args:
+            work: what is done.
+            whom: the run, rank or process, as the user is told of it.
+            signal: the name of the signal, where only one is sent.
+        """
         self.lines: list[str] = []
         """What was told so far, oldest first."""
         self.done: bool | None = None
         """None while it goes on; False where it was refused."""
         self._work = work
+        self._whom = whom
+        self._signal = signal
         self._consent = Consent()
         # No daemon: where no observer does the work, leaving the dashboard must not leave half a group.
         self._thread = threading.Thread(target=self._run, name="killing")
+
+    @property
+    def title(self) -> str:
+        """What is being done, and once it is over, what was: a few words."""
+        if self.over and not self.done:
+            did_not = f"send {self._signal} to {self._whom}" if self._signal else f"kill {self._whom}"
+            return f"Cancelled: {did_not}" if self.cancelled else f"Could not {did_not}"
+        if self._signal:
+            return f"{'Sent' if self.over else 'Sending'} {self._signal} to {self._whom}"
+        return f"{'Killed' if self.over else 'Killing'} {self._whom}"
 
     @property
     def over(self) -> bool:

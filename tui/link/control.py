@@ -16,13 +16,14 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.control.caller import LiveGroup
-from ddptop.agent.control.controller import ANSWER_S, Controller
+from ddptop.agent.control.controller import ANSWER_S, Cancelled, Controller
 from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.status import takeover
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Ending
+from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused
 
 OBSERVER_S: Final = 10.0
@@ -62,19 +63,19 @@ class RunControl:
         self._acting = acting
         self._ending = Ending(directory, who)
 
-    def pause(self) -> str:
+    def pause(self, waiting: Waiting | None = None) -> str:
         """Hold all ranks at the same step; see `Controller.pause`."""
-        return self._at_step("pause", lambda controller: controller.pause())
+        return self._at_step("pause", lambda controller: controller.pause(), waiting)
 
     def step(self, steps: int) -> str:
         """Let a paused group do so many steps; see `Controller.advance`."""
         return self._at_step(f"step {steps}", lambda controller: controller.advance(steps))
 
-    def checkpoint(self) -> str:
+    def checkpoint(self, waiting: Waiting | None = None) -> str:
         """Have all ranks save at the same step; see `Controller.checkpoint`."""
-        return self._at_step("checkpoint", lambda controller: controller.checkpoint())
+        return self._at_step("checkpoint", lambda controller: controller.checkpoint(), waiting)
 
-    def stop(self, *, checkpoint: bool) -> str:
+    def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End all scripts at the same step; see `Controller.stop`."""
 
         def stop(controller: Controller) -> str:
@@ -85,7 +86,7 @@ class RunControl:
                 time.sleep(0.05)
             return done
 
-        return self._at_step("stop", stop)
+        return self._at_step("stop", stop, waiting)
 
     def resume(self) -> str:
         """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
@@ -106,13 +107,22 @@ class RunControl:
         known = [reply.timeout_s for reply in replies.values() if reply.timeout_s is not None]
         return freezer.freeze(self._directory, self._who, min(known, default=None))
 
-    def _at_step(self, action: str, work: Callable[[Controller], str]) -> str:
+    def _at_step(self, action: str, work: Callable[[Controller], str], waiting: Waiting | None = None) -> str:
+        turn = waiting or Waiting()
+
         def act() -> str:
             if freezer.has_stopped(self._directory):
                 raise Refused("its processes are frozen; resume it first")
             self._await_observer()
             with LiveGroup(self._directory) as group:
-                return work(Controller(group, self._who))
+                controller = Controller(group, self._who, waits=turn.tell, cancelled=turn.is_cancelled)
+                try:
+                    return work(controller)
+                except Refused as refusal:
+                    # Whoever is stopped answers nobody: that is the reason, whatever the ranks did not do.
+                    if not isinstance(refusal, Cancelled) and (freeze := freezer.frozen(self._directory)) is not None:
+                        raise Refused(f"frozen meanwhile by {freeze.who}") from refusal
+                    raise
 
         return self._noted(action, act)
 
@@ -140,8 +150,14 @@ class RunControl:
         try:
             with _refusing():
                 outcome = work()
+        except Cancelled:
+            self._note(action, "cancelled", "info")
+            raise
         except Refused as refusal:
             self._note(action, f"refused: {refusal}", "warning")
+            raise
+        except KeyboardInterrupt:
+            self._note(action, "cancelled (SIGINT)", "info")
             raise
         self._note(action, outcome, "info")
         return outcome

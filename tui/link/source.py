@@ -12,24 +12,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn, Protocol
 
-from ddptop.agent.control.controller import Refused, Unholdable
+from ddptop.agent.control.controller import Busy, Cancelled, Refused, Unholdable, Unsavable
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.model.frame import Frame
 
-__all__ = ["Control", "Home", "ReadOnly", "Refused", "Source", "Unholdable", "frame_now"]
+__all__ = [
+    "Busy", "Cancelled", "Control", "Home", "ReadOnly", "Refused", "Source", "Unholdable", "Unsavable", "frame_now",
+]  # fmt: skip
 
 
 class Control(Protocol):
     """What acts on one run, or tells what would be acted on."""
 
-    def pause(self) -> str:
+    def pause(self, waiting: Waiting | None = None) -> str:
         """Hold all ranks at one step. Blocks; returns one line saying what was done.
+
+        `waiting` is told which ranks it waits for, and ends it once cancelled; so of `checkpoint` and `stop`.
 
         Raises:
             Refused: they are not held, and why.
             Unholdable: there is no step at which they could be; `freeze` is what is left.
+            Cancelled: `waiting` was cancelled; they go on.
         """
         ...
 
@@ -49,15 +55,16 @@ class Control(Protocol):
         """
         ...
 
-    def checkpoint(self) -> str:
+    def checkpoint(self, waiting: Waiting | None = None) -> str:
         """Have all ranks save a checkpoint at the same step. Blocks; returns one line saying where.
 
         Raises:
             Refused: there is none, and why.
+            Unsavable: the script has registered no function for it.
         """
         ...
 
-    def stop(self, *, checkpoint: bool) -> str:
+    def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End all scripts at the same step, after a checkpoint where there can be one. Blocks; returns one line.
 
         Raises:

@@ -221,6 +221,8 @@ class Frame:
     """Whose run it is, where it is somebody else's."""
     ending: str = ""
     """While something is being ended: the processes that are left, and when the escalation goes on."""
+    waiting: str = ""
+    """While an action of this dashboard waits for ranks: what it waits for."""
     restarts: tuple[Restart, ...] = ()
     """Oldest first."""
     max_restarts: int = 0

@@ -85,6 +85,7 @@ _KEYS: Final = 14
 class HelpScreen(Dialog[None]):
     """The keys, here and elsewhere, and what the signs mean."""
 
+    DECIDES = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "close", "Close", id="help.close", tooltip="Close the filter or help"),
         Binding("tab", "turn", "Page", id="help.page", tooltip="Show the other page: keys, or signs and words"),

@@ -22,12 +22,25 @@ COUNT_S: Final = 0.7
 """A digit that is not followed within this by another or by `.` was meant for a view."""
 
 
+def _offers(frame: Frame) -> tuple[str, bool, bool]:
+    """Return what of a frame decides which keys are offered, and how."""
+    return frame.state, bool(frame.waiting), frame.checkpoints
+
+
 class LiveScreen(Transient[int]):
     """A frame of the run and the keys that act on the run. Returns the rank it showed last."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "app.act('pause')", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
         Binding("space", "app.act('resume')", "Resume", id="run.resume", tooltip="Let all ranks go on"),
+        Binding("space", "app.act('cancel')", "Cancel", id="run.cancel", tooltip="Cancel a pause that waits for ranks"),
+        Binding(
+            "F",
+            "app.act('freeze')",
+            "Freeze",
+            id="run.freeze",
+            tooltip="Stop the processes where they are, if they cannot be paused: asks first",
+        ),
         Binding(
             "full_stop",
             "app.act('step')",
@@ -48,9 +61,9 @@ class LiveScreen(Transient[int]):
             "app.act('stop')",
             "Stop",
             id="run.stop",
-            tooltip="End the run at a step, after a checkpoint: asks first",
+            tooltip="Stop the run at a step, after a checkpoint: asks first",
         ),
-        Binding("k", "app.act('kill')", "Kill", id="run.kill", tooltip="End the run, or the chosen rank: asks first"),
+        Binding("k", "app.act('kill')", "Kill", id="run.kill", tooltip="Kill the run, or the chosen rank: asks first"),
         Binding(
             "R",
             "app.act('restart')",
@@ -83,7 +96,7 @@ class LiveScreen(Transient[int]):
 
     def take(self, frame: Frame) -> None:
         """Take in a new frame; called at frame rate while the screen can be seen."""
-        changed = frame.state != self.frame.state
+        changed = _offers(frame) != _offers(self.frame)
         self.frame = frame
         if not self._shows:
             return
@@ -93,6 +106,10 @@ class LiveScreen(Transient[int]):
         self.check_idle()
         if changed:
             self.refresh_bindings()
+
+    def lacks(self, action: str) -> bool:
+        """Say whether an action is offered although the run has not what it needs: its key then tells what."""
+        return action == "run.checkpoint" and not self.frame.checkpoints
 
     @property
     def in_sight(self) -> frozenset[int]:
@@ -117,7 +134,7 @@ class LiveScreen(Transient[int]):
     @property
     def counts(self) -> bool:
         """True where digits are a number of steps: the run is paused, and they mean nothing else."""
-        held = is_offered("step", self.frame.state, launched=self.frame.launched)
+        held = is_offered("step", self.frame.state, launched=self.frame.launched, waiting=bool(self.frame.waiting))
         return held and not self._passes_on and not isinstance(self.focused, Input | RunList)
 
     def count(self, digit: int) -> None:

@@ -42,8 +42,8 @@ class RunList(Page, can_focus=True):
         Binding("space", "ask('pause')", "Pause", id="runs.pause", tooltip="Hold all ranks of the marked run"),
         Binding("space", "ask('resume')", "Resume", id="runs.resume", tooltip="Let the marked run go on"),
         Binding("c", "ask('checkpoint')", "Save", id="runs.checkpoint", tooltip="Save a checkpoint of the marked run"),
-        Binding("x", "ask('stop')", "Stop", id="runs.stop", tooltip="End the marked run at a step: asks first"),
-        Binding("k", "ask('kill')", "Kill", id="runs.kill", tooltip="End the marked run: asks first"),
+        Binding("x", "ask('stop')", "Stop", id="runs.stop", tooltip="Stop the marked run at a step: asks first"),
+        Binding("k", "ask('kill')", "Kill", id="runs.kill", tooltip="Kill the marked run: asks first"),
         Binding("R", "ask('restart')", "Restart", id="runs.restart", tooltip="Start the marked run again"),
         Binding("up", "mark(-1)", "Run above", id="runs.up", tooltip="Mark the run above", show=False),
         Binding("down", "mark(1)", "Run below", id="runs.down", tooltip="Mark the run below", show=False),
@@ -214,6 +214,10 @@ class RunList(Page, can_focus=True):
         if line is None:
             return False
         return is_offered(str(parameters[0]), line.state, launched=line.launched)
+
+    def lacks(self, action: str) -> bool:
+        """Say whether an action is offered although the marked run has not what it needs; see `LiveScreen.lacks`."""
+        return action == "runs.checkpoint" and self.line is not None and not self.line.checkpoints
 
     def _mark(self, index: int) -> None:
         self.marked = self.lines[index].run

@@ -40,6 +40,8 @@ class Gate:
         self._expires: float | None = None
         self._lease_s = 0.0
         self._token: str | None = None
+        self._holder = ""
+        self._promised_at = 0.0
         self._work: Callable[[], Saved] | None = None
         self._working = False
         self._saved: Saved | None = None
@@ -90,8 +92,13 @@ class Gate:
                 self._lapse()
             return None
 
-    def promise(self, token: str, lease_s: float) -> int:
+    def promise(self, token: str, lease_s: float, holder: str = "") -> int:
         """Promise not to pass the current step; return its number.
+
+        Args:
+            token: of the controller.
+            lease_s: seconds after which the promise lapses.
+            holder: the action that the promise is for, and its author.
 
         Raises:
             GateError: the rank is paused already, or another controller is pausing it.
@@ -100,6 +107,8 @@ class Gate:
             self._lapse()
             self._check_open_to(token)
             self._limit = self._limit or self.completed + 1
+            if token != self._token:
+                self._holder, self._promised_at = holder, self._clock()
             self._token, self._lease_s = token, lease_s
             self._renew()
             return self._limit
@@ -187,6 +196,12 @@ class Gate:
                 self._save_token, self._saved, self._work = token, None, work
                 self._changed.notify_all()
             return None
+
+    @property
+    def lease(self) -> tuple[str, float] | None:
+        """The holder of the lease that the rank is under, and its age in seconds; None where there is none."""
+        with self.lock:
+            return None if self._token is None else (self._holder, self._clock() - self._promised_at)
 
     @property
     def limit(self) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.control.controller import Controller, Refused, Unholdable
+from ddptop.agent.control.controller import Busy, Cancelled, Controller, Refused, Unholdable, Unsavable
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults
@@ -36,6 +36,7 @@ class Rank:
         self.gate.completed = steps
         self.follower = Follower(self.gate, decisions, Faults())
         self.moving = True
+        self.outstanding = 0
         self.checkpoint: Callable[[], Saved] | None = None
         self.ended = False
 
@@ -58,9 +59,9 @@ class Rank:
         gate = self.gate
         try:
             match command:
-                case wire.Hold(id, token, lease):
+                case wire.Hold(id, token, lease, holder):
                     self.follower.start_afresh()
-                    return wire.Reply(id, True, "", gate.promise(token, lease / 1000))
+                    return wire.Reply(id, True, "", gate.promise(token, lease / 1000, holder))
                 case wire.Commit(id, token, step, lease):
                     gate.commit(token, step, lease / 1000)
                     return wire.Reply(id, True, "", step)
@@ -77,10 +78,16 @@ class Rank:
                     return wire.Reply(id, saved.done, saved.text, took_ns=saved.took_ns)
                 case wire.Query(id):
                     told = self.checkpoint is not None
-                    return wire.Reply(id, gate.held, "", gate.completed, kept=gate.is_paused, checkpoints=told)
+                    return wire.Reply(
+                        id, gate.held, "", gate.completed,
+                        kept=gate.is_paused, checkpoints=told, outstanding=self.outstanding,
+                    )  # fmt: skip
             self.follower.catch_up()
             return wire.Reply(command.id, True, "", gate.completed)
         except GateError as refusal:
+            if isinstance(command, wire.Hold) and gate.lease is not None:
+                holder, age_s = gate.lease
+                return wire.Reply(command.id, False, str(refusal), held_by=holder, held_ns=int(age_s * 1e9))
             return wire.Reply(command.id, False, str(refusal), gate.completed)
 
 
@@ -122,8 +129,8 @@ class Group:
     def decide(self, serial, decision):
         return self.decisions.decide(serial, wire.encode(decision))
 
-    def controller(self) -> Controller:
-        return Controller(self, "ada", clock=self.clock, sleep=self.clock.sleep)
+    def controller(self, who: str = "ada", **options) -> Controller:
+        return Controller(self, who, clock=self.clock, sleep=self.clock.sleep, **options)
 
     def tick(self) -> None:
         """Let the agents look for decisions on their own, as they do ten times a second."""
@@ -186,6 +193,71 @@ def test_a_hold_that_lapses_first_cannot_be_kept(group_of, monkeypatch):
     with pytest.raises(Refused, match="somebody else acted"):
         controller.pause()
     group.tick()
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_a_pause_names_the_rank_that_the_others_wait_for(group_of):
+    """Of the ranks that are not held it is those outside of a collective, and all of them where there is none such."""
+    for outstanding, named in (([1, 0, 1], "rank 1"), ([1, 1, 1], "ranks 0, 1, 2"), ([0, 0, 1], "ranks 0, 1")):
+        group, told = group_of(4, 4, 4), []
+        for member, open_ones in zip(group.members, outstanding, strict=True):
+            member.moving, member.outstanding = False, open_ones
+        with pytest.raises(Unholdable):
+            group.controller(waits=told.append).pause(patience_s=2.0)
+        assert set(told) == {f"pausing: waiting for {named}"}
+
+
+def test_a_pause_of_a_moment_tells_of_no_wait(group_of):
+    """What is over before it could be read is not shown."""
+    told: list[str] = []
+    group_of(4, 5, 4).controller(waits=told.append).pause()
+    assert told == []
+
+
+@pytest.mark.parametrize("act", [Controller.pause, Controller.stop, Controller.checkpoint])
+def test_an_action_that_waits_can_be_cancelled(group_of, act):
+    """The ranks that it holds go on at once, and nothing is decided."""
+    group = group_of(4, 4)
+    group.members[1].moving = False
+    for member in group.members:
+        member.checkpoint = saves("/data/c.pt")
+    told: list[str] = []
+    with pytest.raises(Cancelled, match="cancelled; the run goes on"):
+        act(group.controller(waits=told.append, cancelled=lambda: len(told) > 3))
+    assert [gate.limit for gate in group.gates] == [None, None]
+    assert group.newest() == 0
+    assert "waiting for rank 1" in told[0]
+
+
+def test_an_interrupted_pause_lets_the_ranks_go_at_once(group_of):
+    """Ctrl+c at the terminal leaves nobody held for the rest of a lease."""
+    group = group_of(4, 4)
+    group.members[1].moving = False
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        group.controller(waits=interrupt).pause()
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_a_second_pause_tells_of_the_first(group_of):
+    """It says who has begun what, for how long, and which ranks that waits for; a resume ends the first."""
+    group = group_of(4, 4)
+    group.members[1].moving = False
+    seen: list[str] = []
+
+    def second(line: str) -> None:
+        if group.clock.now > 6.0 and not seen:
+            with pytest.raises(Busy) as refusal:
+                group.controller("bob (shell, pts/2)").pause()
+            seen.append(str(refusal.value))
+            group.controller("bob (shell, pts/2)").resume()
+
+    with pytest.raises(Refused, match="cancelled by a resume"):
+        group.controller("ada (dashboard, pts/1)", waits=second).pause()
+    assert seen == ["pause by ada (dashboard, pts/1) is under way for 6 s, waiting for rank 1"]
     assert [gate.limit for gate in group.gates] == [None, None]
 
 
@@ -285,7 +357,7 @@ def saves(where: str | None, error: str = ""):
 def test_a_checkpoint_is_saved_at_one_step_and_the_run_goes_on(group_of):
     """All ranks save where they are held; the answer names the place once; a paused run stays paused."""
     group = group_of(3, 4)
-    with pytest.raises(Refused, match=r"registers no checkpoint function: ddptop\.agent\.on_checkpoint"):
+    with pytest.raises(Unsavable, match="no checkpoint function registered"):
         group.controller().checkpoint()
     group.members[0].checkpoint = saves("/data/c.pt")
     with pytest.raises(Refused, match="rank 1 has registered no checkpoint function, others have"):

@@ -17,6 +17,7 @@ from typing import Any
 from ddptop.agent.run.identity import Process
 from ddptop.agent.wire import Collective, Step, Verdict
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
+from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame
 from ddptop.tui.model.framer import Framer
@@ -223,7 +224,7 @@ class StillSource:
         """Note whose steps are looked at."""
         self.watched = ranks
 
-    def pause(self) -> str:
+    def pause(self, waiting: Waiting | None = None) -> str:
         """Hold, unless there is a reason not to."""
         return self._do("pause", "held at step 1,284 in 8 ms", "paused")
 
@@ -239,11 +240,11 @@ class StillSource:
         """Stop where it stands."""
         return self._do("freeze", "4 ranks got SIGSTOP", "frozen")
 
-    def checkpoint(self) -> str:
+    def checkpoint(self, waiting: Waiting | None = None) -> str:
         """Save."""
         return self._do("checkpoint", "step 1,284 saved in /data/c.pt (0.2 s)", self.current.state)
 
-    def stop(self, *, checkpoint: bool) -> str:
+    def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End in order."""
         return self._do(f"stop {checkpoint}", "stopped at step 1,284", "stopped")
 

@@ -15,15 +15,19 @@ from textual.screen import Screen
 from ddptop.tui.app.acting import Acted, Acting
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import RULES
+from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import line_of
+from ddptop.tui.link.source import Cancelled, Unsavable
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import FREEZE, RESUME, SAVE_AND_STOP
 
-ANSWERS = {"stop": SAVE_AND_STOP, "restart": RESUME}
+ANSWERS = {"stop": SAVE_AND_STOP, "restart": RESUME, "freeze": FREEZE}
 """What the user says where there is a question before."""
 DONE = {
     "pause": "pause",
     "resume": "resume",
+    "cancel": "resume",
+    "freeze": "freeze",
     "step": "step 3",
     "checkpoint": "checkpoint",
     "stop": "stop True",
@@ -123,6 +127,85 @@ def test_a_refusal_is_told_and_freezing_is_offered_for_the_run_shown(unholdable:
     answer(FREEZE)
     work(app, acts)
     assert source.asked == ["pause", "freeze"]
+
+
+def waiting_pause(source: StillSource) -> Callable[[Waiting | None], str]:
+    """Return a pause that waits for rank 1 until it is cancelled; it is cancelled when it is asked the second time."""
+
+    def pause(waiting: Waiting | None = None) -> str:
+        assert waiting is not None
+        source.asked.append("pause")
+        waiting.tell("pausing: waiting for rank 1")
+        if waiting.is_cancelled():
+            raise Cancelled("cancelled; the run goes on")
+        return "held at step 7"
+
+    return pause
+
+
+def test_a_pause_that_waits_is_shown_and_cancelled() -> None:
+    """The frame of that run, and of no other, says whom it waits for; `cancel` ends it, and that is no refusal."""
+    source = StillSource(frame("stalled"))
+    source.pause = waiting_pause(source)  # type: ignore[method-assign]
+    app, acts = acting(source)
+    assert acts.marked(source.current).waiting == ""
+    acts.begin("pause", source, source.current)
+    turn = acts._under_way
+    assert turn is not None
+    turn.waiting.tell("pausing: waiting for rank 1")
+    assert acts.marked(source.current).waiting == "pausing: waiting for rank 1"
+    assert acts.marked(frame("stalled", run="another")).waiting == ""
+    assert acts.marked(frame("killed")).waiting == ""
+    acts.begin("checkpoint", source, source.current)
+    assert app.told.pop() == ("", "pause is still under way: waiting for rank 1")
+    acts.begin("cancel", source, source.current)
+    assert acts.marked(source.current).waiting == "cancelling …"
+    work(app, acts)
+    assert app.told == [("pause", "cancelled; the run goes on")]
+    assert source.asked == ["pause"]
+    assert acts.marked(source.current).waiting == ""
+
+
+def test_a_freeze_takes_the_place_of_a_pause_that_waits() -> None:
+    """The pause is cancelled first; one that came to its end meanwhile stays, and nothing is frozen."""
+    for held in (False, True):
+        source = StillSource(frame("stalled"))
+        source.pause = waiting_pause(source)  # type: ignore[method-assign]
+        app, acts = acting(source)
+        acts.begin("pause", source, source.current)
+        turn = acts._under_way
+        assert turn is not None
+        acts.begin("freeze", source, source.current)
+        if held:
+            turn.waiting.is_cancelled = lambda: False  # type: ignore[method-assign]
+        ((_, answer),) = app.pushed
+        answer(FREEZE)
+        work(app, acts)
+        if held:
+            assert (source.asked, app.told) == (["pause"], [("", "held at step 7")])
+        else:
+            work(app, acts)
+            assert source.asked == ["pause", "freeze"]
+
+
+def test_a_checkpoint_that_no_function_saves_tells_how_to_register_one() -> None:
+    """The two lines for the script stand in the message."""
+    source = StillSource(frame())
+    app, acts = acting(source)
+
+    def checkpoint(waiting: Waiting | None = None) -> str:
+        raise Unsavable("no checkpoint function registered")
+
+    source.checkpoint = checkpoint  # type: ignore[method-assign]
+    acts.begin("checkpoint", source, source.current)
+    work(app, acts)
+    ((title, text),) = app.told
+    assert title == "checkpoint"
+    assert text.splitlines() == [
+        "no checkpoint function registered; these lines in the script register one:",
+        "import ddptop.agent",
+        "ddptop.agent.on_checkpoint(save)",
+    ]
 
 
 def test_who_acts_sees_the_effect() -> None:

@@ -20,9 +20,11 @@ from support.screens.dashboards import dashboard, footer_keys, seen, until
 from support.screens.frames import NOW, MovingSource, StillSource, frame
 from support.screens.terminal import RUN, Terminal
 from textual.binding import Binding, BindingType
+from textual.widgets import Button
 
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control.consent import Aim, Consent
+from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens import live
 from ddptop.tui.screens.dialogs.kill import KillDialog
@@ -136,19 +138,21 @@ def test_a_frame_may_come_before_the_widgets() -> None:
 
 
 async def test_a_stop_asks_how() -> None:
-    """Saving comes first where the script can, unsaved is a choice, and without either nothing is done."""
+    """Saving comes first where the script can, without it is a choice; the button that cancels is the marked one."""
     source = StillSource(frame(checkpoints=True))
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("c")
         await until(pilot, lambda: "saved in /data/c.pt" in seen(pilot.app), "where it was saved")
-        await pilot.press("x", "escape")
-        await pilot.press("x", "enter")
+        await pilot.press("x", "escape", "x", "q", "x", "enter")
+        assert source.asked == ["checkpoint"]
+        await pilot.press("x", "right", "enter")
         await until(pilot, lambda: source.asked == ["checkpoint", "stop True"], "saved and stopped")
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("x")
-        assert "no way to save a checkpoint" in seen(pilot.app)
-        await pilot.press("enter")
+        assert "No checkpoint function registered" in seen(pilot.app)
+        assert "Stop without saving" in seen(pilot.app)
+        await pilot.press("right", "enter")
         await until(pilot, lambda: source.asked == ["stop False"], "stopped")
 
 
@@ -161,7 +165,7 @@ async def test_a_group_that_cannot_be_held_may_be_frozen() -> None:
         await until(pilot, lambda: "do not share a step count" in seen(pilot.app), "the reason")
         assert "30:00, the run may fail" in seen(pilot.app)
         source.refusal = None
-        await pilot.press("enter")
+        await pilot.press("right", "enter")
         await until(pilot, lambda: source.asked == ["pause", "freeze"], "frozen")
         source.current = frame("frozen", timeout_s=1800.0)
         await until(pilot, lambda: "a collective fails in 29:47" in seen(pilot.app), "the countdown")
@@ -180,20 +184,28 @@ async def test_a_refusal_shows_its_reason() -> None:
 
 
 async def test_a_slow_pause_does_not_hold_up_the_screen() -> None:
-    """While the pause is under way other keys work, and a second pause is not sent."""
+    """While the pause is under way other keys work; whom it waits for is told, and a second press cancels it."""
     source = StillSource(frame())
     let_go = threading.Event()
     pause = source.pause
 
-    def slow() -> str:
+    def slow(waiting: Waiting | None = None) -> str:
+        assert waiting is not None
+        waiting.tell("pausing: waiting for rank 1")
         assert let_go.wait(DEADLINE_S)
         return pause()
 
     source.pause = slow  # type: ignore[method-assign]
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
-        await pilot.press("space", "right", "space")
+        await pilot.press("space", "right")
         assert pilot.app.screen.query_one(PanelGrid).chosen == 1
-        await until(pilot, lambda: "still under way" in seen(pilot.app), "the second one is turned away")
+        await until(
+            pilot, lambda: "pausing: waiting for rank 1 · space cancels · F freezes" in seen(pilot.app), "its wait"
+        )
+        assert {"Cancel", "Freeze"} <= set(footer_keys(pilot.app))
+        assert "Pause" not in footer_keys(pilot.app)
+        await pilot.press("space")
+        await until(pilot, lambda: "cancelling" in seen(pilot.app), "the second press cancels it")
         let_go.set()
         await until(pilot, lambda: source.current.state == "paused", "held")
     assert source.asked == ["pause"]
@@ -201,20 +213,30 @@ async def test_a_slow_pause_does_not_hold_up_the_screen() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "asked"),
-    [(("enter",), "kill None 5"), (("right", "enter"), "kill 2 5"), (("down", "left", "enter"), "kill None 5")],
+    [
+        (("right", "enter"), "kill None 5"),
+        (("right", "right", "enter"), "kill 2 5"),
+        (("down", "down", "left", "enter"), "kill None 5"),
+    ],
 )
 async def test_kill_asks_first_and_tells_the_end(keys: tuple[str, ...], asked: str) -> None:
-    """The dialog says who gets which signal; Enter does it, its account is shown, Enter closes it."""
+    """The dialog says who gets which signal; once it is done it says that, and no longer what it would do."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("right", "tab", "k")
         assert isinstance(pilot.app.screen, KillDialog)
         await until(pilot, lambda: "torchrun 4710, 4 ranks, 8 helpers" in seen(pilot.app), "the victims")
-        assert "TERM" in seen(pilot.app)
-        assert "after 5 s gets KILL" in seen(pilot.app)
+        assert "Kill resnet-7f3a?" in seen(pilot.app)
+        assert "Sends SIGTERM, then SIGKILL after 5 s." in seen(pilot.app)
+        assert {"Cancel", "Kill all ranks", "Kill rank 2"} <= {
+            str(each.label) for each in pilot.app.screen.query(Button)
+        }
         await pilot.press(*keys)
         await until(pilot, lambda: "4 ranks and 8 helpers ended, 0 left" in seen(pilot.app), "the result")
         assert "TERM to torchrun 4710" in seen(pilot.app)
+        await until(pilot, lambda: "Killed" in seen(pilot.app), "the title")
+        for said in ("Sends SIGTERM", "torchrun 4710, 4 ranks, 8 helpers", "Kill resnet-7f3a?"):
+            assert said not in seen(pilot.app)
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, RunScreen)
         await until(pilot, lambda: "Kill" not in footer_keys(pilot.app), "an ended run cannot be killed")
@@ -236,12 +258,14 @@ async def test_a_second_escape_in_a_burst_closes_nothing_more() -> None:
 
 
 async def test_escape_and_cancel_kill_nothing() -> None:
-    """Neither Escape nor the cancel button sends anything."""
+    """Neither Escape, q, nor the cancel button sends anything, and that is the button that is marked."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("k", "escape")
         assert isinstance(pilot.app.screen, RunScreen)
-        await pilot.press("k", "left", "enter")
+        await pilot.press("k", "enter")
+        assert isinstance(pilot.app.screen, RunScreen)
+        await pilot.press("k", "q")
         assert isinstance(pilot.app.screen, RunScreen)
         await pilot.press("k")
         await pilot.click("#cancel")
@@ -257,7 +281,7 @@ async def test_kill_stays_with_the_rank_it_was_opened_for() -> None:
         await pilot.press("right", "k")
         source.current = replace(source.current, ranks=source.current.ranks[2:])
         await until(pilot, lambda: app.frame is not None and len(app.frame.ranks) == 2, "the ranks are gone")
-        await pilot.press("right", "enter")
+        await pilot.press("right", "right", "enter")
         await until(pilot, lambda: source.asked, "ended")
     assert source.asked == ["kill 1 5"]
 
@@ -266,11 +290,11 @@ async def test_one_process_is_chosen_from_the_list() -> None:
     """The list shows torchrun, ranks and workers; Enter asks about the marked one, Enter again ends it alone."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
-        await pilot.press("k", "right", "right", "enter")
+        await pilot.press("k", "right", "right", "right", "enter")
         await until(pilot, lambda: "data worker" in seen(pilot.app), "the list")
         await pilot.press("down", "down", "enter")
-        await until(pilot, lambda: "End the data worker 4800 of resnet-7f3a?" in seen(pilot.app), "the question")
-        await pilot.press("enter")
+        await until(pilot, lambda: "Kill data worker 4800 of resnet-7f3a?" in seen(pilot.app), "the question")
+        await pilot.press("right", "enter")
         await until(pilot, lambda: source.asked, "ended")
     assert source.asked == ["kill 4800 5"]
 
@@ -279,9 +303,11 @@ async def test_a_signal_is_found_by_typing_and_warns_where_it_must() -> None:
     """Typing filters the signals of the platform; SIGSTOP to a rank tells of the collective timeout; Enter sends."""
     source = StillSource(frame())
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
-        await pilot.press("right", "k", "right", "s")
+        await pilot.press("right", "k", "right", "right", "s")
         await until(pilot, lambda: "Send a signal to rank 1" in seen(pilot.app), "the menu")
         assert "SIGTERM" in seen(pilot.app)
+        await pilot.press("enter")
+        assert isinstance(pilot.app.screen, SignalMenu), "nothing is marked before it is chosen"
         await pilot.press(*"usr1")
         await until(pilot, lambda: "SIGTERM" not in seen(pilot.app) and "SIGUSR1" in seen(pilot.app), "the filter")
         assert "collective timeout" not in seen(pilot.app)
@@ -289,6 +315,7 @@ async def test_a_signal_is_found_by_typing_and_warns_where_it_must() -> None:
         await until(pilot, lambda: "collective timeout" in " ".join(seen(pilot.app).split()), "the warning")
         await pilot.press("enter")
         await until(pilot, lambda: f"signal {int(signal.SIGSTOP)} sent" in seen(pilot.app), "the account")
+        assert "Sent SIGSTOP to rank 1 of resnet-7f3a" in seen(pilot.app)
     assert source.asked == [f"signal {int(signal.SIGSTOP)} 1"]
 
 
@@ -305,7 +332,7 @@ async def test_a_closed_dialog_lets_the_kill_go_on() -> None:
 
     source.kill = kill  # type: ignore[method-assign]
     async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
-        await pilot.press("k", "enter")
+        await pilot.press("k", "right", "enter")
         await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account")
         source.current = replace(source.current, state="killing", ending="4 ranks left, KILL in 3 s")
         await pilot.press("escape")
@@ -322,7 +349,9 @@ async def test_an_ended_run_is_restarted_from_where_the_user_says() -> None:
     """R asks for the beginning or the checkpoint; Escape starts nothing; a live run has no such key."""
     source = StillSource(frame("failed"))
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
-        await pilot.press("R", "escape", "R", "enter")
+        await pilot.press("R", "escape", "R", "enter", "R", "q")
+        assert source.asked == [], "the button that cancels is marked"
+        await pilot.press("R", "right", "enter")
         await until(pilot, lambda: source.asked, "started")
         await until(pilot, lambda: "Restart" not in footer_keys(pilot.app), "it lives")
     assert source.asked == ["restart True"]

@@ -44,7 +44,7 @@ async def test_it_offers_every_action_of_the_screen() -> None:
             for _, action in keymap.actions(DdptopApp):
                 there = any(text.startswith(f"{action.meaning}  (") for text in texts)
                 assert there or action.id not in active or action.id == "app.palette", action
-            assert "End the run, or the chosen rank: asks first  (K)" in texts
+            assert "Kill the run, or the chosen rank: asks first  (K)" in texts
             await pilot.press("escape")
 
 

@@ -9,7 +9,8 @@ from ddptop.tui.model.frame import ENDED, STATES
 
 LIVE = {
     "running": {"pause", "checkpoint", "stop", "kill"},
-    "stalled": {"pause", "checkpoint", "stop", "kill"},
+    "stalled": {"pause", "freeze", "checkpoint", "stop", "kill"},
+    "pausing": {"cancel", "freeze", "kill"},
     "paused": {"resume", "step", "checkpoint", "stop", "kill"},
     "frozen": {"resume", "kill"},
     "of a newer agent": {"kill"},
@@ -23,3 +24,10 @@ def test_each_state_offers_what_can_be_done_in_it(state: str) -> None:
         offered = {action for action in RULES if is_offered(action, state, launched=launched)}
         ended = {"restart"} if launched else set()
         assert offered == (ended if state in ENDED else LIVE.get(state, {"kill"})), launched
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_waits_for_ranks_can_be_cancelled_or_replaced_by_a_freeze(state: str) -> None:
+    """Whatever the ranks do meanwhile; once the run is over there is nothing to cancel."""
+    offered = {action for action in RULES if is_offered(action, state, launched=False, waiting=True)}
+    assert offered == (set() if state in ENDED else {"cancel", "freeze", "kill"})

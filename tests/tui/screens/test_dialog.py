@@ -1,7 +1,8 @@
-"""An open dialog paints what has changed and nothing else; judged by what is rendered, not by a clock."""
+"""Dialogs: what an open one paints, judged by what is rendered and not by a clock, and which keys it takes."""
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import Counter
@@ -14,13 +15,16 @@ from support.harness import DEADLINE_S
 from support.screens.frames import NOW, StillSource, frame
 from textual._compositor import Compositor
 from textual.pilot import Pilot
+from textual.widgets import Button, Input
 
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control.consent import Consent
 from ddptop.tui.link.source import Refused
+from ddptop.tui.screens.dialogs import dialog
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.pickers.columns import ColumnsDialog
+from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
 from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
 from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.help import HelpScreen
@@ -156,7 +160,7 @@ async def test_a_line_of_the_account_is_painted_where_it_stands(painted: Counter
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
         app = pilot.app
         assert isinstance(app, DdptopApp)
-        await pilot.press("k", "enter")
+        await pilot.press("k", "right", "enter")
         await until(pilot, lambda: "SIGTERM to torchrun" in text_of(app), "the account")
         source.current = replace(source.current, ending="4 ranks left, KILL in 9 s")
         app.repaint()
@@ -182,21 +186,21 @@ async def test_escape_cancels_what_has_not_begun_and_closes_what_has() -> None:
         let_go.wait(DEADLINE_S)
         begun.append(consent.begin())
         if not begun[-1]:
-            raise Refused("cancelled; nothing was ended")
+            raise Refused("cancelled; nothing was killed")
         return "4 ranks ended"
 
     source.kill = kill  # type: ignore[method-assign,assignment]
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
         app = pilot.app
         assert isinstance(app, DdptopApp)
-        await pilot.press("k", "enter")
+        await pilot.press("k", "right", "enter")
         await until(pilot, lambda: "waiting for the observer" in text_of(app), "the account")
         assert "cancels" in text_of(app)
         await pilot.press("escape")
         assert isinstance(app.screen, KillDialog), "it says what came of it"
         await until(pilot, lambda: "cancelled unless it has begun" in text_of(app), "the hint")
         let_go.set()
-        await until(pilot, lambda: "cancelled; nothing was ended" in text_of(app), "the refusal")
+        await until(pilot, lambda: "cancelled; nothing was killed" in text_of(app), "the refusal")
         await pilot.press("escape")
         assert not isinstance(app.screen, KillDialog)
     assert begun == [False]
@@ -214,3 +218,82 @@ async def test_the_warning_names_the_timeout_of_this_run() -> None:
         app.repaint()
         await pilot.press("s", *"stop")
         await until(pilot, lambda: "(77 s)" in " ".join(text_of(app).split()), "the warning")
+
+
+CONFIRMING = {"k": KillDialog, "x": Question, "F": Question, "R": Question}
+"""Keys of dialogs with buttons, of which one ends, stops or starts something."""
+STATES = {"F": "stalled", "R": "failed"}
+
+
+@pytest.mark.parametrize("key", CONFIRMING)
+async def test_nothing_that_acts_is_marked_when_a_dialog_opens(key: str) -> None:
+    """Enter right away closes it and does nothing, whatever the question; so does q."""
+    source = StillSource(frame(STATES.get(key, "running"), checkpoints=True))
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        for closing in ("enter", "q", "escape"):
+            await pilot.press(key)
+            assert isinstance(pilot.app.screen, CONFIRMING[key])
+            assert isinstance(pilot.app.focused, Button)
+            assert pilot.app.focused.id == "cancel"
+            await pilot.press(closing)
+            assert not isinstance(pilot.app.screen, Dialog)
+    assert source.asked == []
+
+
+async def test_q_closes_what_takes_no_text() -> None:
+    """In the list of processes and in the help, too; where one types, it is a letter."""
+    async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
+        await pilot.press("k", "right", "right", "right", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ProcessMenu), "the list")
+        await pilot.press("q")
+        assert isinstance(pilot.app.screen, KillDialog)
+        await pilot.press("s", "q")
+        assert isinstance(pilot.app.screen, SignalMenu)
+        assert pilot.app.screen.query_one(Input).value == "q"
+        await pilot.press("escape", "q", "question_mark", "q")
+        assert not isinstance(pilot.app.screen, Dialog)
+
+
+@pytest.mark.parametrize("key", ["k", "R"])
+async def test_an_enter_that_comes_with_the_opening_is_ignored(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text typed ahead moves the mark and ends with Enter: nothing is done, and the dialog says so."""
+    source = StillSource(frame(STATES.get(key, "running"), checkpoints=True))
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert isinstance(app, DdptopApp)
+        monkeypatch.setattr(dialog, "SETTLE_S", 3600.0)
+        await pilot.press(key, "right", "enter")
+        assert isinstance(app.screen, CONFIRMING[key])
+        await until(pilot, lambda: "Enter ignored" in text_of(app), "the hint")
+        assert source.asked == []
+        monkeypatch.setattr(dialog, "SETTLE_S", 0.0)
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked, "done")
+
+
+@pytest.mark.parametrize("key", ["k", "R"])
+async def test_an_enter_after_other_text_is_ignored_once(key: str) -> None:
+    """A command for the shell, at any pace, does nothing here; an Enter of its own does what the marked button says."""
+    source = StillSource(frame(STATES.get(key, "running"), checkpoints=True))
+    async with dashboard(source).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert isinstance(app, DdptopApp)
+        await pilot.press(key, "right", *"ddptop", "space", *"attach", "enter")
+        assert isinstance(app.screen, CONFIRMING[key])
+        await until(pilot, lambda: "Enter ignored" in text_of(app), "the hint")
+        assert source.asked == []
+        await pilot.press("enter")
+        await until(pilot, lambda: source.asked, "done")
+
+
+async def test_a_signal_is_sent_only_once_it_was_chosen() -> None:
+    """No row is marked at first; the arrows mark the first and the last one, typing the first that fits."""
+    source = StillSource(frame())
+    for keys, number in (("down", signal.SIGTERM), ("down down", signal.SIGKILL), ("u s r 1", signal.SIGUSR1)):
+        source.asked.clear()
+        async with dashboard(source).run_test(size=(120, 40)) as pilot:
+            await pilot.press("k", "s", "enter")
+            assert isinstance(pilot.app.screen, SignalMenu)
+            await pilot.press(*keys.split(), "enter")
+            await until(pilot, lambda: source.asked, "sent")
+        assert source.asked == [f"signal {int(number)} None"]

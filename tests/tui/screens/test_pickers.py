@@ -30,7 +30,7 @@ class Host(App[Any]):
         self.key_names = {
             "run.pause": "space",
             **{
-                binding.id: binding.key
+                binding.id: binding.key.partition(",")[0]
                 for picker in (ColumnsDialog, MetricPicker, ProcessMenu, SignalMenu)
                 for binding in picker.BINDINGS
                 if isinstance(binding, Binding) and binding.id is not None
@@ -56,8 +56,10 @@ async def test_typing_filters_and_the_arrows_go_round() -> None:
     async with host.run_test() as pilot:
         host.push_screen(SignalMenu("rank 1", 4), chosen.append)
         await until(pilot, lambda: isinstance(host.focused, Input), "the field")
+        assert marked(host) == "", "a signal is chosen first"
+        await pilot.press("down")
         assert "SIGTERM" in marked(host)
-        await pilot.press("down", *"usr")
+        await pilot.press(*"usr")
         assert [name for row in rows(host) for name in row.split()[1:2]] == ["SIGUSR1", "SIGUSR2"]
         seen = []
         for key in ("", "down", "down", "up"):

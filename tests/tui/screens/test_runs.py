@@ -151,11 +151,11 @@ async def test_keys_in_the_list_act_on_the_marked_run_alone() -> None:
         await until(pilot, lambda: fleet.control("simplenet-01").asked == ["resume"], "the marked run goes on")
         await pilot.press("k")
         assert isinstance(pilot.app.screen, KillDialog)
-        await pilot.press("enter")
+        await pilot.press("right", "enter")
         await until(pilot, lambda: "kill None 5" in fleet.control("simplenet-01").asked, "the marked run is ended")
         await pilot.press("escape", "end", "R")
         assert isinstance(pilot.app.screen, Question)
-        await pilot.press("enter")
+        await pilot.press("right", "enter")
         await until(pilot, lambda: fleet.control("toy-77aa").asked == ["restart True"], "it starts again")
         assert pilot.app.source.asked == []  # type: ignore[attr-defined]
 

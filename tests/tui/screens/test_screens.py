@@ -74,7 +74,7 @@ def test_the_run(snap_compare: Callable[..., bool], view: str, size: str) -> Non
         ("rank", ("tab", "tab", "enter"), "120x40"),
         ("rank", ("tab", "tab", "enter"), "80x24"),
         ("kill", ("tab", "k"), "80x24"),
-        ("kill rank", ("tab", "k", "right"), "120x40"),
+        ("kill rank", ("tab", "k", "right", "right"), "120x40"),
         ("help", ("question_mark",), "120x40"),
     ],
 )

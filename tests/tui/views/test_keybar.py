@@ -76,6 +76,20 @@ def test_the_least_important_goes_first() -> None:
     assert [hint.id for hint in chosen(hints, room - 1, INK)[0]] == ["run.kill"]
 
 
+@pytest.mark.parametrize("checkpoints", [False, True])
+async def test_what_the_script_has_no_function_for_is_dim(checkpoints: bool) -> None:
+    """The key that saves stays, because it tells how to register a function; of the run shown, and in the list."""
+    app = DdptopApp(StillSource(frame(checkpoints=checkpoints)), clock=lambda: NOW, fleet=StillFleet())
+    async with app.run_test(size=(200, 50)) as pilot:
+        for keys in ((), ("r",)):
+            await pilot.press(*keys)
+            bar = app.screen.query_one(KeyBar)
+            await until(pilot, lambda bar=bar: "c Save" in bar.text, "the key")  # type: ignore[misc]
+            dim = {hint.id for hint in hints_of(app.screen, app.key_names) if hint.dim}
+            expected = set() if checkpoints else {"runs.checkpoint" if keys else "run.checkpoint"}
+            assert dim == expected, keys
+
+
 async def test_a_click_does_what_the_key_does() -> None:
     """The mouse on a word or on one of several keys before it; the tooltip says what it is for."""
     app = shown()
@@ -104,9 +118,11 @@ async def test_a_click_does_what_the_key_does() -> None:
         (frame(), ("x",), {"question.do", "question.cancel", "question.previous", "question.next"}),
         (frame("failed"), ("R",), {"question.do", "question.cancel", "question.previous", "question.next"}),
         (frame(), ("k",), {"kill.do", "kill.cancel", "kill.signal", "kill.previous", "kill.next"}),
-        (frame(), ("k", "right", "right"), {"kill.do"}),
+        (frame(), ("k", "right", "right", "right"), {"kill.do"}),
         (frame(), ("k", "s"), {"signals.send", "signals.cancel", "signals.previous", "signals.next"}),
-        (frame(), ("k", "right", "right", "enter"), {"processes.cancel"}),
+        (frame(), ("k", "right", "right", "right", "enter"), {"processes.cancel"}),
+        (frame("stalled", waiting="pausing: waiting for rank 1"), (), {"run.cancel", "run.freeze"}),
+        (frame("stalled"), ("F",), {"question.do", "run.resume"}),
         (frame(), ("l",), {"launch.close", "launch.previous", "launch.next"}),
         (frame(), ("l", "ctrl+o"), {"scripts.up", "scripts.cancel"}),
     ],

@@ -170,6 +170,16 @@ def test_the_header_says_what_to_do() -> None:
     assert "q leaves" in said[3]
 
 
+def test_the_header_names_the_ranks_that_a_pause_waits_for() -> None:
+    """At once where this dashboard pauses, whatever the state; else those that are not held yet; with both keys."""
+    keys = " · space cancels · F freezes"
+    ours = frame("stalled", waiting="pausing: waiting for rank 1")
+    ranks = tuple(replace(rank, state="paused" if rank.rank != 2 else "running") for rank in frame().ranks)
+    for shown_frame, named in ((ours, "rank 1"), (frame("pausing", ranks=ranks), "rank 2")):
+        rows = header_rows(shown_frame, 78, INK, KEYS, roomy=False)
+        assert text_of(rows[2]) == f"pausing: waiting for {named}{keys}"
+
+
 def test_percent_and_eta_only_with_a_known_end() -> None:
     """Without a number of steps there is no share and no time left."""
     known, unknown = (

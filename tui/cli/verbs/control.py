@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs.options import Verbs, add_run, add_verb, chosen
 
 if TYPE_CHECKING:
+    from ddptop.tui.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
 
 MOST_STEPS: Final = 1_000_000
@@ -66,31 +69,67 @@ def _steps(text: str) -> int:
 
 
 def _control(options: argparse.Namespace) -> int:
+    from ddptop.agent.control.controller import REGISTRATION
     from ddptop.tui.control.actor import who
+    from ddptop.tui.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
-    from ddptop.tui.link.source import Refused, Unholdable
+    from ddptop.tui.link.source import Busy, Refused, Unholdable, Unsavable
 
     directory = chosen(options.run)
+    freeze = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
+    line = _LiveLine(f"ctrl+c cancels; or `ddptop pause {directory.name} --freeze`")
     try:
-        done = _carry_out(options, RunControl(directory, directory.read(), who("shell")))
-    except Unholdable as refusal:
-        hint = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
+        try:
+            done = _carry_out(options, RunControl(directory, directory.read(), who("shell")), Waiting(line.show))
+        finally:
+            line.clear()
+    except Busy as refusal:
+        hint = f"`ddptop resume {directory.name}` cancels it, {freeze}"
         return complain(f"{options.verb} {directory.name}: {refusal}; {hint}", 1)
+    except Unholdable as refusal:
+        return complain(f"{options.verb} {directory.name}: {refusal}; {freeze}", 1)
+    except Unsavable as refusal:
+        complain(f"{options.verb} {directory.name}: {refusal}; these lines in the script register one:", 1)
+        print(*(f"    {line}" for line in REGISTRATION), sep="\n", file=sys.stderr)
+        print("a program that comes with ddptop saves if launched with --checkpoint-dir DIR", file=sys.stderr)
+        return 1
     except Refused as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}", 1)
     print(f"{directory.name}: {done}")
     return 0
 
 
-def _carry_out(options: argparse.Namespace, control: RunControl) -> str:
+class _LiveLine:
+    """One line on a terminal that says what a verb waits for; it is gone when the verb ends."""
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
+        self._shown = ""
+
+    def show(self, line: str) -> None:
+        """Show this line now, with the advice as far as the terminal is wide enough."""
+        if line == self._shown or not sys.stderr.isatty():
+            return
+        self._shown = line
+        width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+        text = f"{line} · {self._advice}"[:width]
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the line away, so that the outcome stands in its place."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _carry_out(options: argparse.Namespace, control: RunControl, waiting: Waiting) -> str:
     match options.verb:
         case "pause":
-            return control.freeze() if options.freeze else control.pause()
+            return control.freeze() if options.freeze else control.pause(waiting)
         case "step":
             return control.step(options.steps)
         case "resume":
             return control.resume()
         case "checkpoint":
-            return control.checkpoint()
+            return control.checkpoint(waiting)
         case _:
-            return control.stop(checkpoint=not options.no_checkpoint)
+            return control.stop(waiting, checkpoint=not options.no_checkpoint)

@@ -3,14 +3,20 @@
 Textual renders the whole screen below anew, line by line and color by color, whenever a cell of
 it changes; four times a second that took twice what the screen itself takes.  Here only the
 lines that have changed are rendered.
+
+Keys that were meant for another place, such as a command typed before the dialog was seen, must not confirm
+anything: see `Dialog.ignores_enter`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from typing import ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.binding import Binding
 from textual.color import Color
 from textual.content import Content
@@ -19,10 +25,13 @@ from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.strip import Strip
 from textual.widget import _RenderCache
+from textual.widgets import Static
 
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.screens.dialogs.transient import Transient
 
+SETTLE_S: Final = 0.3
+"""Seconds after its opening in which a dialog takes no Enter: nobody has read it yet."""
 _MOST_STYLES = 4096
 """Styles whose darkened form is held; a screen has some hundred."""
 
@@ -30,12 +39,49 @@ _MOST_STYLES = 4096
 class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
     """A screen over another one, which is seen around its box."""
 
+    DECIDES: ClassVar[bool] = True
+    """True where Enter may end, change or start something."""
+
     def __init__(self) -> None:
         super().__init__()
+        self._opened: float | None = None
+        """When it came to the top, by the monotonic clock; None before that."""
+        self._astray = False
+        """A key that means nothing here was the last that was pressed."""
         self._veil: Color | None = None
         """The color that `_darkened` was made with."""
         self._darkened: dict[Style | None, Style | None] = {}
         """By a style of the screen below, the one it has under the dialog."""
+
+    def on_screen_resume(self) -> None:
+        """Begin to wait for the user to have seen it, also where another dialog over it has closed."""
+        self._opened = time.monotonic()
+        if self.DECIDES:
+            # They would cover what it says; what they told of is among the events, too.
+            self.app.clear_notifications()
+
+    def ignores_enter(self) -> bool:
+        """Say whether an Enter of now is to be ignored.
+
+        It is right after the opening, and once after a key that means nothing here: what was typed then, and its
+        Enter, were meant for another place.
+        """
+        fresh = self._opened is None or time.monotonic() - self._opened < SETTLE_S
+        ignored = self.DECIDES and (fresh or self._astray)
+        self._astray = False
+        if ignored:
+            for hint in self.query("#hint").results(Static):
+                hint.update(Content("Enter ignored: it came with other keys. Press it again to confirm."))
+        return ignored
+
+    def on_key(self, event: events.Key) -> None:
+        """Keep an Enter from the button that is marked, where it is to be ignored."""
+        if event.key == "enter":
+            if self.ignores_enter():
+                event.stop()
+                event.prevent_default()
+        else:
+            self._astray = event.is_printable and event.key not in self.active_bindings
 
     def hint(self, text: str) -> Content:
         """Return a line on the keys: `{close}` in `text` becomes the user's key of this dialog's action `….close`."""

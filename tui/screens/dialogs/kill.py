@@ -1,11 +1,12 @@
-"""The question before a kill or a signal, and its progress.
+"""The question before a kill or a signal, its progress, and its outcome.
 
-What it ends is fixed when it opens: a rank by its number, a process by its identity, never by
+What it kills is fixed when it opens: a rank by its number, a process by its identity, never by
 where they stand on a screen.  The dialog may be closed while a kill goes on, and opened on it again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -17,7 +18,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
-from ddptop.tui.control.consent import Aim, ProcessLine
+from ddptop.tui.control import signals
+from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Control, Refused
@@ -34,13 +36,13 @@ _LINES = 8
 
 
 class KillDialog(Dialog[None]):
-    """Ends the run, one rank or one process of it, or sends a signal, if the user says so."""
+    """Kills the run, one rank or one process of it, or sends a signal, if the user says so."""
 
     BINDINGS: ClassVar[list[BindingType]] = button_keys(
         "kill",
         Binding("s", "signal", "Signal", id="kill.signal", tooltip="Choose a signal to send instead", show=False),
         Binding(
-            "escape",
+            "escape,q",
             "cancel",
             "Close",
             id="kill.cancel",
@@ -80,12 +82,12 @@ class KillDialog(Dialog[None]):
         self._countdown = ""
         self._timeout_s: float | None = None
         """The timeout of collectives; None where another run is shown."""
-        self._shown: tuple[list[str], Content] | None = None
-        """The lines and the hint as they were shown last."""
+        self._shown: tuple[str, list[str], Content] | None = None
+        """The title, the lines and the hint as they were shown last."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog"):
-            yield Static(f"End {self._run}?", id="question", markup=False)
+            yield Static(f"Kill {self._run}?", id="question", markup=False)
             yield Static("", id="victims", markup=False)
             yield Static(
                 f"Sends SIGTERM, then SIGKILL after {self._grace_s:g} s.",
@@ -94,18 +96,18 @@ class KillDialog(Dialog[None]):
             )
             yield Static("", id="account", markup=False)
             with Horizontal(id="choices"):
-                yield Button(Content(f"Kill all {self._world}" if self._world > 1 else "Kill the run"), id="all")
-                yield Button(Content(f"Rank {self._rank} only"), id="one")
-                yield Button(Content("A process…"), id="process")
                 yield Button(Content("Cancel"), id="cancel")
+                yield Button(Content("Kill all ranks" if self._world > 1 else "Kill the run"), id="all")
+                yield Button(Content(f"Kill rank {self._rank}"), id="one")
+                yield Button(Content("Kill process…"), id="process")
             yield Static(self.hint(BUTTONS_HINT + ", {signal} sends a signal"), id="hint")
 
     def on_mount(self) -> None:
-        """Mark the whole run, and find out what that is without holding up the screen."""
+        """Mark the button that cancels, and find out what a kill ends without holding up the screen."""
         self.query_one("#account").display = False
         if self._world == 1:
             self.query_one("#one").display = False
-        self.query_one("#all").focus()
+        self.query_one("#cancel").focus()
         self.watch(self.app, "frame", self._take, init=False)
         if self._killing is not None:
             self._follow(self._killing)
@@ -131,17 +133,15 @@ class KillDialog(Dialog[None]):
         self._tell_victims()
 
     def _tell_victims(self) -> None:
-        focused = self.focused.id if self.focused is not None else "all"
-        if focused == "cancel":
-            text = "Nothing is ended."
-        elif focused == "process" and self._process is None:
+        focused = self.focused.id if self.focused is not None else "cancel"
+        if focused == "process" and self._process is None:
             text = f"{keys_of(self)['kill.do']} lists torchrun, ranks, data workers and helpers: choose one of them."
         else:
             text = self._victims.get(self._aim(), "looking for its processes …")
         self.query_one("#victims", Static).update(Content(text))
 
     def _aim(self) -> Aim:
-        """Return what the marked button would end."""
+        """Return what the marked button would kill; beside the button that cancels it is the whole run."""
         if self._process is not None:
             return self._process.process
         return self._rank if self.focused is not None and self.focused.id == "one" else None
@@ -164,15 +164,24 @@ class KillDialog(Dialog[None]):
         if self._killing is not None:
             return
         aim = self._aim()
-        if self._process is not None:
-            whom = f"the {self._process.role} {self._process.process.pid}"
-        else:
-            whom = self._run if aim is None else f"rank {aim}"
-        self.app.push_screen(SignalMenu(whom, self._world, self._timeout_s), partial(self._send, aim))
+        menu = SignalMenu(self._named(aim), self._world, self._timeout_s)
+        self.app.push_screen(menu, partial(self._send, aim))
+
+    def _named(self, aim: Aim) -> str:
+        """Return what is killed or gets a signal, as the user is told of it."""
+        if aim is None:
+            return self._run
+        process = self._process
+        part = f"rank {aim}" if process is None else f"{process.role} {process.process.pid}"
+        return f"{part} of {self._run}"
 
     def _send(self, aim: Aim, number: int | None) -> None:
         if number is not None:
-            self._begin(Killing(lambda tell, consent: self._control.signal(number, aim, consent)))
+            work = partial(self._signal, number, aim)
+            self._begin(Killing(work, self._named(aim), signals.name(number)))
+
+    def _signal(self, number: int, aim: Aim, tell: Callable[[str], None], consent: Consent) -> str:
+        return self._control.signal(number, aim, consent)
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -185,7 +194,7 @@ class KillDialog(Dialog[None]):
             self.app.push_screen(ProcessMenu(self._control, self._run), self._narrow)
         else:
             aim = self._aim() if event.button.id != "all" else None
-            self._begin(Killing(partial(self._control.kill, self._grace_s, aim)))
+            self._begin(Killing(partial(self._control.kill, self._grace_s, aim), self._named(aim)))
 
     def _narrow(self, chosen: ProcessLine | None) -> None:
         """Ask about one process from now on."""
@@ -193,15 +202,12 @@ class KillDialog(Dialog[None]):
             return
         self._process = chosen
         pid = chosen.process.pid
-        self.query_one("#question", Static).update(Content(f"End the {chosen.role} {pid} of {self._run}?"))
-        self.query_one("#signals", Static).update(
-            Content(f"It gets TERM; KILL, if it is left after {self._grace_s:g} s.")
-        )
+        self.query_one("#question", Static).update(Content(f"Kill {self._named(chosen.process)}?"))
         for name in ("#all", "#one"):
             self.query_one(name).display = False
         button = self.query_one("#process", Button)
-        button.label = Content(f"Kill {pid}")
-        button.focus()
+        button.label = Content(f"Kill process {pid}")
+        self.query_one("#cancel").focus()
         self.run_worker(partial(self._describe, chosen.process), thread=True)
 
     def _begin(self, killing: Killing) -> None:
@@ -212,7 +218,9 @@ class KillDialog(Dialog[None]):
     def _follow(self, killing: Killing) -> None:
         self._killing = killing
         self.set_interval(_LOOK_S, self._show_account)
-        self.query_one("#choices").display = False
+        # What would be done is no longer true.
+        for name in ("#choices", "#victims", "#signals"):
+            self.query_one(name).display = False
         self.query_one("#account").display = True
         self._show_account()
 
@@ -229,10 +237,11 @@ class KillDialog(Dialog[None]):
         lines = killing.lines[-_LINES:] or ["under way …"]
         if not killing.over and self._countdown:
             lines = [*lines, self._countdown]
-        hint = self._hint(killing)
-        if self._shown == (shown := (lines, hint)):
+        title, hint = killing.title, self._hint(killing)
+        if self._shown == (shown := (title, lines, hint)):
             return
         self._shown = shown
+        self.query_one("#question", Static).update(Content(title))
         account = self.query_one("#account", Static)
         account.update(Content("\n".join(lines)))
         if killing.over:

@@ -44,7 +44,7 @@ class LaunchDialog(Dialog["str | None"]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "launch", "Launch", id="launch.launch", tooltip="Launch what is filled in, and show it"),
-        Binding("escape", "close", "Close", id="launch.close", tooltip="Close; what is filled in is kept"),
+        Binding("escape,q", "close", "Close", id="launch.close", tooltip="Close; what is filled in is kept"),
         Binding("ctrl+o", "choose", "Script", id="launch.choose", tooltip="Choose a script from the folders"),
         Binding("down", "app.focus_next", "Next", id="launch.next", tooltip="Go to the next field", show=False),
         Binding(

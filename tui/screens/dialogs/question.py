@@ -28,7 +28,7 @@ ANEW: Final = "anew"
 _CANCEL: Final = "cancel"
 
 
-BUTTONS_HINT: Final = "{do} confirms, {cancel} cancels, {previous} {next} choose"
+BUTTONS_HINT: Final = "{previous} {next} choose, {do} confirms, {cancel} cancels"
 
 
 def button_keys(area: str, *others: BindingType) -> list[BindingType]:
@@ -52,7 +52,7 @@ class Question(Dialog[str | None]):
     """A question with a button for each answer. Returns the name of the answer, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = button_keys(
-        "question", Binding("escape", "cancel", "Cancel", id="question.cancel", tooltip="Close; nothing is done")
+        "question", Binding("escape,q", "cancel", "Cancel", id="question.cancel", tooltip="Close; nothing is done")
     )
 
     def __init__(
@@ -63,7 +63,8 @@ class Question(Dialog[str | None]):
         Args:
             question: one line.
             facts: what there is to know, a paragraph each.
-            answers: each a name and what its button says; the first one is marked.
+            answers: each a name and what its button says. None of them is marked at first, but the button that
+                cancels: no answer is given by a key too many.
             harmless: True where nothing can be lost by an answer.
         """
         super().__init__()
@@ -78,12 +79,12 @@ class Question(Dialog[str | None]):
             for fact in self._facts:
                 yield Static(Content(fact))
             with Horizontal(id="choices"):
-                for name, label in (*self._answers, (_CANCEL, "Cancel")):
+                for name, label in ((_CANCEL, "Cancel"), *self._answers):
                     yield Button(Content(label), id=name)
             yield Static(self.hint(BUTTONS_HINT), id="hint")
 
     def on_mount(self) -> None:
-        self.query(Button).first().focus()
+        self.query_one(f"#{_CANCEL}").focus()
 
     def action_press(self) -> None:
         if isinstance(self.focused, Button):
@@ -99,30 +100,39 @@ class Question(Dialog[str | None]):
 
 
 def about_stop(frame: Frame | RunLine) -> Question:
-    """Ask how to end a run in good order."""
-    ranks = f"All {frame.world} ranks end at the same step" if frame.world > 1 else "The rank ends at a step"
-    order = f"{ranks}, in good order, with exit code 0."
+    """Ask whether to stop a run, and whether to save before."""
+    ranks = f"The {frame.world} ranks stop at the same step" if frame.world > 1 else "The rank stops at a step"
+    order = f"{ranks} and exit with code 0."
+    unsaved = (STOP, "Stop without saving")
     if frame.checkpoints:
-        saves = "First each saves a checkpoint; if one cannot, nothing is ended."
-        return Question(f"Stop {frame.run}?", (order, saves), ((SAVE_AND_STOP, "Save and end"), (STOP, "End unsaved")))
-    lost = "Its script has told no way to save a checkpoint: what it learned since its own last one is lost."
-    return Question(f"Stop {frame.run}?", (order, lost), ((STOP, "End unsaved"),))
+        saves = "Each saves a checkpoint first; if one cannot, nothing is stopped."
+        return Question(f"Stop {frame.run}?", (order, saves), ((SAVE_AND_STOP, "Save and stop"), unsaved))
+    lost = "No checkpoint function registered: the progress since the script's own last checkpoint is lost."
+    return Question(f"Stop {frame.run}?", (order, lost), (unsaved,))
 
 
 def about_freeze(frame: Frame, reason: str, resume: str) -> Question:
-    """Offer to stop the processes where they are, and tell what that may cost; `resume` is the key that undoes it."""
+    """Offer to stop the processes where they are, and tell what that may cost.
+
+    Args:
+        frame: the run.
+        reason: why it cannot be paused; empty where nobody tried.
+        resume: the key that undoes a freeze.
+    """
     limit = (
         "its timeout, which is not known here," if frame.timeout_s is None else units.duration(frame.timeout_s).strip()
     )
     risk = (
-        f"Freezing stops all processes where they stand (SIGSTOP). A collective under way goes on to count: "
-        f"frozen for longer than {limit}, the run may fail. A countdown is shown; {resume} lets it go on."
+        f"Sends SIGSTOP to all processes. The timeout of a collective under way goes on: "
+        f"frozen for longer than {limit}, the run may fail. A countdown is shown; {resume} resumes."
     )
+    if not reason:
+        return Question(f"Freeze {frame.run}?", (risk,), ((FREEZE, "Freeze"),))
     return Question(f"Freeze {frame.run} instead?", (reason, risk), ((FREEZE, "Freeze"),))
 
 
 def about_restart(run: str, *, resumable: bool) -> Question:
-    """Ask how an ended run is to be started again."""
-    fact = "A new run with the same settings; the old one stays, with its history."
-    answers = [(RESUME, "From its checkpoint")] if resumable else []
-    return Question(f"Start {run} again?", (fact,), [*answers, (ANEW, "From the beginning")], harmless=True)
+    """Ask whether an ended run is to be started again, and from where."""
+    fact = "Starts a new run with the same settings; the old one stays, with its history."
+    answers = [(RESUME, "Restart from checkpoint")] if resumable else []
+    return Question(f"Restart {run}?", (fact,), [*answers, (ANEW, "Restart from step 0")], harmless=True)

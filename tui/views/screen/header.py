@@ -9,6 +9,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from ddptop.agent.control.polled import named
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
@@ -154,6 +155,9 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     """
     if frame.state in ENDED:
         return _ending(frame, keys), f"bold state-{frame.state}"
+    if frame.waiting:
+        text = f"{frame.waiting} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes"
+        return text, "bold state-pausing"
     if frame.ending:
         return f"being ended: {frame.ending} · {keys['run.kill']} shows it", "bold state-killing"
     if frame.orphaned:
@@ -166,7 +170,9 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     if frame.state == "killing":
         return "being ended; what is left after the grace period gets KILL", "state-killing"
     if frame.state == "pausing":
-        return "every rank runs up to the same step and is held there", "state-pausing"
+        behind = [rank for rank, state in enumerate(frame.values("state")) if state != "paused" and state not in ENDED]
+        text = f"pausing: waiting for {named(behind)}" if behind else "pausing"
+        return f"{text} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes", "state-pausing"
     if frame.state == "paused":
         if typed:
             steps = plural(int(typed), "step")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.screen import Screen
 
@@ -24,12 +25,16 @@ AT_THE_END: Final = ("app.help", "app.leave")
 FIRST: Final = (
     "crosshair.close", "crosshair.left",
     "rank.back", "plot.leave", "log.back", "runs.leave", "run.pause", "run.resume", "runs.pause", "runs.resume",
+    "run.cancel", "run.freeze",
     "run.restart", "runs.restart", "runs.show", "ranks.open", "run.kill", "runs.kill", "run.step", "view.panels",
     "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
     "plot.next", "log.next", "rank.logs", "app.runs", "plot.full", "log.follow", "run.stop", "runs.stop",
     "table.sort", "heatmap.metric", "app.launch", "run.checkpoint", "runs.checkpoint", "view.freeze",
 )  # fmt: skip
 """Ids of actions, the most important first; where there is no room for all, they are left out from the end."""
+
+
+_DIM: Final = Style(dim=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +47,14 @@ class Hint:
     """The key of each action: Textual's name of it, and the one that the user sees."""
     text: str
     tooltip: str
+    dim: bool = False
+    """The run has not what the action needs; the key says what."""
 
     def drawn(self, ink: Ink) -> Row:
         """Return its cells."""
         named = "".join(shown for _, shown in self.keys)
+        if self.dim:
+            return [Segment(f"{named} {self.text}", ink["label"] + _DIM)]
         return [Segment(f"{named} ", ink["bold brand"]), Segment(self.text, ink["label"])]
 
     def key_at(self, x: int) -> str:
@@ -63,7 +72,10 @@ def hints_of(screen: Screen[Any], names: Mapping[str, str]) -> list[Hint]:
         binding = active.binding
         if binding.show and active.enabled:
             shown = screen.app.get_key_display(binding)
-            hint = Hint(binding.id or key, ((key, shown),), binding.description, active.tooltip)
+            # `lacks` is what screens and widgets with such actions have.
+            lacks = getattr(active.node, "lacks", None)
+            dim = lacks is not None and lacks(binding.id)
+            hint = Hint(binding.id or key, ((key, shown),), binding.description, active.tooltip, dim=dim)
             place = found.setdefault(binding.group.description if binding.group else hint.id, {})
             # Of several keys the first one in the settings is what an action is known by.
             if hint.id not in place or shown == names.get(hint.id):

@@ -155,11 +155,11 @@ def test_what_is_cancelled_before_it_began_ends_nothing(launch: Launch) -> None:
     consent = Consent()
     with stopped(observer):
         assert consent.cancel()
-        with pytest.raises(Refused, match="cancelled; nothing was ended"):
+        with pytest.raises(Refused, match="cancelled; nothing was killed"):
             Ending(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
         assert not consent.begun
     assert len(carriers(directory.read().run_id)) == 3
-    until(lambda: "kill by ada: refused: cancelled; nothing was ended" in told(directory), "the event")
+    until(lambda: "kill by ada: refused: cancelled; nothing was killed" in told(directory), "the event")
     assert directory.read().killed_by is None
     # What has begun cannot be cancelled any more.
     consent = Consent()

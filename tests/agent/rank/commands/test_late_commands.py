@@ -41,6 +41,7 @@ class Rank:
             beat=lambda seq, refused: wire.Beat(3, 1, "running", "forward", 6, 1, seq, refused=refused),
             checkpoints=True,
             timeout_s=None,
+            outstanding=2,
             save=self.save,
             tick=lambda: None,
         )
@@ -123,3 +124,15 @@ def test_a_late_resume_leaves_a_hold_that_others_rely_on(rank: Rank) -> None:
     assert rank.ask(wire.Hold(6, "u")).done
     assert rank.ask(wire.Resume(7)).done
     assert rank.gate.limit is None
+
+
+def test_a_rank_that_is_held_names_the_action(rank: Rank) -> None:
+    """Who asks for it meanwhile is told whose lease it is under and for how long; a rank held for good has none."""
+    assert rank.ask(wire.Hold(1, "t", 60_000, "pause by ada (shell, pts/1)")).done
+    refused = rank.ask(wire.Hold(2, "u", 60_000, "stop by bob (shell, pts/2)"))
+    assert (refused.done, refused.held_by) == (False, "pause by ada (shell, pts/1)")
+    assert refused.held_ns is not None
+    assert 0 <= refused.held_ns < 60 * 10**9
+    assert rank.ask(wire.Query(3)).outstanding == 2
+    assert rank.ask(wire.Commit(4, "t", 7)).done
+    assert rank.ask(wire.Hold(5, "u")).held_ns is None

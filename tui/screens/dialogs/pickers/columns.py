@@ -15,6 +15,7 @@ from ddptop.tui.views.table.columns import Column
 class ColumnsDialog(ListPicker[frozenset[str]]):
     """A box to tick for each column. Returns the keys of the ticked columns."""
 
+    DECIDES = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "choose", "Tick", id="columns.tick", tooltip="Show this column, or no longer"),
         Binding("u", "usual", "Usual", id="columns.usual", tooltip="Tick the usual columns"),

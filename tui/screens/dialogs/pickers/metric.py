@@ -15,6 +15,7 @@ from ddptop.tui.screens.dialogs.pickers.picker import ListPicker
 class MetricPicker(ListPicker[str]):
     """A list of metrics, filtered by what is typed. Returns the name of the chosen one, or None."""
 
+    DECIDES = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Up", id="metrics.up", tooltip="The metric above", show=False),
         Binding("down", "move(1)", "Down", id="metrics.down", tooltip="The metric below", show=False),

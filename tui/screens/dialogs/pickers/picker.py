@@ -57,6 +57,8 @@ class ListPicker(Picker[ScreenResultType]):
 
     FILTER: ClassVar[str | None] = None
     """The text of the empty field; None for no field."""
+    PRESELECTS: ClassVar[bool] = True
+    """False where a row is marked only once something was typed or the mark was moved: a choice has an effect."""
 
     @abstractmethod
     def rows(self, typed: str) -> dict[str, Text]:
@@ -97,7 +99,8 @@ class ListPicker(Picker[ScreenResultType]):
         else:
             listing.clear_options()
             listing.add_options([Option(row, id=key) for key, row in rows.items()])
-        listing.highlighted = None if not rows else list(rows).index(mark) if mark in rows else 0
+        unmarked = not rows or (mark is None and not typed and not self.PRESELECTS)
+        listing.highlighted = None if unmarked else list(rows).index(mark) if mark in rows else 0
 
     @on(Input.Changed)
     def _filter(self, event: Input.Changed) -> None:
@@ -111,8 +114,12 @@ class ListPicker(Picker[ScreenResultType]):
         """Mark a row further on; the first follows on the last."""
         listing = self.query_one(OptionList)
         if listing.option_count:
-            listing.highlighted = ((listing.highlighted or 0) + by) % listing.option_count
+            # Before the first row where none is marked; above that is the last one.
+            now = listing.highlighted if listing.highlighted is not None else min(-by, 0)
+            listing.highlighted = (now + by) % listing.option_count
 
     def action_choose(self) -> None:
+        if self.ignores_enter():
+            return
         if (key := self.marked) is not None:
             self.choose(key)

@@ -1,4 +1,4 @@
-"""The list of a run's processes, from which one is chosen to be ended."""
+"""The list of a run's processes, from which one is chosen to be killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProcessMenu(ListPicker[ProcessLine]):
     """Lets the user choose one process of the run; returns it, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "Cancel", id="processes.cancel", tooltip="Close; no process is chosen"),
+        Binding("escape,q", "close", "Cancel", id="processes.cancel", tooltip="Close; no process is chosen"),
     ]
     LOOK = "-broad"
     HINT = "looking …"

@@ -37,8 +37,9 @@ class Scripts(DirectoryTree):
 class ScriptPicker(Picker[str]):
     """Lets the user choose a script; returns its path, or None."""
 
+    DECIDES = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "Cancel", id="scripts.cancel", tooltip="Close; no script is chosen"),
+        Binding("escape,q", "close", "Cancel", id="scripts.cancel", tooltip="Close; no script is chosen"),
         Binding("backspace", "up", "Up", id="scripts.up", tooltip="Look into the folder above"),
     ]
     LOOK = "-harmless"

@@ -25,7 +25,8 @@ class SignalMenu(ListPicker[int]):
         Binding("down", "move(1)", "Next", id="signals.next", tooltip="Mark the next signal", show=False),
         Binding("up", "move(-1)", "Previous", id="signals.previous", tooltip="Mark the signal before", show=False),
     ]
-    HINT = "{send} sends it, {cancel} cancels, {previous} {next} choose"
+    HINT = "type or {previous} {next} to choose, {send} sends it, {cancel} cancels"
+    PRESELECTS = False
     FILTER = "type to filter: a name or a number"
 
     def __init__(self, whom: str, world: int, timeout_s: float | None = None) -> None:
@@ -47,8 +48,10 @@ class SignalMenu(ListPicker[int]):
     def fill(self, mark: str | None = None, typed: str = "") -> None:
         """Offer the signals that fit, and say so where none does."""
         super().fill(mark, typed)
-        if self.marked is None:
+        if not self.query_one(OptionList).option_count:
             self._warn("no signal of that name or number")
+        elif self.marked is None:
+            self._warn("")
 
     @on(OptionList.OptionHighlighted)
     def _marked(self, event: OptionList.OptionHighlighted) -> None:
