@@ -30,7 +30,7 @@ from textual.reactive import var
 from textual.widget import Widget
 from textual.worker import WorkerFailed
 
-from ddptop.tui.app import keymap
+from ddptop.tui.app import counting, keymap
 from ddptop.tui.app.acting import Acted, Acting
 from ddptop.tui.app.palette import Palette, RunCommands
 from ddptop.tui.app.several import SeveralRuns
@@ -105,19 +105,7 @@ class DdptopApp(App[None]):
             show=False,
             priority=True,
         ),
-        *(
-            Binding(
-                str(digit),
-                f"count({digit})",
-                "Count",
-                id=f"run.count_{digit}",
-                tooltip="While paused: begin to type how many steps to make",
-                show=False,
-                # Before the views that have digits, too; `check_action` keeps it to where there is a count.
-                priority=True,
-            )
-            for digit in range(10)
-        ),
+        *counting.KEYS,
     ]
 
     frame: var[Frame | None] = var(None)
@@ -281,6 +269,10 @@ class DdptopApp(App[None]):
                 )
             case "count":
                 return isinstance(top, LiveScreen) and top.counts
+            case "uncount" | "forget_count":
+                return isinstance(top, LiveScreen) and bool(top.typed)
+            case "leave_count":
+                return isinstance(top, LiveScreen) and top.elsewhere is not None
             case "logs":
                 return not isinstance(live, LogScreen)
             case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
@@ -299,7 +291,8 @@ class DdptopApp(App[None]):
     def action_act(self, action: str) -> None:
         """Do an action of `control.actions` with the run shown."""
         if (live := self._live) is not None:
-            steps = live.take_count() if action == "step" else 1
+            # Whatever is done, the number that was typed before is over.
+            steps = live.take_count()
             self.acting.begin(action, self.source.control, self.shown.newest(), rank=live.rank, steps=steps)
 
     @on(Acted)
@@ -315,6 +308,22 @@ class DdptopApp(App[None]):
         """Hand on a digit of the number of steps."""
         if isinstance(self.screen, LiveScreen):
             self.screen.count(digit)
+
+    def action_uncount(self) -> None:
+        """Take the last digit of the number of steps away."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.uncount()
+
+    def action_forget_count(self) -> None:
+        """Clear the number of steps."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.forget_count()
+
+    async def action_leave_count(self) -> None:
+        """Do what the digit means elsewhere."""
+        if isinstance(self.screen, LiveScreen) and (meant := self.screen.elsewhere) is not None:
+            self.screen.forget_count()
+            await self.run_action(meant.binding.action, meant.node)
 
     def action_hold(self) -> None:
         """Hold the view, or let it go on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -23,17 +23,28 @@ _LEGIBLE: Final = 24
 """Cells that a clause needs at least to be shown cut off."""
 
 
+class Typed(NamedTuple):
+    """A number of steps that is being typed, while the run is paused."""
+
+    digits: str
+    elsewhere: bool = False
+    """True where this one digit is the key of a view, too."""
+
+
+NOTHING_TYPED: Final = Typed("")
+
+
 class Header(Page, can_focus=False):
     """Run, progress, message and background of a run."""
 
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(**options)
         self._frame = frame
-        self._typed = ""
+        self._typed = NOTHING_TYPED
 
-    def count(self, typed: str) -> None:
-        """Show the number of steps that is being typed."""
-        self._typed = typed
+    def count(self, typed: str, *, elsewhere: bool) -> None:
+        """Show the number of steps that is being typed; `elsewhere`: the digit means something else, too."""
+        self._typed = Typed(typed, elsewhere)
         self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
@@ -58,7 +69,7 @@ class Header(Page, can_focus=False):
 
 
 def header_rows(
-    frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], typed: str = "", *, roomy: bool
+    frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED, *, roomy: bool
 ) -> list[Row]:
     """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
 
@@ -138,7 +149,7 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     return packed(pieces, width)
 
 
-def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str, str]:
+def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED) -> tuple[str, str]:
     """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well.
 
     Args:
@@ -160,12 +171,10 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
     if frame.state == "pausing":
         return "every rank runs up to the same step and is held there", "state-pausing"
     if frame.state == "paused":
-        if typed:
-            steps = plural(int(typed), "step")
-            return (
-                f"{steps}: type {keys['run.step']} to make exactly so many, from step {units.count(frame.step)}",
-                "bold state-paused",
-            )
+        if typed.digits:
+            other = f"{keys['run.count_view']} view {typed.digits}" if typed.elsewhere else ""
+            parts = (f"{typed.digits}▏ {keys['run.step']} steps", other, f"{keys['run.count_clear']} clears")
+            return _BETWEEN.join(filter(None, parts)), "bold state-paused"
         held = f"held at step {units.count(frame.step)}{_since(frame)}: {keys['run.resume']} resumes"
         if not frame.outstanding:
             return f"{held} · no collective open", "bold state-paused"

@@ -70,6 +70,11 @@ class RankTable(RankView):
     # What is shown
 
     @property
+    def typing(self) -> bool:
+        """True while the filter is typed, so that every character belongs to it."""
+        return self._typing
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         return columns_of(self.frame)
 

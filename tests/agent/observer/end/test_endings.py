@@ -174,7 +174,7 @@ def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
     observer_of(directory)
     with pytest.raises(Refused, match="not in this run"):
         Ending(directory, "ada").kill(1.0, 7, lambda line: None)
-    until(lambda: any("kill of rank 7 refused: rank 7: not in this run · ada" in t for t in told(directory)), "why")
+    until(lambda: any("kill of rank 7 refused: rank 7: not in this run" in t for t in told(directory)), "why")
     Ending(directory, "ada").kill(1.0, 1, lambda line: None)
     wanted = "kill of rank 1: 1 rank and 0 helpers ended, 0 left"
     until(lambda: any(text.startswith(wanted) for text in told(directory)), "the outcome")

@@ -1,0 +1,54 @@
+"""The keys that type a number of steps, while the run is paused: they come before what the same keys do elsewhere.
+
+What they do is in `screens.live`; `DdptopApp.check_action` keeps each of them to where it does something.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.binding import Binding
+
+KEYS: Final = (
+    *(
+        Binding(
+            str(digit),
+            f"count({digit})",
+            "Count",
+            id=f"run.count_{digit}",
+            tooltip="While paused: type how many steps to make",
+            show=False,
+            # Before the views that have digits, too.
+            priority=True,
+        )
+        for digit in range(10)
+    ),
+    Binding(
+        "backspace",
+        "uncount",
+        "Delete digit",
+        id="run.count_back",
+        tooltip="Number of steps: delete the last digit",
+        show=False,
+        priority=True,
+    ),
+    Binding(
+        "escape",
+        "forget_count",
+        "Clear",
+        id="run.count_clear",
+        tooltip="Number of steps: clear it",
+        show=False,
+        priority=True,
+    ),
+    Binding(
+        "enter",
+        "leave_count",
+        "View",
+        id="run.count_view",
+        tooltip="Number of steps, one digit: show the view of that number instead",
+        show=False,
+        priority=True,
+    ),
+)
+"""Bindings of the app."""
