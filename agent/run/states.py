@@ -32,6 +32,9 @@ _ALL_COME_S: Final = 30.0
 """Seconds after the first rank of a job within which the others on its host come, where their number is not known."""
 _BUSY: Final = 50.0
 """Percent of a core from which on a process is called busy, whatever its status was at the moment of the look."""
+STANDS_S: Final = 2.0
+STANDS_STEPS: Final = 100
+"""A run or rank stands once its newest step is older than so many seconds, and than so many usual steps."""
 _DOING: Final = {"running": "is busy", "disk-sleep": "waits for the disk", "sleeping": "sleeps", "idle": "sleeps"}
 
 
@@ -103,6 +106,18 @@ def _is_heard(evidence: Evidence, silent_s: float) -> bool:
 def shown(said: str) -> str:
     """Return the state in a message, cleaned and shortened where this version does not know it."""
     return said if said in STATES else clean(said, LONGEST).strip() or "unknown"
+
+
+def stands(step_age_s: float | None, step_ms: float | None) -> bool:
+    """Say whether no step was completed for so long that what the last ones took tells nothing of now.
+
+    Args:
+        step_age_s: seconds since the newest step, None before the first.
+        step_ms: milliseconds that a step usually takes, None where that is not known.
+    """
+    if step_age_s is None or step_ms is None:
+        return False
+    return step_age_s > max(STANDS_S, STANDS_STEPS * step_ms / 1e3)
 
 
 def describe(evidence: Evidence, state: str) -> str:

@@ -129,7 +129,7 @@ def progress(frame: Frame) -> str:
 
 def phases(frame: Frame) -> str:
     """Return `81 ms (data 2, forward 30, …)`."""
-    if frame.step_ms is None:
+    if frame.current_step_ms is None:
         return "–"
     known = frame.phases_ms or {}
     split = ", ".join(f"{phase} {known[phase]:.1f}" if phase in known else f"{phase} –" for phase in PHASES)

@@ -265,7 +265,7 @@ def card(frame: Frame) -> list[str]:
     ]
     lines.append("RANK  PID      STATE     STEP     LOSS     STEP ms  p50 ms  p99 ms  MEMORY")
     for rank in frame.ranks:
-        numbers = (rank.step_ms, rank.allreduce_p50_ms, rank.allreduce_p99_ms)
+        numbers = (rank.current_step_ms, rank.allreduce_p50_ms, rank.allreduce_p99_ms)
         step, p50, p99 = (DASH if value is None else f"{value:.1f}" for value in numbers)
         lines.append(
             f"{rank.rank:<4}  {rank.pid or DASH:<7}  {rank.state:<8}  "

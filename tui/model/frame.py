@@ -93,6 +93,13 @@ class RankFrame:
     """Errors inside the agent so far."""
     coordinates: Mapping[str, int] | None = None
     """Where it stands on a device mesh or in a pipeline, as its script says."""
+    stands: bool = False
+    """True where it should complete steps and has not for long: `step_ms` is then of before; see `states.stands`."""
+
+    @property
+    def current_step_ms(self) -> float | None:
+        """What a step takes now; None where the rank stands."""
+        return None if self.stands else self.step_ms
 
 
 class Ranks(Sequence[RankFrame]):
@@ -226,6 +233,13 @@ class Frame:
     """True where ranks have coordinates."""
     size_bytes: int | None = None
     """What its directory takes on the disk, logs included; None where nobody has looked."""
+    stands: bool = False
+    """True where it should complete steps and none of its ranks has for long; see `RankFrame.stands`."""
+
+    @property
+    def current_step_ms(self) -> float | None:
+        """What a step takes now; None where the run stands."""
+        return None if self.stands else self.step_ms
 
     def rank(self, number: int) -> RankFrame | None:
         """Return a rank by its number."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptop.agent.run.rundir import Ended
-from ddptop.agent.run.states import ENDED, STATES, Evidence, describe, in_run, of_rank, of_run
+from ddptop.agent.run.states import ENDED, STATES, Evidence, describe, in_run, of_rank, of_run, stands
 
 SILENT_S = 3.5
 MANY = settings(max_examples=300, deadline=None)
@@ -117,3 +117,17 @@ def test_all_scripts_have_ended_and_the_run_has_not() -> None:
     for ends in (["finished"], ["failed", "lost"], ["stopped", "finished"]):
         for ran in (False, True):
             assert of_run(ends, ran=ran, record="starting", told="starting", found="starting") == "running"
+
+
+@pytest.mark.parametrize(
+    ("step_age_s", "step_ms", "standing"),
+    [
+        (1.9, 1.4, False), (2.1, 1.4, True), (2.1, 80.0, False), (7.9, 80.0, False), (8.1, 80.0, True),
+        (99.0, 1000.0, False), (101.0, 1000.0, True), (None, 80.0, False), (1e6, None, False),
+    ],
+)  # fmt: skip
+def test_a_rank_stands_after_two_seconds_and_a_hundred_steps(
+    step_age_s: float | None, step_ms: float | None, standing: bool
+) -> None:
+    """Both must have passed: short steps need the seconds, long ones the steps; what is not known accuses nobody."""
+    assert stands(step_age_s, step_ms) is standing

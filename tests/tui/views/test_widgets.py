@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from support.screens.dashboards import INK, KEYS, text_of
 from support.screens.frames import EVIL, frame, rank_frame, verdict_frame
 
+from ddptop.tui.cli import plain, status
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
@@ -19,6 +21,7 @@ from ddptop.tui.views.panels.panels import arrange
 from ddptop.tui.views.rank.facts import fact_rows
 from ddptop.tui.views.screen.header import header_rows
 from ddptop.tui.views.screen.log import LogFile
+from ddptop.tui.views.table.columns import columns_of
 
 
 def test_every_state_and_phase_has_a_sign_and_a_hue() -> None:
@@ -123,6 +126,22 @@ def test_the_header_says_what_to_do() -> None:
     assert "exit code 1" in said[3]
     assert "rank 2: ValueError: bad lr" in said[3]
     assert "q leaves" in said[3]
+
+
+def test_a_run_that_stands_has_no_rates() -> None:
+    """ETA, step time and samples/s are dashes in header, panel, table, `status` and lines; the loss stays."""
+    still = replace(frame("stalled"), stands=True, eta_s=None, samples_per_s=None)
+    still = replace(still, ranks=tuple(replace(rank, stands=True, samples_per_s=None) for rank in still.ranks))
+    progress = text_of(header_rows(still, 78, INK, KEYS, roomy=False)[1])
+    assert re.search(r"ETA +– +– ms/step  loss 0\.8764 +– samples/s", progress), progress
+    first = still.ranks[0]
+    panel = "\n".join(text_of(row) for row in draw_panel(first, still, Shape(60, 10, False), INK))
+    assert re.search(r"step +– ms", panel), panel
+    for drawn in (plain.line(still), *status.card(still)):
+        assert "93.4" not in drawn
+        assert "81.3" not in drawn
+    columns = columns_of(still)
+    assert {column.key for column in columns if column.value(first) == first.step_ms} == set()
 
 
 def test_percent_and_eta_only_with_a_known_end() -> None:

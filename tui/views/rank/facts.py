@@ -77,7 +77,7 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
     yield _fact("number", units.count(rank.step).rjust(6), width, ink)
     if rank.state not in ENDED:
         yield _fact("age", units.age(rank.step_age_s), width, ink, after=" since the last one was completed")
-    yield _fact("time", units.milliseconds(rank.step_ms), width, ink, after=" ms, mean of the last seconds")
+    yield _fact("time", units.milliseconds(rank.current_step_ms), width, ink, after=" ms, mean of the last seconds")
     yield _fact("samples", units.rate(rank.samples_per_s).rjust(6), width, ink, after=" samples/s")
     if rank.phases_ms is None or not rank.step_ms:
         return

@@ -142,9 +142,9 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     else:
         pieces.append([Segment("step ", label), figure(step.rjust(7), ink, "bold value")])
     pieces += [
-        [figure(units.milliseconds(frame.step_ms), ink), Segment(" ms/step", label)],
-        [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
+        [figure(units.milliseconds(frame.current_step_ms), ink), Segment(" ms/step", label)],
         [Segment("loss ", label), figure(units.loss(frame.loss).strip().rjust(6), ink)],
+        [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
     ]
     return packed(pieces, width)
 
