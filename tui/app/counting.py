@@ -1,6 +1,6 @@
 """The keys that type a number of steps, while the run is paused: they come before what the same keys do elsewhere.
 
-What they do is in `screens.live`; `DdptopApp.check_action` keeps each of them to where it does something.
+What they do is in `screens.live`, whose `check_action` keeps each of them to where it does something.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ KEYS: Final = (
     *(
         Binding(
             str(digit),
-            f"count({digit})",
+            f"screen.count({digit})",
             "Count",
             id=f"run.count_{digit}",
             tooltip="While paused: type how many steps to make",
@@ -25,7 +25,7 @@ KEYS: Final = (
     ),
     Binding(
         "backspace",
-        "uncount",
+        "screen.uncount",
         "Delete digit",
         id="run.count_back",
         tooltip="Number of steps: delete the last digit",
@@ -34,7 +34,7 @@ KEYS: Final = (
     ),
     Binding(
         "escape",
-        "forget_count",
+        "screen.forget_count",
         "Clear",
         id="run.count_clear",
         tooltip="Number of steps: clear it",
@@ -43,12 +43,14 @@ KEYS: Final = (
     ),
     Binding(
         "enter",
-        "leave_count",
+        "screen.leave_count",
         "View",
         id="run.count_view",
-        tooltip="Number of steps, one digit: show the view of that number instead",
+        tooltip="Number of steps: show the view of the digit instead",
         show=False,
         priority=True,
     ),
 )
 """Bindings of the app."""
+PASSING: Final = frozenset({"run.count_back", "run.count_clear", "run.count_view"})
+"""Ids of those that act only while a number is typed: another action may have the same key."""

@@ -58,6 +58,7 @@ class LiveScreen(Transient[int]):
             tooltip="Start the ended run again, with the same settings",
         ),
         Binding("g", "app.logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
+        Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(
             "v",
             "app.hold",
@@ -91,7 +92,7 @@ class LiveScreen(Transient[int]):
         if not self._shows:
             return
         if self.typed and (other or not is_offered("step", frame.state, launched=frame.launched)):
-            self.forget_count()
+            self.action_forget_count()
         self.show(frame)
         # All at once: messages of the widgets would be read one by one, and a painting may come between two of them.
         self._dirty_widgets.update(widget for widget in self.query(Drawn) if widget.take_repaint())
@@ -120,6 +121,17 @@ class LiveScreen(Transient[int]):
         self._headed = bool(self.query(Header))
         self.show(self.frame)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer the keys of a number of steps where they do something."""
+        match action:
+            case "count":
+                return self.counts
+            case "uncount" | "forget_count":
+                return bool(self.typed)
+            case "leave_count":
+                return self.elsewhere is not None
+        return super().check_action(action, parameters)
+
     @property
     def counts(self) -> bool:
         """True where digits are a number of steps: the run is paused, and they mean nothing else."""
@@ -132,16 +144,16 @@ class LiveScreen(Transient[int]):
         """True while the part that has the keys takes text."""
         return isinstance(self.focused, Input | RunList) or getattr(self.focused, "typing", False)
 
-    def count(self, digit: int) -> None:
+    def action_count(self, digit: int) -> None:
         """Take a digit of the number of steps; a zero at its beginning is none."""
         if len(self.typed) < MOST_DIGITS and (digit or self.typed):
             self._type(self.typed + str(digit))
 
-    def uncount(self) -> None:
+    def action_uncount(self) -> None:
         """Take the last digit away."""
         self._type(self.typed[:-1])
 
-    def forget_count(self) -> None:
+    def action_forget_count(self) -> None:
         """Clear the number of steps."""
         if self.typed:
             self._type("")
@@ -149,8 +161,14 @@ class LiveScreen(Transient[int]):
     def take_count(self) -> int:
         """Return how many steps were typed, one where none were, and begin anew."""
         typed = self.typed
-        self.forget_count()
+        self.action_forget_count()
         return int(typed or 1)
+
+    async def action_leave_count(self) -> None:
+        """Do what the one digit does where no steps are counted."""
+        if (meant := self.elsewhere) is not None:
+            self.action_forget_count()
+            await self.app.run_action(meant.binding.action, meant.node)
 
     def _type(self, typed: str) -> None:
         self.typed, self.elsewhere = typed, None
@@ -164,4 +182,4 @@ class LiveScreen(Transient[int]):
 
     def on_screen_suspend(self) -> None:
         """Clear the number of steps: another screen takes the keys."""
-        self.forget_count()
+        self.action_forget_count()

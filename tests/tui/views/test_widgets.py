@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.screens.dashboards import INK, KEYS, text_of
 from support.screens.frames import EVIL, frame, rank_frame, verdict_frame
@@ -142,6 +143,20 @@ def test_a_run_that_stands_has_no_rates() -> None:
         assert "81.3" not in drawn
     columns = columns_of(still)
     assert {column.key for column in columns if column.value(first) == first.step_ms} == set()
+
+
+def test_a_narrow_header_keeps_what_matters() -> None:
+    """In 80 cells the loss stays before samples/s, and a verdict says since when, whatever else is cut."""
+    text = "rank 2 holds the group back by 31.4 ms a step (38%): all phases, most in data loading, since step 1204"
+    found = replace(verdict_frame(), step=1_284_000, total_steps=4_000_000)
+    assert found.verdict is not None
+    found = replace(found, verdict=msgspec.structs.replace(found.verdict, text=text))
+    rows = [text_of(row) for row in header_rows(found, 78, INK, KEYS, roomy=False)]
+    assert "loss 0.8764" in rows[1]
+    assert "samples/s" not in rows[1]
+    assert rows[2].startswith("rank 2 holds the group back by 31.4 ms a step (38%)")
+    assert rows[2].endswith("…, since step 1204")
+    assert len(rows[2]) <= 78
 
 
 def test_percent_and_eta_only_with_a_known_end() -> None:

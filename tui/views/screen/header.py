@@ -19,6 +19,8 @@ from ddptop.tui.model.frame import ENDED, Frame, unobserved
 
 _BETWEEN: Final = " · "
 """The sign between the clauses of a message, of which the most important comes first."""
+_SINCE: Final = ", since "
+"""What the last words of a verdict begin with."""
 _LEGIBLE: Final = 24
 """Cells that a clause needs at least to be shown cut off."""
 
@@ -41,6 +43,8 @@ class Header(Page, can_focus=False):
         super().__init__(**options)
         self._frame = frame
         self._typed = NOTHING_TYPED
+        self.hint = ""
+        """What to press next, shown with the next frame; empty where nothing is to be said."""
 
     def count(self, typed: str, *, elsewhere: bool) -> None:
         """Show the number of steps that is being typed; `elsewhere`: the digit means something else, too."""
@@ -51,7 +55,7 @@ class Header(Page, can_focus=False):
         self._frame = frame
         width = self.container_size.width or self.app.size.width
         roomy = self.app.size.height >= 30
-        rows = header_rows(frame, width - 2, self.ink, keys_of(self), self._typed, roomy=roomy)
+        rows = header_rows(frame, width - 2, self.ink, keys_of(self), self._typed, self.hint, roomy=roomy)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -69,19 +73,27 @@ class Header(Page, can_focus=False):
 
 
 def header_rows(
-    frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED, *, roomy: bool
+    frame: Frame,
+    width: int,
+    ink: Ink,
+    keys: Mapping[str, str],
+    typed: Typed = NOTHING_TYPED,
+    hint: str = "",
+    *,
+    roomy: bool,
 ) -> list[Row]:
     """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
 
-    `keys` has, by the id of an action, the key that does it.
+    `keys` has, by the id of an action, the key that does it. A `hint` takes the last row, a fifth if need be.
     """
     word, hue = message(frame, keys, typed)
     said: Row = [Segment(_clauses(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
-    if not roomy and not (said and behind):
-        return [*rows, said or behind]
-    return [*rows, said, behind] if said else [*rows, behind, []]
+    rows += [row for row in (said, behind) if row]
+    if hint:
+        rows.append([Segment(units.shorten(hint, width), ink["bold brand"])])
+    return rows + [[]] * ((4 if roomy else 3) - len(rows))
 
 
 def _clauses(text: str, width: int) -> str:
@@ -91,6 +103,11 @@ def _clauses(text: str, width: int) -> str:
         if width - cell_len(before) - len(_BETWEEN) >= _LEGIBLE:
             break
         text = before
+    before, since, when = text.rpartition(_SINCE)
+    room = width - cell_len(when) - len(since)
+    if since and cell_len(text) > width and room >= _LEGIBLE:
+        # How long it has been so says more than the end of the words before.
+        return units.shorten(before, room) + since + when
     return units.shorten(text, width)
 
 

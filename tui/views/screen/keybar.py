@@ -23,12 +23,14 @@ AT_THE_END: Final = ("app.help", "app.leave")
 """Ids of the actions that stand at the right edge, always in the same place."""
 FIRST: Final = (
     "rank.back", "plot.leave", "log.back", "runs.leave", "run.pause", "run.resume", "runs.pause", "runs.resume",
-    "run.restart", "runs.restart", "runs.show", "ranks.open", "run.kill", "runs.kill", "run.step", "view.panels",
-    "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
-    "plot.next", "log.next", "rank.logs", "app.runs", "plot.full", "log.follow", "run.stop", "runs.stop",
-    "table.sort", "heatmap.metric", "app.launch", "run.checkpoint", "runs.checkpoint", "view.freeze",
+    "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "run.step", "run.checkpoint",
+    "runs.checkpoint", "events.clear", "events.filter", "runs.show", "ranks.open", "view.panels", "table.clear",
+    "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous", "plot.next", "log.next",
+    "rank.logs", "run.events", "app.runs", "plot.full", "log.follow", "table.sort", "heatmap.metric", "app.launch",
+    "view.freeze",
 )  # fmt: skip
-"""Ids of actions, the most important first; where there is no room for all, they are left out from the end."""
+"""Ids of actions, the most important first: the way back, then what acts on the run, then views. Where there is no room
+for all, they are left out from the end."""
 
 
 @dataclass(frozen=True, slots=True)
