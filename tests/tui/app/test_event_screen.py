@@ -49,7 +49,7 @@ async def test_the_newest_event_is_whole_beside_the_views() -> None:
 
 
 async def test_each_event_can_be_chosen_and_is_then_whole() -> None:
-    """From the newest up to the oldest and back with `end`; `escape` returns."""
+    """From the newest up to the oldest and back with `end`, which is said; `escape` returns."""
     source = StillSource(eventful("resumed at step 12 · ada (shell)"))
     async with dashboard(source).run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
@@ -116,6 +116,8 @@ async def test_a_click_chooses_an_event() -> None:
         await until(pilot, lambda: roll.chosen is None, "the last one is the newest")
         await pilot.click(EventSearch, offset=(20, 1))
         await until(pilot, lambda: roll.chosen is not None and roll.chosen.text.endswith("waits at 0"), "the first")
+        # All of them are in sight, and what is said is that a newer one will not be chosen.
+        await until(pilot, lambda: "scrolled back: end follows again" in seen(pilot.app), "it says so")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (20, 8), (200, 50)])

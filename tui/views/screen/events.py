@@ -125,6 +125,8 @@ class EventSearch(Filtered, EventList, can_focus=True):
         self.chosen: EventLine | None = None
         """The event that is shown whole; None for the newest, whichever that is."""
         self._matching: list[EventLine] = []
+        self._chosen_at = 0
+        """The line at which the chosen event begins."""
 
     @property
     def count(self) -> tuple[int, int]:
@@ -139,25 +141,28 @@ class EventSearch(Filtered, EventList, can_focus=True):
         return len(self._matching) - 1
 
     def lay_out(self) -> None:
-        words = self.words
+        words, before = self.words, self._matching
         self._matching = [
             event for event in self._events or () if all(word in text_of(event).lower() for word in words)
         ]
         index, (width, height) = self._index, self.room
         lines: list[Line] = []
-        top = bottom = 0
         for number, event in enumerate(self._matching):
             if number == index:
-                top = len(lines)
+                self._chosen_at = len(lines)
                 lines += lines_of(event, width, height, chosen=True)
-                bottom = len(lines)
             else:
                 lines += lines_of(event, width, 1)
         clear = keys_of(self)["events.clear"]
         empty = f"no event has these words; {clear} shows all again" if words else "nothing has happened yet"
-        self.show_items(lines, empty=empty)
-        if not self.following and self.chosen is not None:
-            self.scroll_to_region(Region(0, top, width, bottom - top), animate=False, force=True)
+        # Beyond the most that are held, the oldest go: what is in sight stays where it is.
+        gone = before.index(self._matching[0]) if self._matching and self._matching[0] in before else 0
+        self.show_items(lines, dropped=gone, empty=empty)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Follow the newest only where no other one was chosen, also where the end is in sight."""
+        super().watch_scroll_y(old_value, new_value)
+        self.following = self.following and self.chosen is None
 
     def renew(self) -> None:
         """Show what matches."""
@@ -172,6 +177,10 @@ class EventSearch(Filtered, EventList, can_focus=True):
         self.following = index == len(self._matching) - 1
         self.chosen = None if self.following else self._matching[index]
         self.renew()
+        below = self._chosen_at + len(lines_of(self._matching[index], *self.room))
+        self.scroll_to_region(
+            Region(0, self._chosen_at, self.size.width, below - self._chosen_at), animate=False, force=True
+        )
 
     def follow(self) -> None:
         """Choose the newest, also once there is a newer one."""
