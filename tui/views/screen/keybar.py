@@ -23,11 +23,11 @@ AT_THE_END: Final = ("app.help", "app.leave")
 """Ids of the actions that stand at the right edge, always in the same place."""
 FIRST: Final = (
     "rank.back", "plot.leave", "log.back", "runs.leave", "run.pause", "run.resume", "runs.pause", "runs.resume",
-    "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "run.step", "run.checkpoint",
-    "runs.checkpoint", "events.clear", "events.filter", "runs.show", "ranks.open", "view.panels", "table.clear",
-    "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous", "plot.next", "log.next",
-    "rank.logs", "run.events", "app.runs", "plot.full", "log.follow", "table.sort", "heatmap.metric", "app.launch",
-    "view.freeze",
+    "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "events.clear",
+    "events.filter", "run.step", "run.checkpoint", "runs.checkpoint", "runs.show", "ranks.open", "view.panels",
+    "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
+    "plot.next", "log.next", "rank.logs", "run.events", "app.runs", "plot.full", "log.follow", "table.sort",
+    "heatmap.metric", "app.launch", "view.freeze",
 )  # fmt: skip
 """Ids of actions, the most important first: the way back, then what acts on the run, then views. Where there is no room
 for all, they are left out from the end."""
