@@ -41,6 +41,9 @@ class Look(Struct, frozen=True, forbid_unknown_fields=True):
     view: Annotated[
         Literal["panels", "table", "heatmap", "timeline"], Meta(description="What the ranks are first shown as.")
     ] = "panels"
+    hint: Annotated[
+        bool, Meta(description="Say below the header what to press next, until that was pressed once on this machine.")
+    ] = True
 
 
 class Plain(Struct, frozen=True, forbid_unknown_fields=True):
@@ -179,6 +182,8 @@ def _written(value: Any) -> str:
 
 def _choices(hint: Any) -> str:
     """Return what a setting may be, where that is a list or a range."""
+    if hint.__origin__ is bool:
+        return " One of true, false."
     allowed = getattr(hint.__origin__, "__args__", ())
     if allowed:
         return f" One of {', '.join(allowed)}."

@@ -21,13 +21,29 @@ from ddptop.agent.run.files.database import DAMAGE
 from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped, may_live
 from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.text import clean_line
 
 _ANSWER_S: Final = 1.0
 _BUSY_S: Final = 2.0
+_LONGEST: Final = 400
+"""Characters of an event's text that onlookers read; see `wire.Event`."""
+_PAST: Final = {"freeze": "frozen", "resume": "resumed", "stop": "stopped"}
+"""By action, the word that an outcome may begin with, which then says which action it is of."""
 _MOST_EVENTS: Final = 100_000
 """Newest events that are read of one run."""
 _EVENTS: Final = "SELECT payload FROM events ORDER BY at_ns DESC, rowid DESC LIMIT ?"
 _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS events(at_ns INTEGER, payload BLOB)"
+
+
+def sentence(action: str, outcome: str, who: str, *, refused: bool = False) -> str:
+    """Return the text of an action's event: outcome first and actor last, because lists cut lines at their end.
+
+    `checkpoint refused: no checkpoint function registered · ada (dashboard, pts/0)`. Of a long outcome the end goes.
+    """
+    said = action if not refused else f"{action} refused"
+    text = f"{said}: {outcome}" if refused or outcome.partition(" ")[0].rstrip(":") != _PAST.get(action) else outcome
+    actor = f" · {who}"
+    return f"{clean_line(text, max(1, _LONGEST - len(actor)))}{actor}"
 
 
 def note(directory: RunDir, event: wire.Event) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ddptop.agent import wire
+from ddptop.agent.control import journal
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.observer.end import escalation, processes
 from ddptop.agent.observer.relay.door.requests import TOO_LATE, Requests
@@ -151,10 +152,10 @@ class Orders:
         if whole:
             self._waiting.append((sender, command.id))
             if self.killed_by is None:
-                self._acted("kill", f"kill asked for by {who}", who)
+                self._acted("kill", f"kill requested · {who}", who)
                 self._end_run(run, command.grace_s, who)
             return None
-        self._acted("kill", f"{_what(command)} asked for by {who}", who, command.rank)
+        self._acted("kill", f"{_what(command)} requested · {who}", who, command.rank)
         if command.pid is None and command.rank is not None:
             self.ranks_killed_by.setdefault(command.rank, who)
         thread = threading.Thread(target=self._end_part, args=(sender, command, run), daemon=True)
@@ -165,7 +166,8 @@ class Orders:
     def _publish_refusal(self, command: wire.Command, refusal: str) -> None:
         if isinstance(command, wire.Kill):
             what, who = _what(command), _who(command)
-            self._acted(_action(command), f"{what} by {who} refused: {refusal}", who, command.rank)
+            text = journal.sentence(what, refusal, who, refused=True)
+            self._acted(_action(command), text, who, command.rank)
 
     def _acted(self, action: str, text: str, who: str, rank: int | None = None) -> None:
         self._publish(wire.Event(time.time_ns(), text, rank, "warning", action, who))
@@ -185,7 +187,7 @@ class Orders:
             for target in targets:
                 if target.role == "rank" and target.rank is not None:
                     self.ranks_killed_by.setdefault(target.rank, who)
-        self._acted("signal", f"{text}, sent by {who}", who, command.rank)
+        self._acted("signal", f"{text} · {who}", who, command.rank)
         self._requests.reply(sender, wire.Reply(command.id, True, text))
         return None
 
@@ -223,7 +225,9 @@ class Orders:
             _log.exception("kill of a part")
             reply = wire.Reply(command.id, False, f"the kill failed: {clean_line(repr(error))}")
         if reply.done:
-            self._acted("kill", f"{_what(command)} by {_who(command)}: {reply.text}", _who(command), command.rank)
+            # The action names the rank already.
+            done = reply.text.removeprefix(f"rank {command.rank}: ")
+            self._acted("kill", journal.sentence(_what(command), done, _who(command)), _who(command), command.rank)
         else:
             self._publish_refusal(command, reply.text)
         self._requests.reply(sender, reply)

@@ -187,11 +187,13 @@ def of_run(
 
 
 def stands(step_age_s: float | None, step_ms: float | None) -> bool:
-    """Say whether a run makes no steps: a fact and no accusation, because an evaluation takes time, too.
+    """Say whether a run or a rank makes no steps: a fact and no accusation, because an evaluation takes time, too.
+
+    What the last steps took tells nothing of now then.
 
     Args:
-        step_age_s: seconds since the last step of any of its ranks.
-        step_ms: what its steps usually take.
+        step_age_s: seconds since the newest step, None before the first.
+        step_ms: milliseconds that a step usually takes, None where that is not known.
     """
     if step_age_s is None or step_ms is None:
         return False

@@ -30,8 +30,9 @@ from textual.reactive import var
 from textual.widget import Widget
 from textual.worker import WorkerFailed
 
-from ddptop.tui.app import keymap
+from ddptop.tui.app import counting, keymap
 from ddptop.tui.app.acting import Acted, Acting
+from ddptop.tui.app.hint import HELP, FirstHint
 from ddptop.tui.app.palette import Palette, RunCommands
 from ddptop.tui.app.several import SeveralRuns
 from ddptop.tui.app.shown import ShownRun
@@ -42,6 +43,7 @@ from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import ReadOnly, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
+from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
@@ -105,19 +107,7 @@ class DdptopApp(App[None]):
             show=False,
             priority=True,
         ),
-        *(
-            Binding(
-                str(digit),
-                f"count({digit})",
-                "Count",
-                id=f"run.count_{digit}",
-                tooltip="While paused: begin to type how many steps to make",
-                show=False,
-                # Before the views that have digits, too; `check_action` keeps it to where there is a count.
-                priority=True,
-            )
-            for digit in range(10)
-        ),
+        *counting.KEYS,
     ]
 
     frame: var[Frame | None] = var(None)
@@ -130,6 +120,7 @@ class DdptopApp(App[None]):
         clock: Callable[[], float] = time.time,
         settings: Settings = DEFAULT,
         fleet: Fleet | None = None,
+        hint: FirstHint | None = None,
         *,
         read_only: bool = False,
         listed: bool = False,
@@ -144,6 +135,8 @@ class DdptopApp(App[None]):
         self.several = None if fleet is None or read_only else SeveralRuns(self, self.shown, self.acting, fleet)
         """None where no other run can be shown or launched."""
         self.settings = settings
+        self._hint = hint
+        """None where the user needs none."""
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
         self._listed = listed
@@ -261,6 +254,8 @@ class DdptopApp(App[None]):
         if frame is None:
             return
         for screen in reversed(self.screen_stack):
+            if isinstance(screen, RunScreen) and self._hint is not None:
+                screen.hint = self._hint.text(frame, screen.view_name, self.key_names)
             if isinstance(screen, LiveScreen):
                 screen.take(frame)
                 self.source.watch(screen.in_sight)
@@ -268,7 +263,7 @@ class DdptopApp(App[None]):
                 break
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer what the run's state allows, digits where they count steps, and other runs where there can be any."""
+        """Offer what the run's state allows, and other runs where there can be any."""
         # While the app ends there is no screen any more.
         top = self.screen_stack[-1] if self.screen_stack else None
         live = self._live
@@ -284,10 +279,10 @@ class DdptopApp(App[None]):
                         waiting=bool(live.frame.waiting),
                     )
                 )
-            case "count":
-                return isinstance(top, LiveScreen) and top.counts
             case "logs":
                 return not isinstance(live, LogScreen)
+            case "events":
+                return not isinstance(live, EventScreen)
             case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
                 return False
             case "runs" | "launch":
@@ -304,7 +299,8 @@ class DdptopApp(App[None]):
     def action_act(self, action: str) -> None:
         """Do an action of `control.actions` with the run shown."""
         if (live := self._live) is not None:
-            steps = live.take_count() if action == "step" else 1
+            # Whatever is done, the number that was typed before is over.
+            steps = live.take_count()
             self.acting.begin(action, self.source.control, self.shown.newest(), rank=live.rank, steps=steps)
 
     @on(Acted)
@@ -316,11 +312,6 @@ class DdptopApp(App[None]):
     def _kill_begun(self, message: KillDialog.Begun) -> None:
         self.acting.look_after(message)
 
-    def action_count(self, digit: int) -> None:
-        """Hand on a digit of the number of steps."""
-        if isinstance(self.screen, LiveScreen):
-            self.screen.count(digit)
-
     def action_hold(self) -> None:
         """Hold the view, or let it go on."""
         self.shown.hold()
@@ -330,6 +321,11 @@ class DdptopApp(App[None]):
         """Show what the chosen rank printed."""
         if (live := self._live) is not None:
             self.push_screen(LogScreen(self.shown.frame(), live.rank), self._returned)
+
+    def action_events(self) -> None:
+        """Show what has happened in the run."""
+        if (live := self._live) is not None:
+            self.push_screen(EventScreen(self.shown.frame(), live.rank), self._returned)
 
     def action_plot(self) -> None:
         """Show the plot, all of the screen for it."""
@@ -383,6 +379,8 @@ class DdptopApp(App[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
+        if self._hint is not None:
+            self._hint.use(HELP)
         inner = self.screen.focused or self.screen
         chain = [type(node) for node in inner.ancestors_with_self]
         here, rest = keymap.help_tables(type(self), self.settings.keymap, chain, ascii_only=self.ascii_only)

@@ -18,6 +18,7 @@ from textual.dom import DOMNode
 from textual.keys import Keys, format_key
 from textual.screen import Screen
 
+from ddptop.tui.app.counting import PASSING
 from ddptop.tui.screens.dialogs.field import Choice
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
@@ -34,12 +35,14 @@ from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.screens.with_roll import RollScreen
 from ddptop.tui.settings import SettingsError, path
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
 from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
+from ddptop.tui.views.screen.events import EventSearch
 from ddptop.tui.views.table.table import RankTable
 from ddptop.tui.views.timeline.timeline import TimelineView
 
@@ -60,7 +63,9 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("crosshair", PlotPlaceholder),
     ("choice of a metric", MetricPicker),
     ("one rank", RankScreen),
+    ("logs and events", RollScreen),
     ("logs", LogScreen),
+    ("events", EventSearch),
     ("help", HelpScreen),
     ("questions", Question),
     ("kill", KillDialog),
@@ -218,7 +223,7 @@ def check(app: type[App[Any]], remapped: Remapped) -> None:
 def _check_section(together: list[Action]) -> None:
     """Refuse two actions on one key that were not on one key before."""
     for one, other in combinations(together, 2):
-        shared = set(one.keys) & set(other.keys)
+        shared = set(one.keys) & set(other.keys) if PASSING.isdisjoint((one.id, other.id)) else ()
         if shared and one.id != other.id and not set(one.default) & set(other.default):
             name = _short(min(shared))
             raise _refused(f"keys: {one.id} and {other.id} are both on {name}; give one of them another key")

@@ -13,6 +13,7 @@ import msgspec
 
 from ddptop.agent.text import clean_line
 from ddptop.tui.app.app import DEFAULT, DdptopApp
+from ddptop.tui.app.hint import FirstHint
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Source
@@ -41,7 +42,9 @@ def run_dashboard(
     if settings.look.glyphs == "auto" and not locale_is_unicode():
         look = msgspec.structs.replace(settings.look, glyphs="ascii")
         settings = msgspec.structs.replace(settings, look=look)
-    app = DdptopApp(source, grace_s, settings=settings, fleet=fleet, read_only=read_only, listed=listed)
+    # Who may only look on is not the user of this machine.
+    hint = FirstHint() if settings.look.hint and not read_only else None
+    app = DdptopApp(source, grace_s, settings=settings, fleet=fleet, hint=hint, read_only=read_only, listed=listed)
     # What is imported stays: to look through it for garbage again and again took an eighth of the CPU of 64 panels.
     gc.freeze()
     # The middle generation in good time, too: after ten times as much it held up a key by 0.1 s.

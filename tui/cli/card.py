@@ -48,8 +48,8 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
 
 def _progress(frame: Frame) -> str:
     parts = [progress(frame)]
-    if frame.step_ms is not None:
-        parts.append(f"{_milliseconds(frame.step_ms)} ms/step")
+    if frame.current_step_ms is not None:
+        parts.append(f"{_milliseconds(frame.current_step_ms)} ms/step")
     if frame.loss is not None:
         parts.append(f"loss {loss(frame.loss).strip()}")
     if frame.samples_per_s is not None:
@@ -85,7 +85,7 @@ def _columns(frame: Frame) -> list[_Column]:
         _Column("STATE", lambda rank: rank.state, 1, left=True),
         _Column("STEP", lambda rank: count(rank.step), 2),
         _Column("LOSS", lambda rank: loss(rank.loss).strip(), 6),
-        _Column("STEP ms", lambda rank: _milliseconds(rank.step_ms), 3),
+        _Column("STEP ms", lambda rank: _milliseconds(rank.current_step_ms), 3),
         *phases,
         _Column("all-reduce p50 ms", lambda rank: _milliseconds(rank.allreduce_p50_ms), 9),
         _Column("p99 ms", lambda rank: _milliseconds(rank.allreduce_p99_ms), 13),

@@ -146,7 +146,7 @@ def progress(frame: Frame) -> str:
 
 def phases(frame: Frame) -> str:
     """Return `81.0 ms (data 2.0 to 33.1, forward 30.0, …)`: a range where the ranks differ, else the mean."""
-    if frame.step_ms is None:
+    if frame.current_step_ms is None:
         return "–"
     return f"{frame.step_ms:,.1f} ms ({', '.join(f'{phase} {_spread(frame, phase)}' for phase in PHASES)})"
 

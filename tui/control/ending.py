@@ -141,7 +141,7 @@ class Ending:
                 raise NotOurs("cancelled; nothing was killed")
             done = survey.kill(self._directory, command, progress, countdown)
         except NotOurs as refusal:
-            self._note(command, f"refused: {refusal}", "warning")
+            self._note(command, str(refusal), "warning", refused=True)
             raise Refused(str(refusal)) from refusal
         except Survived as left:
             self._note(command, str(left), "error")
@@ -150,9 +150,9 @@ class Ending:
         self._note(command, done, "warning")
         return done
 
-    def _note(self, command: wire.Kill, outcome: str, level: str) -> None:
+    def _note(self, command: wire.Kill, outcome: str, level: str, *, refused: bool = False) -> None:
         action = "kill" if command.signal is None else "signal"
-        text = f"{action} by {self._who}: {outcome}"
+        text = journal.sentence(action, outcome, self._who, refused=refused)
         journal.note(self._directory, wire.Event(time.time_ns(), text, command.rank, level, action, self._who))
 
     def _is_supervised(self, consent: Consent) -> bool:

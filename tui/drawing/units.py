@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from ddptop.agent.text import size as plain_size
 
@@ -29,6 +29,19 @@ def fit(text: str, width: int) -> str:
 def shorten(text: str, width: int) -> str:
     """Return `text` in at most `width` cells, cut with an ellipsis."""
     return text if cell_len(text) <= width else fit(text, width)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most `width` cells, broken between words where that is possible."""
+    lines = [""]
+    for word in text.split():
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_len(joined) <= width:
+            lines[-1] = joined
+            continue
+        # A path may be longer than a line.
+        lines += chop_cells(word, width)
+    return lines if lines[0] or len(lines) == 1 else lines[1:]
 
 
 def count(number: int | None) -> str:

@@ -154,7 +154,7 @@ class RunControl:
             self._note(action, "cancelled", "info")
             raise
         except Refused as refusal:
-            self._note(action, f"refused: {refusal}", "warning")
+            self._note(action, str(refusal), "warning", refused=True)
             raise
         except KeyboardInterrupt:
             self._note(action, "cancelled (SIGINT)", "info")
@@ -162,8 +162,8 @@ class RunControl:
         self._note(action, outcome, "info")
         return outcome
 
-    def _note(self, action: str, outcome: str, level: str) -> None:
-        text = f"{action} by {self._who}: {outcome}"
+    def _note(self, action: str, outcome: str, level: str, *, refused: bool = False) -> None:
+        text = journal.sentence(action, outcome, self._who, refused=refused)
         journal.note(self._directory, wire.Event(time.time_ns(), text, None, level, action, self._who))
 
     def _check_run(self) -> None:

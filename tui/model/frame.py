@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ddptop.agent.run.states import ENDED as ENDED
 from ddptop.agent.run.states import STATES as STATES
-from ddptop.agent.run.states import stands
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -94,6 +93,13 @@ class RankFrame:
     """Errors inside the agent so far."""
     coordinates: Mapping[str, int] | None = None
     """Where it stands on a device mesh or in a pipeline, as its script says."""
+    stands: bool = False
+    """True where it should complete steps and has not for long: `step_ms` is then of before; see `states.stands`."""
+
+    @property
+    def current_step_ms(self) -> float | None:
+        """What a step takes now; None where the rank stands."""
+        return None if self.stands else self.step_ms
 
 
 class Ranks(Sequence[RankFrame]):
@@ -233,15 +239,21 @@ class Frame:
     """True where ranks have coordinates."""
     size_bytes: int | None = None
     """What its directory takes on the disk, logs included; None where nobody has looked."""
+    stands: bool = False
+    """True where it should complete steps and none of its ranks has for long; see `RankFrame.stands`."""
+
+    @property
+    def current_step_ms(self) -> float | None:
+        """What a step takes now; None where the run stands."""
+        return None if self.stands else self.step_ms
 
     @property
     def standing_s(self) -> float | None:
-        """Seconds since the last step of any rank, where the run is to make steps and stands; see `states.stands`."""
-        if self.state not in ("running", "stalled"):
+        """Seconds since the last step of any rank, where the run is to make steps and stands."""
+        if not self.stands or self.state not in ("running", "stalled"):
             return None
         known = zip(self.values("step_age_s"), self.values("state"), strict=True)
-        age = min((age for age, state in known if age is not None and state not in ENDED), default=None)
-        return age if stands(age, self.step_ms) or self.state == "stalled" else None
+        return min((age for age, state in known if age is not None and state not in ENDED), default=None)
 
     def rank(self, number: int) -> RankFrame | None:
         """Return a rank by its number."""

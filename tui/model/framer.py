@@ -5,7 +5,7 @@ Everything on the screen, in `status --json` and in the plain output comes from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice
 from operator import is_
 from typing import Any, Final
@@ -22,6 +22,10 @@ ALL_IN_SIGHT: Final = 8
 """In a larger group not every rank is drawn in every frame."""
 FRESH_S: Final = 1.0
 """A rank's frame is no older than this; its ages are what grows meanwhile."""
+_MOVING: Final = frozenset({"running", "pausing"})
+"""States in which steps are completed."""
+_STANDING: Final = frozenset({"stalled", "silent", "frozen"})
+"""States in which they should be, and are not."""
 AXES: Final = 8
 """Names of coordinates that are shown."""
 
@@ -92,7 +96,8 @@ class Framer:
         run, live, group, changes, models = store.run, store.liveness, store.group, store.changes, store.ranks
         step, total, step_ms = totals.step, totals.total_steps, totals.step_ms
         beats = [model.beat for model in models.values() if model.beat is not None]
-        moving = state in ("running", "pausing", "stalled")
+        stands = state in _STANDING or (state in _MOVING and _all_stand(models.values(), situation.at, step_ms))
+        moving = state in _MOVING and not stands
         cause, cause_rank = store.cause
         return Frame(
             run=run.run,
@@ -145,6 +150,7 @@ class Framer:
             generation=store.generations.newest,
             max_restarts=run.max_restarts,
             placed=any(beat.coordinates for beat in beats),
+            stands=stands,
         )
 
     def _held(self, state: str, beats: list[Beat]) -> float | None:
@@ -167,7 +173,9 @@ def rank_frame(
     """Return the frame of a rank; `exchange` is its waiting and transfer in all-reduces, ms a step."""
     beat, hello, member, means = model.beat, model.hello, model.member, model.means
     p50, p99 = model.percentiles
-    moving = state in ("running", "stalled", "pausing")
+    age = model.age(now)
+    stands = state in _STANDING or (state in _MOVING and states.stands(age, means.step_ms))
+    moving = state in _MOVING and not stands
     device = None if beat is None else beat.device
     return RankFrame(
         rank=model.rank,
@@ -176,7 +184,8 @@ def rank_frame(
         pid=member.process.pid if member is not None else None,
         host=None if member is None else member.host,
         step=model.step,
-        step_age_s=model.age(now),
+        step_age_s=age,
+        stands=stands,
         heard_age_s=model.heard_age(now),
         loss=model.loss,
         losses=tuple(model.losses),
@@ -210,6 +219,18 @@ def rank_frame(
         torch_version=None if beat is None else beat.torch_version,
         python_version=None if hello is None else hello.python_version,
     )
+
+
+def _all_stand(models: Iterable[RankModel], now: float, step_ms: float | None) -> bool:
+    """Say whether no rank has completed a step for long; those whose steps are not known do not count."""
+    stepped = False
+    for model in models:
+        age = model.age(now)
+        if age is not None and not states.stands(age, step_ms):
+            # Nearly always this is the first of them, however many there are.
+            return False
+        stepped = stepped or age is not None
+    return stepped
 
 
 def _ended(model: RankModel) -> str | None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from textual.binding import Binding, BindingType
-from textual.timer import Timer
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.widgets import Input
 
 from ddptop.tui.control.actions import is_offered
@@ -18,8 +17,8 @@ from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.header import Header
 
-COUNT_S: Final = 0.7
-"""A digit that is not followed within this by another or by `.` was meant for a view."""
+MOST_DIGITS: Final = 6
+"""Digits of a number of steps; what is typed beyond them is left out."""
 
 
 def _offers(frame: Frame) -> tuple[str, bool, bool]:
@@ -72,6 +71,7 @@ class LiveScreen(Transient[int]):
             tooltip="Start the ended run again, with the same settings",
         ),
         Binding("g", "app.logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
+        Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(
             "v",
             "app.hold",
@@ -86,20 +86,26 @@ class LiveScreen(Transient[int]):
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
-        self._typed = ""
-        """The count of steps typed so far."""
-        self._typing: Timer | None = None
+        self.typed = ""
+        """The number of steps typed so far."""
+        self.elsewhere: ActiveBinding | None = None
+        """What the one digit that was typed does where no steps are counted; None of more digits, or of none."""
         self._passes_on = False
-        """True while a digit is handed on as the key that it is otherwise."""
+        """True while the other meaning of a digit is looked up."""
+        self._headed = False
+        """True where there is a header, which shows the number of steps."""
         self._shows = False
         """True once the widgets are there; `is_mounted` comes before they are."""
 
     def take(self, frame: Frame) -> None:
         """Take in a new frame; called at frame rate while the screen can be seen."""
         changed = _offers(frame) != _offers(self.frame)
+        other = frame.run != self.frame.run
         self.frame = frame
         if not self._shows:
             return
+        if self.typed and (other or not is_offered("step", frame.state, launched=frame.launched)):
+            self.action_forget_count()
         self.show(frame)
         # All at once: messages of the widgets would be read one by one, and a painting may come between two of them.
         self._dirty_widgets.update(widget for widget in self.query(Drawn) if widget.take_repaint())
@@ -129,43 +135,68 @@ class LiveScreen(Transient[int]):
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
         self._shows = True
+        self._headed = bool(self.query(Header))
         self.show(self.frame)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer the keys of a number of steps where they do something."""
+        match action:
+            case "count":
+                return self.counts
+            case "uncount" | "forget_count":
+                return bool(self.typed)
+            case "leave_count":
+                return self.elsewhere is not None
+        return super().check_action(action, parameters)
 
     @property
     def counts(self) -> bool:
         """True where digits are a number of steps: the run is paused, and they mean nothing else."""
         held = is_offered("step", self.frame.state, launched=self.frame.launched, waiting=bool(self.frame.waiting))
-        return held and not self._passes_on and not isinstance(self.focused, Input | RunList)
+        # A number that nobody sees would be taken for less than what was typed.
+        return held and self._headed and not self._passes_on and not self._is_typed_into
 
-    def count(self, digit: int) -> None:
-        """Take a digit of the number of steps; alone it is the key that it is otherwise."""
-        self._typed = (self._typed + str(digit))[-6:]
-        self._show_typed()
-        if self._typing is not None:
-            self._typing.stop()
-        self._typing = self.set_timer(COUNT_S, self._forget_typed)
+    @property
+    def _is_typed_into(self) -> bool:
+        """True while the part that has the keys takes text."""
+        return isinstance(self.focused, Input | RunList) or getattr(self.focused, "typing", False)
 
-    async def _forget_typed(self) -> None:
-        typed = self._take_typed()
-        if len(typed) == 1 and self.is_active:
-            self._passes_on = True
-            active = self.active_bindings.get(typed)
-            self._passes_on = False
-            if active is not None:
-                await self.app.run_action(active.binding.action, active.node)
+    def action_count(self, digit: int) -> None:
+        """Take a digit of the number of steps; a zero at its beginning is none."""
+        if len(self.typed) < MOST_DIGITS and (digit or self.typed):
+            self._type(self.typed + str(digit))
 
-    def _take_typed(self) -> str:
-        typed, self._typed = self._typed, ""
-        if self._typing is not None:
-            self._typing.stop()
-            self._typing = None
-        self._show_typed()
-        return typed
+    def action_uncount(self) -> None:
+        """Take the last digit away."""
+        self._type(self.typed[:-1])
 
-    def _show_typed(self) -> None:
-        for header in self.query(Header):
-            header.count(self._typed)
+    def action_forget_count(self) -> None:
+        """Clear the number of steps."""
+        if self.typed:
+            self._type("")
 
     def take_count(self) -> int:
         """Return how many steps were typed, one where none were, and begin anew."""
-        return int(self._take_typed() or 1) or 1
+        typed = self.typed
+        self.action_forget_count()
+        return int(typed or 1)
+
+    async def action_leave_count(self) -> None:
+        """Do what the one digit does where no steps are counted."""
+        if (meant := self.elsewhere) is not None:
+            self.action_forget_count()
+            await self.app.run_action(meant.binding.action, meant.node)
+
+    def _type(self, typed: str) -> None:
+        self.typed, self.elsewhere = typed, None
+        if len(typed) == 1:
+            self._passes_on = True
+            self.elsewhere = self.active_bindings.get(typed)
+            self._passes_on = False
+        for header in self.query(Header):
+            header.count(typed, elsewhere=self.elsewhere is not None)
+        self.refresh_bindings()
+
+    def on_screen_suspend(self) -> None:
+        """Clear the number of steps: another screen takes the keys."""
+        self.action_forget_count()

@@ -67,6 +67,8 @@ class RunScreen(PlottedScreen):
     def __init__(self, frame: Frame, first: str = VIEWS[0].id) -> None:
         super().__init__(frame, frame.ranks[0].rank if frame.ranks else 0)
         self._first = next((view for view in VIEWS if view.id == first), VIEWS[0])
+        self.hint = ""
+        """What to press next, in the last line of the header; empty where nothing is to be said."""
 
     def compose(self) -> ComposeResult:
         """Lay out the parts; the plot comes after the first paint, further views when they are asked for."""
@@ -96,6 +98,11 @@ class RunScreen(PlottedScreen):
         switcher = self.query_one("#views", ContentSwitcher)
         return switcher.get_child_by_id(switcher.current or self._first.id, RankView)
 
+    @property
+    def view_name(self) -> str:
+        """The id of the view now shown."""
+        return (self.query_one("#views", ContentSwitcher).current if self._shows else None) or self._first.id
+
     def action_view(self, name: str) -> None:
         """Show the ranks another way, with the same one chosen."""
         switcher = self.query_one("#views", ContentSwitcher)
@@ -112,6 +119,7 @@ class RunScreen(PlottedScreen):
 
     def show(self, frame: Frame) -> None:
         """Pass the frame to the widgets."""
+        self.query_one(Header).hint = self.hint
         super().show(frame)
         self.view.show(frame)
         self.query_one(EventList).show(frame)

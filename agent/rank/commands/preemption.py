@@ -98,7 +98,7 @@ class _Preemption:
             try:
                 # The scheduler ends the observer as well, and maybe first.
                 with LiveGroup(self._directory, relayed=False) as group:
-                    Controller(group, WHO).stop(progress=lambda saved: self._note(f"stops: {saved}", "warning"))
+                    Controller(group, WHO).stop(progress=lambda saved: self._note(saved, "warning"))
                 return
             except Exception as problem:
                 if not isinstance(problem, Refused | RunDirError):
@@ -106,14 +106,14 @@ class _Preemption:
                     self._session.faults.note(f"stop by {WHO}", problem)
                 if "under way" not in str(problem) and str(problem) != noted:
                     noted = str(problem)
-                    self._note(f"refused: {problem}", "error")
+                    self._note(noted, "error", refused=True)
                 time.sleep(_PAUSE_S)
         if self._session.gate.ended_by is None:
             self._give_up()
 
-    def _note(self, outcome: str, level: str) -> None:
-        text = f"stop by {WHO}: {outcome}"
+    def _note(self, outcome: str, level: str, *, refused: bool = False) -> None:
         try:
+            text = journal.sentence("stop", outcome, WHO, refused=refused)
             journal.note(self._directory, wire.Event(time.time_ns(), text, self._session.rank, level, "stop", WHO))
         except Exception as error:
             self._session.faults.note("telling of the stop", error)

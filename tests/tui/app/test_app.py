@@ -12,21 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from support.harness import DEADLINE_S
 from support.screens.dashboards import dashboard, footer_keys, seen, until
 from support.screens.frames import NOW, MovingSource, StillSource, frame
 from support.screens.terminal import RUN, Terminal
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.widgets import Button
 
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control.consent import Aim, Consent
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.model.frame import STATES
-from ddptop.tui.screens import live
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
 from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
@@ -94,42 +92,69 @@ async def test_space_pauses_and_resumes() -> None:
         await until(pilot, lambda: source.asked == ["pause", "resume"], "resumed")
 
 
-async def test_a_count_before_the_dot_makes_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`.` makes one step, `1` `0` `.` ten, and the header shows the count while it is typed."""
-    monkeypatch.setattr(live, "COUNT_S", 3600)
+async def test_a_count_before_the_dot_makes_so_many_steps() -> None:
+    """`.` makes one step; `1` `0` `.` ten, shown while it is typed, however long that takes; a digit can be deleted."""
     source = StillSource(frame("paused"))
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
         await pilot.press("full_stop")
         await until(pilot, lambda: source.asked == ["step 1"], "one step")
-        await pilot.press("1", "0")
-        assert "10 steps: type . to make exactly so many" in seen(pilot.app)
-        await pilot.press("full_stop")
+        timers = {timer.name for timer in pilot.app.screen._timers}
+        await pilot.press("0", "1", "0")
+        assert "10▏ . steps · esc clears" in seen(pilot.app)
+        assert {timer.name for timer in pilot.app.screen._timers} == timers, "no clock has a part in it"
+        await pilot.press("7", "backspace", "full_stop")
         await until(pilot, lambda: source.asked == ["step 1", "step 10"], "ten steps")
-        assert "10 steps: type" not in seen(pilot.app)
+        await until(pilot, lambda: "▏ . steps" not in seen(pilot.app), "it is over")
+        await pilot.press(*"12345678", "full_stop")
+        await until(pilot, lambda: source.asked[2:] == ["step 123456"], "no digit takes the place of another")
 
 
-async def test_a_digit_alone_is_the_key_that_it_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows no `.` goes to the view that has the digit, at once where the run is not paused."""
+@pytest.mark.parametrize("key", ["escape", "space", "c", "x", "k", "g", "question_mark", "f"])
+async def test_any_other_key_that_acts_clears_the_count(key: str) -> None:
+    """What was typed for a step that was not made is not left for a later one; `esc` does no more than that."""
+    source = StillSource(frame("paused"))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("2", "5")
+        assert "25▏" in seen(pilot.app)
+        await pilot.press(key)
+        await until(pilot, lambda: "25▏" not in seen(pilot.app), "cleared")
+        while len(pilot.app.screen_stack) > 1:
+            pilot.app.pop_screen()
+        source.current = frame("paused")
+        await until(pilot, lambda: pilot.app._live.frame.state == "paused", "paused again")  # type: ignore[attr-defined]
+        asked = len(source.asked)
+        await until(pilot, lambda: pilot.app.acting._under_way is None, "nothing is under way")  # type: ignore[attr-defined]
+        await pilot.press("full_stop")
+        await until(pilot, lambda: "step 1" in source.asked[asked:], "one step")
 
-    class Numbered(RunScreen):
-        BINDINGS: ClassVar[list[BindingType]] = [Binding("2", "view('second')", "View")]
-        views = 0
 
-        def action_view(self, name: str) -> None:
-            self.views += 1
+async def test_digits_are_typed_where_they_are_seen_only() -> None:
+    """The log has no header, and the filter of the table takes its digits itself."""
+    source = StillSource(frame("paused"))
+    async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("g", "5", "escape", "full_stop")
+        await until(pilot, lambda: source.asked == ["step 1"], "one step")
+        await pilot.press("2", "enter")
+        await until(pilot, lambda: pilot.app.screen.query("RankTable"), "the table")
+        await pilot.press("slash", "3")
+        await until(pilot, lambda: "/3▏" in seen(pilot.app), "the filter")
+        assert "3▏ ." not in seen(pilot.app)
 
+
+async def test_a_digit_is_the_key_of_a_view() -> None:
+    """At once where the run is not paused; while it is, `enter` shows the view, as the line says."""
     for state in ("running", "paused"):
         async with dashboard(StillSource(frame(state))).run_test(size=(80, 24), notifications=True) as pilot:
-            screen = Numbered(frame(state))
-            await pilot.app.push_screen(screen)
-            monkeypatch.setattr(live, "COUNT_S", 3600)
             await pilot.press("2")
-            assert screen.views == (1 if state == "running" else 0)
             if state == "paused":
-                monkeypatch.setattr(live, "COUNT_S", 0.1)
-                await screen._forget_typed()
-                await pilot.press("2")
-                await until(pilot, lambda: screen.views == 2, "the view")  # noqa: B023 - awaited within the turn
+                assert "2▏ . steps · ⏎ view 2 · esc clears" in seen(pilot.app)
+                assert not pilot.app.screen.query("RankTable")
+                await pilot.press("enter")
+            await until(pilot, lambda: pilot.app.screen.query("RankTable"), "the view")
+            assert "▏ . steps" not in seen(pilot.app)
+    async with dashboard(StillSource(frame("paused"))).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("9")
+        assert "9▏ . steps · esc clears" in seen(pilot.app)
 
 
 def test_a_frame_may_come_before_the_widgets() -> None:

@@ -129,6 +129,31 @@ def test_life_and_progress_are_told_apart():
     assert frame_at(store, 60.5).ranks[0].state == "running"
 
 
+def test_the_rates_of_a_run_that_stands_are_not_told():
+    """Two seconds without a step of 10 ms: no ETA, no samples/s, no step time of now; each rank is told by itself."""
+    store = Store(RUN)
+    for rank in (0, 1):
+        store.apply(beat(rank, step=300, step_at_ns=3 * 10**9, total_steps=1000), 3.0)
+        store.apply(wire.Steps(rank, (step(1), step(2))), 3.0)
+    goes = frame_at(store, 4.9)
+    assert (goes.stands, goes.eta_s, goes.current_step_ms) == (False, pytest.approx(7.0), 10)
+    assert goes.samples_per_s is not None
+    for at in (5.1, 6.4, 60.0):
+        stands = frame_at(store, at)
+        assert (stands.stands, stands.eta_s, stands.samples_per_s, stands.current_step_ms) == (True, None, None, None)
+        for rank in stands.ranks:
+            assert (rank.stands, rank.samples_per_s, rank.current_step_ms) == (True, None, None)
+        assert stands.step_ms == 10, "the scale of the bars stays"
+    store.apply(beat(1, step=301, step_at_ns=6 * 10**9, total_steps=1000), 6.0)
+    moves = frame_at(store, 6.1)
+    assert (moves.stands, [rank.stands for rank in moves.ranks]) == (False, [True, False])
+    assert moves.eta_s is not None
+    for number in (0, 1):
+        store.apply(beat(number, state="paused", step=301), 60.0)
+    held = frame_at(store, 60.0)
+    assert (held.state, held.stands, held.current_step_ms) == ("paused", False, 10)
+
+
 def test_how_a_rank_ended():
     """Its own record tells finished from failed; without one it is lost, or killed where a kill was asked for."""
     store = Store(RUN)

@@ -90,6 +90,24 @@ async def test_what_the_script_has_no_function_for_is_dim(checkpoints: bool) -> 
             assert dim == expected, keys
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("running", ("Pause", "Kill", "Stop")),
+        ("paused", ("Resume", "Step", "Kill", "Stop")),
+        ("finished", ("Restart",)),
+    ],
+)
+async def test_what_acts_on_the_run_stays_in_80_cells(state: str, words: Sequence[str]) -> None:
+    """Views and lists give way to it, on every view of the ranks."""
+    app = DdptopApp(StillSource(frame(state)), clock=lambda: NOW, fleet=StillFleet((frame(state),)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        for view in ("panels", "table", "heatmap", "timeline"):
+            await app.screen.run_action(f"view('{view}')")
+            bar = app.screen.query_one(KeyBar)
+            await until(pilot, lambda: all(word in bar.text for word in words), f"{words} with the {view}")  # noqa: B023 - awaited within the turn
+
+
 async def test_a_click_does_what_the_key_does() -> None:
     """The mouse on a word or on one of several keys before it; the tooltip says what it is for."""
     app = shown()

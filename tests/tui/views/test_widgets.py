@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from support.screens.dashboards import INK, KEYS, text_of
 from support.screens.frames import EVIL, frame, rank_frame, verdict_frame
 
 from ddptop.agent.wire import Verdict
+from ddptop.tui.cli import plain
+from ddptop.tui.cli.card import card
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
@@ -23,6 +27,7 @@ from ddptop.tui.views.rank.facts import fact_rows, wrapped
 from ddptop.tui.views.rank.histories import history_rows
 from ddptop.tui.views.screen.header import header_rows
 from ddptop.tui.views.screen.log import LogFile
+from ddptop.tui.views.table.columns import columns_of
 
 
 def test_every_state_and_phase_has_a_sign_and_a_hue() -> None:
@@ -115,26 +120,22 @@ def test_the_header_fits_and_names_the_state(state: str, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "ages", "said"),
+    ("state", "stands", "said"),
     [
-        ({}, (8.0, 8.2), True),
-        ({}, (8.0, 0.01), False),
-        ({}, (1.9, 1.9), False),
-        ({}, (None, None), False),
-        ({"step_ms": 700.0}, (8.0, 8.0), False),
-        ({"step_ms": 700.0}, (63.0, 63.0), True),
-        ({"step_ms": None}, (8.0, 8.0), False),
-        ({"state": "paused"}, (8.0, 8.0), False),
+        ("running", True, True),
+        ("stalled", True, True),
+        ("running", False, False),
+        ("silent", True, False),
+        ("paused", False, False),
     ],
 )
-def test_a_run_that_stands_says_for_how_long(changes, ages, said):
-    """By the newest step of any rank and the usual step; not while it is held, and not on what is not known."""
-    ranks = tuple(rank_frame(rank, step_age_s=age) for rank, age in enumerate(ages))
-    shown = frame(world=2, **{"step_ms": 1.4, "ranks": ranks, **changes})
-    run, *rest = header_rows(shown, 118, INK, KEYS, roomy=True)
-    stands = f"no step for {min(ages):.0f} s: {KEYS['ranks.open']} shows what a rank does" if said else "no step"
-    assert (stands in " ".join(text_of(row) for row in rest)) is said
-    if shown.state == "running":
+def test_a_run_that_stands_says_for_how_long(state, stands, said):
+    """By the newest step of any rank; not while it is held, and not where nobody knows what the ranks do."""
+    ranks = tuple(rank_frame(rank, step_age_s=age) for rank, age in enumerate((8.2, 8.0)))
+    run, *rest = header_rows(frame(state, world=2, ranks=ranks, stands=stands), 118, INK, KEYS, roomy=True)
+    told = f"no step for 8 s: {KEYS['ranks.open']} shows what a rank does" if said else "no step"
+    assert (told in " ".join(text_of(row) for row in rest)) is said
+    if state == "running":
         (word,) = (segment for segment in run if "RUNNING" in segment.text)
         assert word.style == INK[f"bold state-{'stalled' if said else 'running'}"], "it is not green"
 
@@ -142,7 +143,8 @@ def test_a_run_that_stands_says_for_how_long(changes, ages, said):
 def test_a_verdict_follows_how_long_a_run_stands() -> None:
     """What was slow before is no longer the first thing to know."""
     verdict = Verdict(1, "slow_rank", "rank 2 holds the group back by 31 ms a step", 1, rank=2)
-    shown = frame(verdict=verdict, step_ms=1.4, ranks=tuple(rank_frame(rank, step_age_s=63.0) for rank in range(4)))
+    ranks = tuple(rank_frame(rank, step_age_s=63.0) for rank in range(4))
+    shown = frame(verdict=verdict, stands=True, ranks=ranks)
     text = " ".join(text_of(row) for row in header_rows(shown, 118, INK, KEYS, roomy=True))
     assert f"no step for 63 s · {verdict.text}" in text
 
@@ -178,6 +180,36 @@ def test_the_header_names_the_ranks_that_a_pause_waits_for() -> None:
     for shown_frame, named in ((ours, "rank 1"), (frame("pausing", ranks=ranks), "rank 2")):
         rows = header_rows(shown_frame, 78, INK, KEYS, roomy=False)
         assert text_of(rows[2]) == f"pausing: waiting for {named}{keys}"
+
+
+def test_a_run_that_stands_has_no_rates() -> None:
+    """ETA, step time and samples/s are dashes in header, panel, table, `status` and lines; the loss stays."""
+    still = replace(frame("stalled"), stands=True, eta_s=None, samples_per_s=None)
+    still = replace(still, ranks=tuple(replace(rank, stands=True, samples_per_s=None) for rank in still.ranks))
+    progress = text_of(header_rows(still, 78, INK, KEYS, roomy=False)[1])
+    assert re.search(r"ETA +– +– ms/step  loss 0\.8764 +– samples/s", progress), progress
+    first = still.ranks[0]
+    panel = "\n".join(text_of(row) for row in draw_panel(first, still, Shape(60, 10, False), INK))
+    assert re.search(r"step +– ms", panel), panel
+    for drawn in (plain.line(still), *card(still)):
+        assert "93.4" not in drawn
+        assert "81.3" not in drawn
+    columns = columns_of(still)
+    assert {column.key for column in columns if column.value(first) == first.step_ms} == set()
+
+
+def test_a_narrow_header_keeps_what_matters() -> None:
+    """In 80 cells the loss stays before samples/s, and a verdict says since when, whatever else is cut."""
+    text = "rank 2 holds the group back by 31.4 ms a step (38%): all phases, most in data loading, since step 1204"
+    found = replace(verdict_frame(), step=1_284_000, total_steps=4_000_000)
+    assert found.verdict is not None
+    found = replace(found, verdict=msgspec.structs.replace(found.verdict, text=text))
+    rows = [text_of(row) for row in header_rows(found, 78, INK, KEYS, roomy=False)]
+    assert "loss 0.8764" in rows[1]
+    assert "samples/s" not in rows[1]
+    assert rows[2].startswith("rank 2 holds the group back by 31.4 ms a step (38%)")
+    assert rows[2].endswith("…, since step 1204")
+    assert len(rows[2]) <= 78
 
 
 def test_percent_and_eta_only_with_a_known_end() -> None:

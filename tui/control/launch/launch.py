@@ -146,7 +146,7 @@ def _start(run: Run, who: str, tell: Tell, spared: RunDir | None = None) -> RunD
     if told:
         journal.note(directory, wire.Event(run.created_at_ns, told, None, "info"))
     command = shlex.join((run.program, *masking.masked_words(run.arguments)))
-    text = f"launched by {who}: {command}, world {run.world}"
+    text = journal.sentence("launched", f"{command}, world {run.world}", who)
     journal.note(directory, wire.Event(run.created_at_ns, text, None, "info", "launch", who))
     try:
         observer.start(directory)

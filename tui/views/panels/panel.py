@@ -140,7 +140,7 @@ def _loss(rank: RankFrame, inner: int, tall: int, ink: Ink) -> list[Row]:
 def _step(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
     head = [
         Segment("step ", ink["label"]),
-        figure(units.milliseconds(rank.step_ms), ink, "bold value"),
+        figure(units.milliseconds(rank.current_step_ms), ink, "bold value"),
         Segment(" ms ", ink["label"]),
     ]
     width = max(0, inner - 15)

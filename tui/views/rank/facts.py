@@ -110,7 +110,9 @@ def _process(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Ro
 
 
 def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
-    yield from _fact("time", units.milliseconds(rank.step_ms), width, ink, after=" ms, mean of the last seconds")
+    yield from _fact(
+        "time", units.milliseconds(rank.current_step_ms), width, ink, after=" ms, mean of the last seconds"
+    )
     if rank.phases_ms is not None and rank.step_ms:
         yield from _phases(rank, rank.phases_ms, rank.step_ms, frame, width, ink)
     yield from _fact("number", units.count(rank.step).rjust(6), width, ink)

@@ -1,39 +1,206 @@
-"""The run's event list, newest last."""
+"""The run's events, newest last: a list beside the views, and one to search in with all of the screen for it."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
+from rich.cells import cell_len
 from rich.segment import Segment
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region
 
+from ddptop.tui.drawing import units
+from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.model.frame import EventLine, Frame
+from ddptop.tui.views.filtered import Filtered
 
 _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
+_LEAD: Final = len("12:00:00 ! ")
+"""Cells before the text of an event."""
 
 
-def event_row(event: EventLine, ink: Ink) -> Row:
-    """Return one event: time, level, rank, text."""
-    hue = ink[f"level-{event.level}" if event.level in _MARKS else "level-info"]
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of an event: time, level and beginning, or what follows of one that is shown whole."""
+
+    event: EventLine
+    text: str
+    first: bool = True
+    ground: int = 0
+    """Cells of the ground that the line stands on, where its event is the chosen one."""
+
+
+def text_of(event: EventLine) -> str:
+    """Return what happened, with its rank in front where the text does not begin with it."""
     named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
-    who = "" if named else f"rank {event.rank}: "
-    return [
-        Segment(time.strftime("%H:%M:%S ", time.localtime(event.at)), ink["faint"]),
-        Segment(_MARKS.get(event.level, " ") + " ", hue),
-        Segment(who, ink["label"]),
-        Segment(event.text, hue if event.level != "info" else ink["value"]),
-    ]
+    return event.text if named else f"rank {event.rank}: {event.text}"
 
 
-class EventList(Roll[EventLine], can_focus=False):
-    """The events of a run; the newest is in sight."""
+def event_row(line: Line, ink: Ink) -> Row:
+    """Draw one line of an event."""
+    event = line.event
+    hue = ink[f"level-{event.level}" if event.level in _MARKS else "level-info"]
+    body = Segment(line.text, hue if event.level != "info" else ink["value"])
+    lead = [Segment(" " * _LEAD)]
+    if line.first:
+        lead = [
+            Segment(time.strftime("%H:%M:%S ", time.localtime(event.at)), ink["faint"]),
+            Segment(_MARKS.get(event.level, " ") + " ", hue),
+        ]
+    if not line.ground:
+        return [*lead, body]
+    ground = ink.ground("row-chosen")
+    row = [*lead, body, Segment(" " * max(0, line.ground - _LEAD - cell_len(line.text)))]
+    return [Segment(text, ground if style is None else style + ground) for text, style, _ in row]
+
+
+def lines_of(event: EventLine, width: int, most: int, *, chosen: bool = False) -> list[Line]:
+    """Return an event in so many cells and at most so many lines."""
+    ground = width if chosen else 0
+    if most <= 1:
+        return [Line(event, units.shorten(text_of(event), width - _LEAD), ground=ground)]
+    texts = units.wrapped(text_of(event), max(1, width - _LEAD))
+    if len(texts) > most:
+        texts[most - 1 :] = [units.shorten(" ".join(texts[most - 1 :]), max(1, width - _LEAD))]
+    return [Line(event, text, first=not index, ground=ground) for index, text in enumerate(texts)]
+
+
+class EventList(Roll[Line], can_focus=False):
+    """The events of a run; the newest is in sight, and whole."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(event_row, **options)
         self.border_title = "events"
+        self._events: Sequence[EventLine] | None = None
+        """All events of the frame shown last."""
 
     def show(self, frame: Frame) -> None:
-        if frame.events != self._items or not self._empty:
-            self.show_items(frame.events, empty="nothing has happened yet")
+        if frame.events != self._events:
+            self._events = frame.events
+            self.lay_out()
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Cells and lines in sight; beside them the bar that shows where the list stands, as soon as it is long."""
+        return max(0, self.size.width - self.scrollbar_size_vertical), self.size.height
+
+    def on_resize(self) -> None:
+        """Wrap at another width."""
+        self.lay_out()
+        super().on_resize()
+
+    def lay_out(self) -> None:
+        """Make the lines of the events anew."""
+        width, height = self.room
+        shown = self._events or ()
+        lines = [line for event in shown[:-1] for line in lines_of(event, width, 1)]
+        for event in shown[-1:]:
+            lines += lines_of(event, width, height)
+        self.show_items(lines, empty="nothing has happened yet")
+
+
+class EventSearch(Filtered, EventList, can_focus=True):
+    """The events of a run, of which one is chosen and shown whole; only those that match the filter."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Search", id="events.filter", key_display="/",
+                tooltip="Show only events with these words in them"),
+        Binding("escape", "clear", "All events", id="events.clear", tooltip="Show all events again"),
+        Binding("up", "move(-1)", "Event above", id="events.up", tooltip="Choose the event above", show=False),
+        Binding("down", "move(1)", "Event below", id="events.down", tooltip="Choose the event below", show=False),
+        Binding("pageup", "page(-1)", "Page up", id="events.page_up", tooltip="Go up by a page", show=False),
+        Binding("pagedown", "page(1)", "Page down", id="events.page_down", tooltip="Go down by a page", show=False),
+        Binding("home", "oldest", "Oldest", id="events.oldest", tooltip="Choose the oldest event", show=False),
+    ]  # fmt: skip
+    begins = "events.filter"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.chosen: EventLine | None = None
+        """The event that is shown whole; None for the newest, whichever that is."""
+        self._matching: list[EventLine] = []
+        self._chosen_at = 0
+        """The line at which the chosen event begins."""
+
+    @property
+    def count(self) -> tuple[int, int]:
+        """How many events are shown, and of how many."""
+        return len(self._matching), len(self._events or ())
+
+    @property
+    def _index(self) -> int:
+        """The place of the chosen event."""
+        if self.chosen in self._matching:
+            return self._matching.index(self.chosen)
+        return len(self._matching) - 1
+
+    def lay_out(self) -> None:
+        words, before = self.words, self._matching
+        self._matching = [
+            event for event in self._events or () if all(word in text_of(event).lower() for word in words)
+        ]
+        index, (width, height) = self._index, self.room
+        lines: list[Line] = []
+        for number, event in enumerate(self._matching):
+            if number == index:
+                self._chosen_at = len(lines)
+                lines += lines_of(event, width, height, chosen=True)
+            else:
+                lines += lines_of(event, width, 1)
+        clear = keys_of(self)["events.clear"]
+        empty = f"no event has these words; {clear} shows all again" if words else "nothing has happened yet"
+        # Beyond the most that are held, the oldest go: what is in sight stays where it is.
+        gone = before.index(self._matching[0]) if self._matching and self._matching[0] in before else 0
+        self.show_items(lines, dropped=gone, empty=empty)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Follow the newest only where no other one was chosen, also where the end is in sight."""
+        super().watch_scroll_y(old_value, new_value)
+        self.following = self.following and self.chosen is None
+
+    def renew(self) -> None:
+        """Show what matches."""
+        self.lay_out()
+        self.post_message(self.Followed())
+        self.refresh_bindings()
+
+    def _choose(self, index: int) -> None:
+        if not self._matching:
+            return
+        index = max(0, min(len(self._matching) - 1, index))
+        self.following = index == len(self._matching) - 1
+        self.chosen = None if self.following else self._matching[index]
+        self.renew()
+        below = self._chosen_at + len(lines_of(self._matching[index], *self.room))
+        self.scroll_to_region(
+            Region(0, self._chosen_at, self.size.width, below - self._chosen_at), animate=False, force=True
+        )
+
+    def follow(self) -> None:
+        """Choose the newest, also once there is a newer one."""
+        self._choose(len(self._matching))
+
+    def action_move(self, by: int) -> None:
+        """Choose a neighbour."""
+        self._choose(self._index + by)
+
+    def action_page(self, by: int) -> None:
+        """Choose the event a page further."""
+        self._choose(self._index + by * max(1, self.size.height - 1))
+
+    def action_oldest(self) -> None:
+        """Choose the first."""
+        self._choose(0)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the event under the mouse."""
+        offset = event.get_content_offset(self)
+        line = None if offset is None else offset.y + self.scroll_offset.y
+        if line is not None and line < len(self._items):
+            self._choose(self._matching.index(self._items[line].event))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -21,8 +21,21 @@ from ddptop.tui.model.frame import ENDED, Frame, unobserved
 
 _BETWEEN: Final = " · "
 """The sign between the clauses of a message, of which the most important comes first."""
+_SINCE: Final = ", since "
+"""What the last words of a verdict begin with."""
 _LEGIBLE: Final = 24
 """Cells that a clause needs at least to be shown cut off."""
+
+
+class Typed(NamedTuple):
+    """A number of steps that is being typed, while the run is paused."""
+
+    digits: str
+    elsewhere: bool = False
+    """True where this one digit is the key of a view, too."""
+
+
+NOTHING_TYPED: Final = Typed("")
 
 
 class Header(Page, can_focus=False):
@@ -31,18 +44,20 @@ class Header(Page, can_focus=False):
     def __init__(self, frame: Frame, **options: Any) -> None:
         super().__init__(**options)
         self._frame = frame
-        self._typed = ""
+        self._typed = NOTHING_TYPED
+        self.hint = ""
+        """What to press next, shown with the next frame; empty where nothing is to be said."""
 
-    def count(self, typed: str) -> None:
-        """Show the number of steps that is being typed."""
-        self._typed = typed
+    def count(self, typed: str, *, elsewhere: bool) -> None:
+        """Show the number of steps that is being typed; `elsewhere`: the digit means something else, too."""
+        self._typed = Typed(typed, elsewhere)
         self.show(self._frame)
 
     def show(self, frame: Frame) -> None:
         self._frame = frame
         width = self.container_size.width or self.app.size.width
         roomy = self.app.size.height >= 30
-        rows = header_rows(frame, width - 2, self.ink, keys_of(self), self._typed, roomy=roomy)
+        rows = header_rows(frame, width - 2, self.ink, keys_of(self), self._typed, self.hint, roomy=roomy)
         self.show_rows([[Segment(" "), *row] for row in rows])
 
     def on_mount(self) -> None:
@@ -60,19 +75,27 @@ class Header(Page, can_focus=False):
 
 
 def header_rows(
-    frame: Frame, width: int, ink: Ink, keys: Mapping[str, str], typed: str = "", *, roomy: bool
+    frame: Frame,
+    width: int,
+    ink: Ink,
+    keys: Mapping[str, str],
+    typed: Typed = NOTHING_TYPED,
+    hint: str = "",
+    *,
+    roomy: bool,
 ) -> list[Row]:
     """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
 
-    `keys` has, by the id of an action, the key that does it.
+    `keys` has, by the id of an action, the key that does it. A `hint` takes the last row, a fifth if need be.
     """
     word, hue = message(frame, keys, typed)
     said: Row = [Segment(_clauses(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
-    if not roomy and not (said and behind):
-        return [*rows, said or behind]
-    return [*rows, said, behind] if said else [*rows, behind, []]
+    rows += [row for row in (said, behind) if row]
+    if hint:
+        rows.append([Segment(units.shorten(hint, width), ink["bold brand"])])
+    return rows + [[]] * ((4 if roomy else 3) - len(rows))
 
 
 def _clauses(text: str, width: int) -> str:
@@ -82,6 +105,11 @@ def _clauses(text: str, width: int) -> str:
         if width - cell_len(before) - len(_BETWEEN) >= _LEGIBLE:
             break
         text = before
+    before, since, when = text.rpartition(_SINCE)
+    room = width - cell_len(when) - len(since)
+    if since and cell_len(text) > width and room >= _LEGIBLE:
+        # How long it has been so says more than the end of the words before.
+        return units.shorten(before, room) + since + when
     return units.shorten(text, width)
 
 
@@ -138,14 +166,14 @@ def _progress(frame: Frame, width: int, ink: Ink) -> Row:
     else:
         pieces.append([Segment("step ", label), figure(step.rjust(7), ink, "bold value")])
     pieces += [
-        [figure(units.milliseconds(frame.step_ms), ink), Segment(" ms/step", label)],
-        [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
+        [figure(units.milliseconds(frame.current_step_ms), ink), Segment(" ms/step", label)],
         [Segment("loss ", label), figure(units.loss(frame.loss).strip().rjust(6), ink)],
+        [figure(units.rate(frame.samples_per_s), ink), Segment(" samples/s", label)],
     ]
     return packed(pieces, width)
 
 
-def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str, str]:
+def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED) -> tuple[str, str]:
     """Return the one thing to know now and what to do about it, and the name of its hue; empty if all is well.
 
     Args:
@@ -174,12 +202,10 @@ def message(frame: Frame, keys: Mapping[str, str], typed: str = "") -> tuple[str
         text = f"pausing: waiting for {named(behind)}" if behind else "pausing"
         return f"{text} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes", "state-pausing"
     if frame.state == "paused":
-        if typed:
-            steps = plural(int(typed), "step")
-            return (
-                f"{steps}: type {keys['run.step']} to make exactly so many, from step {units.count(frame.step)}",
-                "bold state-paused",
-            )
+        if typed.digits:
+            other = f"{keys['run.count_view']} view {typed.digits}" if typed.elsewhere else ""
+            parts = (f"{typed.digits}▏ {keys['run.step']} steps", other, f"{keys['run.count_clear']} clears")
+            return _BETWEEN.join(filter(None, parts)), "bold state-paused"
         held = f"held at step {units.count(frame.step)}{_since(frame)}: {keys['run.resume']} resumes"
         if not frame.outstanding:
             return f"{held} · no collective open", "bold state-paused"

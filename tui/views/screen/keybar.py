@@ -26,12 +26,14 @@ FIRST: Final = (
     "crosshair.close", "crosshair.left",
     "rank.back", "plot.leave", "log.back", "runs.leave", "run.pause", "run.resume", "runs.pause", "runs.resume",
     "run.cancel", "run.freeze",
-    "run.restart", "runs.restart", "runs.show", "ranks.open", "run.kill", "runs.kill", "run.step", "view.panels",
+    "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "events.clear",
+    "events.filter", "run.step", "run.checkpoint", "runs.checkpoint", "runs.show", "ranks.open", "view.panels",
     "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
-    "plot.next", "log.next", "rank.logs", "app.runs", "plot.full", "log.follow", "run.stop", "runs.stop",
-    "table.sort", "heatmap.metric", "app.launch", "run.checkpoint", "runs.checkpoint", "view.freeze",
+    "plot.next", "log.next", "rank.logs", "run.events", "app.runs", "plot.full", "log.follow", "table.sort",
+    "heatmap.metric", "app.launch", "view.freeze",
 )  # fmt: skip
-"""Ids of actions, the most important first; where there is no room for all, they are left out from the end."""
+"""Ids of actions, the most important first: the way back, then what acts on the run, then views. Where there is no room
+for all, they are left out from the end."""
 
 
 _DIM: Final = Style(dim=True)

@@ -62,7 +62,8 @@ def _wait(rank: RankFrame) -> float | None:
 def own_ms(rank: RankFrame) -> float | None:
     """Return a rank's own time: its step without waiting for others."""
     wait = _wait(rank)
-    return None if wait is None or rank.step_ms is None else rank.step_ms - wait
+    step_ms = rank.current_step_ms
+    return None if wait is None or step_ms is None else step_ms - wait
 
 
 def _rank(rank: RankFrame, frame: Frame, ink: Ink) -> Row:
@@ -147,8 +148,8 @@ _COLUMNS: Final = (
     ),
     Column("age", "ago", 6, "time since the last step", lambda rank: rank.step_age_s, _age, 7),
     Column(
-        "step_ms", "step ms", 7, "time of a step, ms", lambda rank: rank.step_ms,
-        _figures(lambda rank: units.milliseconds(rank.step_ms).rjust(7)), 2,
+        "step_ms", "step ms", 7, "time of a step, ms", lambda rank: rank.current_step_ms,
+        _figures(lambda rank: units.milliseconds(rank.current_step_ms).rjust(7)), 2,
     ),
     Column(
         "own", "own ms", 6, "a step without waiting for others, ms", own_ms,

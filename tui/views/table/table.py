@@ -21,6 +21,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
 from ddptop.tui.model.frame import Frame
+from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
 
@@ -28,7 +29,7 @@ _SORT_S: Final = 1.0
 """Lines change places no more often than this, so that they can be read."""
 
 
-class RankTable(RankView):
+class RankTable(Filtered, RankView):
     """A line for each rank under a line of titles."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -46,6 +47,8 @@ class RankTable(RankView):
         Binding("end", "edge(-1)", "Last line", id="table.last", tooltip="Choose the last line", show=False),
     ]  # fmt: skip
 
+    begins = "table.filter"
+
     class ColumnsAsked(Message):
         """The user wants other columns."""
 
@@ -58,8 +61,6 @@ class RankTable(RankView):
         self.wanted: frozenset[str] | None = None
         """Keys of the columns the user has chosen, None for the usual ones."""
         self._by, self._falling = "rank", False
-        self._filter = ""
-        self._typing = False
         self._order: list[int] = []
         self._sorted_at: float | None = None
         self._columns: tuple[Column, ...] = ()
@@ -81,7 +82,7 @@ class RankTable(RankView):
     def choose_columns(self, keys: frozenset[str] | None) -> None:
         """Show these columns, as far as there is room, the usual ones for None."""
         self.wanted = keys
-        self._renew()
+        self.renew()
 
     def show(self, frame: Frame) -> None:
         """Take in a new frame and repaint the lines in sight that look different in it."""
@@ -112,7 +113,7 @@ class RankTable(RankView):
         return rank, self.frame.verdict, self.frame.step_ms if has_bar else None
 
     def _sort(self) -> None:
-        ranks, words = self.frame.ranks, self._filter.lower().split()
+        ranks, words = self.frame.ranks, self.words
         columns = self.columns
         self._columns = fitting(columns, self.wanted, self.size.width)
         among = range(len(ranks)) if not words else [i for i, rank in enumerate(ranks) if matches(rank, words)]
@@ -129,15 +130,14 @@ class RankTable(RankView):
     def _caption(self, by: Column) -> None:
         total = units.count(len(self.frame.ranks))
         text = f"{total} ranks by {by.meaning.partition(',')[0]}"
-        if self._filter or self._typing:
-            cursor = "▏" if self._typing else ""
-            text = f"/{clean(self._filter, 60)}{cursor}  {units.count(len(self._order))} of {total} ranks"
+        if self.typed:
+            text = f"{self.typed}  {units.count(len(self._order))} of {total} ranks"
         if text != self._captioned:
             # A title draws all lines again, even where it is the same.
             self._captioned = text
             self.border_title = Content(text)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Sort and draw all again."""
         self._sorted_at = None
         self._drawn.clear()
@@ -147,7 +147,7 @@ class RankTable(RankView):
 
     def on_resize(self) -> None:
         """Fit the columns to another width."""
-        self._renew()
+        self.renew()
         self.bring_into_view()
 
     def notify_style_update(self) -> None:
@@ -174,11 +174,11 @@ class RankTable(RankView):
         return strip.apply_style(base)
 
     def _nothing(self, line: int) -> Row:
-        if not self._filter:
+        if not self.filter:
             texts = [" no ranks yet"]
         else:
             texts = [
-                f" No rank matches “{clean(self._filter, 60)}”.",
+                f" No rank matches “{clean(self.filter, 60)}”.",
                 " A filter is looked for in rank number, place, host, state and activity.",
                 f" {keys_of(self)['table.clear']} shows all ranks again.",
             ]
@@ -269,7 +269,7 @@ class RankTable(RankView):
         else:
             self._by = key
             self._falling = next(column.falling for column in self.columns if column.key == key)
-        self._renew()
+        self.renew()
 
     def action_sort(self, by: int) -> None:
         keys = [column.key for column in self._columns if column.key != "mark"]
@@ -278,52 +278,17 @@ class RankTable(RankView):
 
     def action_reverse(self) -> None:
         self._falling = not self._falling
-        self._renew()
+        self.renew()
 
     def action_columns(self) -> None:
         self.post_message(self.ColumnsAsked(self))
 
-    def action_filter(self) -> None:
-        self._typing = True
-        self._renew()
+    def settle(self) -> None:
+        """Choose a rank that matches."""
+        if self._line is None:
+            self._choose(0)
 
     def action_clear(self) -> None:
         """Show all ranks, and the chosen one among them."""
-        self._filter, self._typing = "", False
-        self._renew()
+        super().action_clear()
         self.bring_into_view()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer to clear only what there is."""
-        return bool(self._filter or self._typing) if action == "clear" else True
-
-    def on_key(self, event: events.Key) -> None:
-        """Take what is typed into the filter; every other key keeps its meaning."""
-        if not self._typing:
-            # A binding acts only after the keys typed behind it have come here: they would be commands.
-            active = self.screen.active_bindings.get(event.key)
-            if active is not None and active.binding.id == "table.filter":
-                event.stop()
-                event.prevent_default()
-                self.action_filter()
-            return
-        if event.key == "enter":
-            self._typing = False
-            if self._line is None:
-                self._choose(0)
-        elif event.key == "backspace":
-            self._filter = self._filter[:-1]
-        elif event.is_printable and event.character is not None:
-            self._filter += event.character
-        else:
-            return
-        event.stop()
-        event.prevent_default()
-        self.scroll_to(y=0, animate=False)
-        self._renew()
-
-    def on_blur(self) -> None:
-        """Stop typing when another part of the screen takes the keys."""
-        if self._typing:
-            self._typing = False
-            self._renew()

@@ -67,7 +67,7 @@ def test_a_stopped_observer_keeps_nobody_from_ending_the_run(launch: Launch) -> 
     end = directory.read()
     assert (end.state, end.cause) == ("killed", "killed by ada")
     assert not (directory.path / "lock").exists()
-    until(lambda: "kill by ada: 2 ranks and 0 helpers ended, 0 left" in told(directory), "the event")
+    until(lambda: "kill: 2 ranks and 0 helpers ended, 0 left · ada" in told(directory), "the event")
     assert not [text for text in told(directory) if "failed" in text or "SIGTERM (" in text]
 
 
@@ -134,7 +134,7 @@ def test_a_command_that_is_read_late_is_refused_and_told(launch: Launch) -> None
             assert (reply.id, reply.done) == (number, False)
             assert reply.text == "came too late: asked 0 s ago; nothing was done"
         until(lambda: sum("came too late" in text for text in told(directory)) == 3, "the events")
-        assert "kill of rank 1 by bob refused: came too late: asked 0 s ago; nothing was done" in told(directory)
+        assert "kill of rank 1 refused: came too late: asked 0 s ago; nothing was done · bob" in told(directory)
         assert (directory.read().state, directory.read().killed_by) == ("running", None)
         assert len(carriers(run.run_id)) == 3, "torchrun and both ranks live"
         # An older onlooker knows no deadline, and is obeyed whenever it is read.
@@ -159,7 +159,7 @@ def test_what_is_cancelled_before_it_began_ends_nothing(launch: Launch) -> None:
             Ending(directory, "ada").kill(1.0, None, lambda line: None, consent=consent)
         assert not consent.begun
     assert len(carriers(directory.read().run_id)) == 3
-    until(lambda: "kill by ada: refused: cancelled; nothing was killed" in told(directory), "the event")
+    until(lambda: "kill refused: cancelled; nothing was killed · ada" in told(directory), "the event")
     assert directory.read().killed_by is None
     # What has begun cannot be cancelled any more.
     consent = Consent()
@@ -174,7 +174,7 @@ def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
     observer_of(directory)
     with pytest.raises(Refused, match="not in this run"):
         Ending(directory, "ada").kill(1.0, 7, lambda line: None)
-    until(lambda: any("kill of rank 7 by ada refused: rank 7: not in this run" in t for t in told(directory)), "why")
+    until(lambda: any("kill of rank 7 refused: rank 7: not in this run" in t for t in told(directory)), "why")
     Ending(directory, "ada").kill(1.0, 1, lambda line: None)
-    wanted = "kill of rank 1 by ada: rank 1: 1 rank and 0 helpers ended, 0 left"
+    wanted = "kill of rank 1: 1 rank and 0 helpers ended, 0 left"
     until(lambda: any(text.startswith(wanted) for text in told(directory)), "the outcome")

@@ -261,7 +261,7 @@ def test_kill_goes_through_the_observer(by_hand: ByHand) -> None:
     process.wait()
     gone(watching)
     assert directory.read().state == "killed"
-    assert any("kill asked for by" in text for text in events(directory))
+    assert any("kill requested · " in text for text in events(directory))
     assert carriers(directory.read().run_id) == []
 
 

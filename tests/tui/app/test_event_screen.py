@@ -1,0 +1,142 @@
+"""The screen of all events: the whole of a long one, one after the other, and what is searched for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.screens.dashboards import SIZES, dashboard, footer_keys, seen, settled, still_app, until
+from support.screens.frames import EVIL, NOW, StillSource, frame
+from textual.pilot import Pilot
+
+from ddptop.tui.model.frame import EventLine, Frame
+from ddptop.tui.screens.events import EventScreen
+from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.views.screen.events import EventSearch
+
+REFUSED = (
+    "checkpoint refused: the script registers no checkpoint function: ddptop.agent.on_checkpoint(function), or "
+    "--checkpoint-dir DIR for a program that comes with ddptop · ada (dashboard, pts/0)"
+)
+
+pytestmark = pytest.mark.usefixtures("utc")
+
+
+def eventful(*more: str, before: int = 40) -> Frame:
+    """Return a run in which much has happened, at last these."""
+    lines = [
+        EventLine(NOW - 100 + number, f"rank {number % 4} waits at {number}", None, "info") for number in range(before)
+    ]
+    lines.append(EventLine(NOW - 9, REFUSED, None, "warning"))
+    lines += [EventLine(NOW - 8 + number, text, None, "info") for number, text in enumerate(more)]
+    return frame(events=tuple(lines))
+
+
+def squeezed(text: str) -> str:
+    """Return a text without the spaces and ends of lines that wrapping has put in."""
+    return "".join(text.split())
+
+
+async def test_the_newest_event_is_whole_beside_the_views() -> None:
+    """As far as there is room: its outcome at 80x24, with a sign where it is cut, and its actor, too, at 120x40."""
+    async with dashboard(StillSource(eventful())).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "checkpoint refused: the script registers no" in seen(pilot.app), "the outcome")
+        assert re.search(r"--checkpoint-dir DIR.*…", seen(pilot.app))
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, lambda: "(dashboard, pts/0)" in seen(pilot.app), "the actor")
+
+
+async def test_each_event_can_be_chosen_and_is_then_whole() -> None:
+    """From the newest up to the oldest and back with `end`, which is said; `escape` returns."""
+    source = StillSource(eventful("resumed at step 12 · ada (shell)"))
+    async with dashboard(source).run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        assert isinstance(pilot.app.screen, EventScreen)
+        await until(pilot, lambda: "resumed at step 12" in seen(pilot.app), "the newest")
+        assert squeezed(REFUSED) not in squeezed(seen(pilot.app))
+        assert "Follow" not in footer_keys(pilot.app)
+        await pilot.press("up")
+        await until(pilot, lambda: "pts/0" in seen(pilot.app), "the one above")
+        wrapped = [line[12:] for line in seen(pilot.app).splitlines()]
+        assert squeezed(REFUSED) in squeezed("".join(wrapped))
+        assert "scrolled back: end follows again" in seen(pilot.app)
+        await pilot.press("home")
+        await until(pilot, lambda: "waits at 0 " in seen(pilot.app), "the oldest")
+        await pilot.press("end")
+        await until(pilot, lambda: "resumed at step 12" in seen(pilot.app), "the newest again")
+        assert "following" in seen(pilot.app)
+        assert "Events" not in footer_keys(pilot.app)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "back")
+
+
+async def test_a_chosen_event_stays_chosen_while_others_come() -> None:
+    """The list does not move under the reader; the newest is followed only where it is the chosen one."""
+    source = StillSource(eventful("last"))
+    async with dashboard(source).run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "up")
+        roll = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: roll.chosen is not None, "chosen")
+        place = roll.scroll_y
+        source.current = eventful("last", "later", "latest")
+        await until(pilot, lambda: roll.count == (44, 44), "taken in")
+        assert roll.chosen is not None
+        assert (roll.chosen.text, roll.scroll_y) == (REFUSED, place)
+        await pilot.press("end")
+        source.current = eventful("last", "later", "latest", "the very last")
+        await until(pilot, lambda: "the very last" in seen(pilot.app), "followed")
+
+
+async def test_events_are_searched_by_their_words() -> None:
+    """All words in any case; what is typed is shown, `q` is a letter, and `escape` shows all again before it leaves."""
+    async with dashboard(StillSource(eventful("last"))).run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "slash", *"REFUSED function")
+        await until(pilot, lambda: "/REFUSED function▏  1 of 42 events" in seen(pilot.app), "one is left")
+        assert "waits at" not in seen(pilot.app)
+        await pilot.press(*"q")
+        await until(pilot, lambda: "no event has these words; esc shows all again" in seen(pilot.app), "none is left")
+        await pilot.press("backspace", "enter")
+        await until(pilot, lambda: "/REFUSED function  1 of 42" in seen(pilot.app), "the end of the words")
+        await pilot.press("escape")
+        await until(pilot, lambda: " 42 events" in seen(pilot.app), "all of them")
+        assert isinstance(pilot.app.screen, EventScreen)
+
+
+async def test_a_click_chooses_an_event() -> None:
+    """Also one below a wrapped one."""
+    async with dashboard(StillSource(eventful("after it", before=3))).run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "up")
+        roll = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: roll.chosen is not None, "chosen")
+        height = len(roll._items)
+        assert height > 5
+        await pilot.click(EventSearch, offset=(20, height))
+        await until(pilot, lambda: roll.chosen is None, "the last one is the newest")
+        await pilot.click(EventSearch, offset=(20, 1))
+        await until(pilot, lambda: roll.chosen is not None and roll.chosen.text.endswith("waits at 0"), "the first")
+        # All of them are in sight, and what is said is that a newer one will not be chosen.
+        await until(pilot, lambda: "scrolled back: end follows again" in seen(pilot.app), "it says so")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (20, 8), (200, 50)])
+async def test_what_happens_may_be_hostile(size: tuple[int, int]) -> None:
+    """No text leaves its cells or ends the dashboard, whatever the size."""
+    source = StillSource(replace(eventful(EVIL * 20, "", "x" * 400), state="failed"))
+    async with dashboard(source).run_test(size=size) as pilot:
+        await pilot.press("e", "up", "up", "pageup", "pagedown", "slash", *"[/", "enter", "escape", "escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "back")
+
+
+@pytest.mark.parametrize(
+    ("size", "keys"), [("80x24", ("up",)), ("120x40", ()), ("200x50", ("slash", *"waits at 3"))]
+)  # fmt: skip
+def test_pictures(snap_compare: Callable[..., bool], size: str, keys: tuple[str, ...]) -> None:
+    """The screen at each size: a chosen event, the newest, and a search."""
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot)
+        await settled(pilot, "e", *keys)
+
+    assert snap_compare(still_app(eventful()), terminal_size=SIZES[size], run_before=before)

@@ -1,0 +1,56 @@
+"""The keys that type a number of steps, while the run is paused: they come before what the same keys do elsewhere.
+
+What they do is in `screens.live`, whose `check_action` keeps each of them to where it does something.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.binding import Binding
+
+KEYS: Final = (
+    *(
+        Binding(
+            str(digit),
+            f"screen.count({digit})",
+            "Count",
+            id=f"run.count_{digit}",
+            tooltip="While paused: type how many steps to make",
+            show=False,
+            # Before the views that have digits, too.
+            priority=True,
+        )
+        for digit in range(10)
+    ),
+    Binding(
+        "backspace",
+        "screen.uncount",
+        "Delete digit",
+        id="run.count_back",
+        tooltip="Number of steps: delete the last digit",
+        show=False,
+        priority=True,
+    ),
+    Binding(
+        "escape",
+        "screen.forget_count",
+        "Clear",
+        id="run.count_clear",
+        tooltip="Number of steps: clear it",
+        show=False,
+        priority=True,
+    ),
+    Binding(
+        "enter",
+        "screen.leave_count",
+        "View",
+        id="run.count_view",
+        tooltip="Number of steps: show the view of the digit instead",
+        show=False,
+        priority=True,
+    ),
+)
+"""Bindings of the app."""
+PASSING: Final = frozenset({"run.count_back", "run.count_clear", "run.count_view"})
+"""Ids of those that act only while a number is typed: another action may have the same key."""

@@ -1,0 +1,62 @@
+"""The hint of the first run: what to press next, said once on this machine, until that key was used.
+
+It comes with the first verdict, or after half a minute without one.  That it was used is kept where the last
+settings of a launch are; `look.hint = false` in the settings file turns it off for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ddptop.agent.run.files import private
+from ddptop.tui.control.launch import remembered
+from ddptop.tui.model.frame import ENDED, Frame
+
+QUIET_S: Final = 30.0
+"""Seconds of a run that is shown, and has no verdict, after which the help is pointed out."""
+WAITS: Final = "view.timeline"
+HELP: Final = "app.help"
+"""Ids of the actions that are pointed out."""
+
+
+class FirstHint:
+    """What to press next, for somebody who has not pressed it yet."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        """Begin; that the hint was used is kept in `file`, by itself one of this user."""
+        self._file = remembered.place().with_name("hint-used") if file is None else file
+        self._used = os.path.lexists(self._file)
+        self._since: float | None = None
+        """When a run was first shown, by the clock of the frames."""
+
+    def text(self, frame: Frame, view: str, keys: Mapping[str, str]) -> str:
+        """Return the hint for a frame, empty where there is none.
+
+        Args:
+            frame: what is shown.
+            view: the id of the view of the ranks that is shown.
+            keys: by the id of an action, the key that does it.
+        """
+        self.use(f"view.{view}")
+        if self._used or not frame.run or frame.state in ENDED or frame.state == "starting":
+            return ""
+        self._since = frame.at if self._since is None else self._since
+        if frame.verdict is not None and frame.world > 1:
+            return f"press {keys[WAITS]}: see who waits"
+        if frame.verdict is not None or frame.at - self._since >= QUIET_S:
+            return f"press {keys[HELP]} for all keys"
+        return ""
+
+    def use(self, action: str) -> None:
+        """Take note of an action, by its id: the hint is over once it is one of those that it names."""
+        if self._used or action not in (WAITS, HELP):
+            return
+        self._used = True
+        # Where it cannot be kept, the hint comes again with the next dashboard, which does no harm.
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.replace(self._file, b"")
