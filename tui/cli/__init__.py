@@ -6,5 +6,6 @@ status      `ps` and `status`, also as JSON
 logs        `ddptop logs`
 manual      the pages that `ddptop help` shows
 foreign     the runs of other users, for root
+completion  what a shell completes the command line with
 complaint   a problem, in one line
 """
