@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import argcomplete
 from argcomplete.completers import EnvironCompleter, FilesCompleter, SuppressCompleter
+from argcomplete.shell_integration import shellcode
 
 PROGRAM: Final = "ddptop"
 
@@ -26,7 +27,7 @@ Completer = Callable[..., "Mapping[str, str] | Iterable[str]"]
 def script(shell: str) -> str:
     """Return what a shell has to evaluate."""
     # Without the shell's own completion of files, which it would offer for the number of ranks too.
-    return argcomplete.shellcode([PROGRAM], use_defaults=False, shell=shell)
+    return shellcode([PROGRAM], use_defaults=False, shell=shell)
 
 
 def answer(parser_of: Callable[[str | None], argparse.ArgumentParser]) -> None:

@@ -75,7 +75,7 @@ def recent() -> list[Suggestion]:
     except OSError:
         # The folder that we run in was removed.
         return []
-    found = {}
+    found: dict[str, Suggestion] = {}
     for each in _launched():
         text = each.program
         if os.path.isabs(text):
