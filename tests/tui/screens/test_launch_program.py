@@ -9,6 +9,7 @@ import pytest
 from support.screens.dashboards import SIZES, rests, seen, settled, until
 from support.screens.fleets import FRAMES, FleetSource, StillFleet
 from support.screens.frames import NOW
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
@@ -133,6 +134,18 @@ async def test_a_recent_program_comes_first_with_its_arguments(project: Path) ->
         await until(pilot, lambda: bool(offered(screen)), "the arrow opens it too")
         screen.query(Field).last().enter()
         await until(pilot, lambda: not offered(screen), "it closes with its field")
+
+
+async def test_keys_that_come_at_once_launch_what_they_name() -> None:
+    """Typed ahead of a slow machine, the program is the typed one with its arguments, not the one before."""
+    remembered.note_launch(Request("src/train.py", arguments=("--lr", "0.1")))
+    fleet = StillFleet()
+    async with dashboard(fleet).run_test(size=(80, 24)) as pilot:
+        screen = await dialog(pilot)
+        for key in (*"src", "tab", "enter", "enter"):
+            screen.post_message(events.Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: fleet.launched, "the launch")
+        assert (fleet.launched[0].program, fleet.launched[0].arguments) == ("src/train.py", ("--lr", "0.1"))
 
 
 async def test_a_module_is_typed() -> None:

@@ -187,6 +187,8 @@ class LaunchDialog(Dialog["str | None"]):
     @on(ProgramInput.Taken)
     def _taken(self, message: ProgramInput.Taken) -> None:
         if message.suggestion.arguments is not None:
+            # Here too: the field tells of it later, perhaps after an enter that is on its way.
+            self.draft.arguments = message.suggestion.arguments
             self._field("arguments").fill(message.suggestion.arguments)
 
     @property
@@ -232,6 +234,7 @@ class LaunchDialog(Dialog["str | None"]):
     def _take_script(self, path: str | None) -> None:
         if path is None:
             return
+        self.draft.choose(path)
         self._field("program").fill(path)
         self._field("program").enter()
 

@@ -125,15 +125,19 @@ class ProgramInput(Input):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the keys to the form while the list is closed."""
-        return self.offering if action in ("take", "mark", "put_away") else super().check_action(action, parameters)
+        return self.offering if action in ("mark", "put_away") else super().check_action(action, parameters)
 
     def action_mark(self, by: int) -> None:
         """Mark a program further on; the first follows on the last."""
         self._listing.highlighted = ((self._listing.highlighted or 0) + by) % len(self._found)
 
-    def action_take(self) -> None:
-        """Take the marked program."""
-        self.take(self._listing.highlighted or 0)
+    async def action_take(self) -> None:
+        """Take the marked program; without a list, submit what is typed."""
+        if self.offering:
+            self.take(self._listing.highlighted or 0)
+        else:
+            # Not left to the form: its key would overtake what was typed just before, and launch another program.
+            await self.action_submit()
 
     def action_put_away(self) -> None:
         """Close the list; what is typed stays."""
@@ -150,7 +154,7 @@ class ProgramInput(Input):
         elif whole != self.value:
             self._become(whole)
         elif self.offering:
-            self.action_take()
+            self.take(self._listing.highlighted or 0)
         else:
             self.offer(self.value)
             if not self.offering:
