@@ -141,9 +141,9 @@ async def test_keys_that_come_at_once_launch_what_they_name() -> None:
     remembered.note_launch(Request("src/train.py", arguments=("--lr", "0.1")))
     fleet = StillFleet()
     async with dashboard(fleet).run_test(size=(80, 24)) as pilot:
-        screen = await dialog(pilot)
+        await dialog(pilot)
         for key in (*"src", "tab", "enter", "enter"):
-            screen.post_message(events.Key(key, key if len(key) == 1 else None))
+            pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
         await until(pilot, lambda: fleet.launched, "the launch")
         assert (fleet.launched[0].program, fleet.launched[0].arguments) == ("src/train.py", ("--lr", "0.1"))
 

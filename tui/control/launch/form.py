@@ -54,6 +54,14 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
         """Return what was typed for the options of the program."""
         return self.options.get(self.program, {})
 
+    def filled(self, key: str) -> str:
+        """Return what was typed for a key, as `fill` takes it."""
+        if key == "program":
+            return self.named
+        if key.startswith("-"):
+            return self.given().get(key, "")
+        return str(getattr(self, key)) if key in self.__struct_fields__ else self.launch.get(key, "")
+
     def fill(self, key: str, text: str) -> None:
         """Take what was typed: for a field of the draft, for an option of the launch, or for a flag of the program."""
         if key == "program":

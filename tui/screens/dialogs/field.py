@@ -90,6 +90,11 @@ class Field(Horizontal):
         else:
             self.query_one(Input).value = value
 
+    @property
+    def current(self) -> str:
+        """Return what stands there now; `value` and `Changed` tell it a moment later."""
+        return str(self.query("Input, Choice").first(Input | Choice).value)
+
     def enter(self) -> None:
         """Give it the focus."""
         self.query("Input, Choice").first().focus()

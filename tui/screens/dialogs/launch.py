@@ -242,10 +242,11 @@ class LaunchDialog(Dialog["str | None"]):
 
     @on(Input.Submitted)
     @on(Button.Pressed, "#launch")
-    def action_launch(self) -> None:
+    async def action_launch(self) -> None:
         """Start what is filled in, or go to the first field that is wrong."""
         if self._starting:
             return
+        await self._catch_up()
         if self._asking is not None:
             self._say(f"{self._asking} has not told its options yet; in a moment", wrong=True)
             return
@@ -258,6 +259,17 @@ class LaunchDialog(Dialog["str | None"]):
         self._say("starting …")
         request = form.request(self.draft, self._options, self._who)
         self.run_worker(partial(self._start, request), thread=True)
+
+    async def _catch_up(self) -> None:
+        """Take what was typed just before an enter that has overtaken it: else another program would be launched."""
+        # The options below the program are those of the one shown, and of no other.
+        same = self.draft.program == self._shown and self._field("program").current == self.draft.named
+        fields = [field for field in self.query(Field) if same or not field.key.startswith("-")]
+        late = {field.key: field.current for field in fields if field.current != self.draft.filled(field.key)}
+        for key, text in late.items():
+            self.draft.fill(key, text)
+        if late:
+            await self._follow_program()
 
     def _start(self, request: Request) -> None:
         try:

@@ -136,7 +136,6 @@ class ProgramInput(Input):
         if self.offering:
             self.take(self._listing.highlighted or 0)
         else:
-            # Not left to the form: its key would overtake what was typed just before, and launch another program.
             await self.action_submit()
 
     def action_put_away(self) -> None:
