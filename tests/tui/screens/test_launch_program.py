@@ -145,6 +145,7 @@ async def test_keys_that_come_at_once_launch_what_they_name() -> None:
         for key in (*"src", "tab", "enter", "enter"):
             pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
         await until(pilot, lambda: fleet.launched, "the launch")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
         assert (fleet.launched[0].program, fleet.launched[0].arguments) == ("src/train.py", ("--lr", "0.1"))
 
 
@@ -157,6 +158,7 @@ async def test_a_module_is_typed() -> None:
         await until(pilot, lambda: offered(screen) == ["-m src.evaluate", "-m src.train"], "the modules")
         await pilot.press("enter", "enter")
         await until(pilot, lambda: fleet.launched, "the launch")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
         assert (fleet.launched[0].program, fleet.launched[0].as_module) == ("src.evaluate", True)
 
 
