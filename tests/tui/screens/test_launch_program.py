@@ -55,6 +55,12 @@ def line(screen: LaunchDialog) -> str:
     return str(screen.query_one("#command", Static).content)
 
 
+def shown(pilot: Pilot[None]) -> str:
+    """Return the name of the run that the screen of a run is about."""
+    screen = pilot.app.screen
+    return screen.frame.run if isinstance(screen, RunScreen) else ""
+
+
 def offered(screen: LaunchDialog) -> list[str]:
     """Return the first word of each program that is offered; nothing while the list is closed."""
     listing = screen.query_one(".programs", OptionList)
@@ -76,7 +82,7 @@ async def test_a_script_is_typed_completed_and_launched() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: fleet.launched, "the launch")
         assert (fleet.launched[0].program, fleet.launched[0].as_module) == ("src/train.py", False)
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+        await until(pilot, lambda: shown(pilot) == "started-0001", "the run")
         screen = await again(pilot)
         await pilot.press(*"quick", "tab")
         await until(pilot, lambda: line(screen) == "$ ddptop launch quick.py", "q is typed")
@@ -145,7 +151,7 @@ async def test_keys_that_come_at_once_launch_what_they_name() -> None:
         for key in (*"src", "tab", "enter", "enter"):
             pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
         await until(pilot, lambda: fleet.launched, "the launch")
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+        await until(pilot, lambda: shown(pilot) == "started-0001", "the run")
         assert (fleet.launched[0].program, fleet.launched[0].arguments) == ("src/train.py", ("--lr", "0.1"))
 
 
@@ -158,7 +164,7 @@ async def test_a_module_is_typed() -> None:
         await until(pilot, lambda: offered(screen) == ["-m src.evaluate", "-m src.train"], "the modules")
         await pilot.press("enter", "enter")
         await until(pilot, lambda: fleet.launched, "the launch")
-        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+        await until(pilot, lambda: shown(pilot) == "started-0001", "the run")
         assert (fleet.launched[0].program, fleet.launched[0].as_module) == ("src.evaluate", True)
 
 
