@@ -59,6 +59,9 @@ def runtime() -> Iterator[Path]:
     """A runtime directory with a path short enough for sockets; everything in it is ended afterwards."""
     base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
     os.environ[rundir.BASE_VARIABLE] = str(base)
+    # What was launched is remembered there.
+    state = tempfile.mkdtemp(prefix="dt-state-", dir="/tmp")
+    os.environ["XDG_STATE_HOME"] = state
     # Where the tests themselves run in the background SIGINT is ignored, and all they start inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in (rundir.MARKER, rundir.DIRECTORY_VARIABLE):
@@ -66,3 +69,4 @@ def runtime() -> Iterator[Path]:
     yield base
     _end_everything_in(base)
     shutil.rmtree(base, ignore_errors=True)
+    shutil.rmtree(state, ignore_errors=True)

@@ -27,6 +27,7 @@ from ddptop.tui.screens.dialogs.pickers.metric import MetricPicker
 from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
 from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
 from ddptop.tui.screens.dialogs.pickers.signals import SignalMenu
+from ddptop.tui.screens.dialogs.program import ProgramInput
 from ddptop.tui.screens.dialogs.question import Question
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.live import LiveScreen
@@ -74,6 +75,7 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("list of runs", RunList),
     ("launch", LaunchDialog),
     ("launch", Choice),
+    ("program of a launch", ProgramInput),
     ("choice of a script", ScriptPicker),
 )
 """Who has bindings, in the order of the help; the app's own are added to the first."""

@@ -37,12 +37,18 @@ FAMILIES: Final = {
     "clean": "cleaning",
     "serve": "serving",
     "help": "reference", "config": "reference",
+    "completion": "completion",
 }  # fmt: skip
 """By verb, the module of its family; in the order of `--help`."""
 
 
 def main() -> None:
     """Run `ddptop` and exit with its code: 0 done, 1 refused or failed, 2 bad input."""
+    if "_ARGCOMPLETE" in os.environ:
+        # The shell asks what may stand at the cursor.
+        from ddptop.tui.cli import completion
+
+        completion.answer(_parser)
     arguments, program_arguments = _split(sys.argv[1:])
     if arguments == ["--version"]:
         print(f"ddptop {VERSION}")

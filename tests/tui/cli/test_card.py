@@ -66,6 +66,6 @@ def test_numbers_have_one_form() -> None:
 
 def test_a_run_that_stands_says_so() -> None:
     """`status` has the sentence of the dashboard, before any verdict."""
-    shown = replace(frame(), step_ms=1.4, ranks=tuple(rank_frame(rank, step_age_s=8.0) for rank in range(4)))
+    shown = replace(frame(), stands=True, ranks=tuple(rank_frame(rank, step_age_s=8.0) for rank in range(4)))
     assert "no step for 8 s" in card(shown)
     assert not any("no step" in line for line in card(frame()))

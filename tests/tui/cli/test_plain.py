@@ -71,7 +71,7 @@ def test_a_run_that_stands_is_told_again_when_that_has_lasted_twice_as_long():
     """A line at once and few later ones, whatever the interval; a step begins it anew, and none stops the clock."""
 
     def at(age: float, step: int) -> Frame:
-        return replace(FRAME, step=step, step_ms=1.4, ranks=(replace(RANK, step_age_s=age),))
+        return replace(FRAME, step=step, stands=age > 2.0, ranks=(replace(RANK, step_age_s=age),))
 
     ages = [1.9, 2.1, 3.0, 4.1, 4.3, 8.0, 8.7]
     over = replace(FRAME, state="killed", ended_at=65.0)

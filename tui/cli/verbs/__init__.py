@@ -12,5 +12,6 @@ kill       `kill`
 cleaning   `clean`
 serving    `serve`
 reference  `config`, `help`
+completion `completion`
 options    what several verbs share
 """

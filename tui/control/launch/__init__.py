@@ -6,5 +6,6 @@ target      the program of a request, found without running it
 launch      from a request to a run with an observer
 form        what is filled in, what is wrong with it, the command line that says the same
 programs    the options of the catalogue's programs
-remembered  what was filled in last
+suggestions what a half typed program may mean
+remembered  what was filled in last, and what was launched
 """

@@ -5,6 +5,7 @@ Pure but for looks at the machine and at the script; every field is the text tha
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,7 +16,7 @@ from ddptop.agent.run.files.masking import MASK, is_secret, masked_words
 from ddptop.agent.wire.incoming import Verbatim
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch import checks
-from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
+from ddptop.tui.control.launch.options import AS_MODULE, OPTIONS, LaunchOption, Request
 from ddptop.tui.control.launch.programs import Option
 from ddptop.tui.control.launch.target import RequestError, target
 
@@ -27,8 +28,9 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
     """A launch that is being filled in."""
 
     program: str = next(iter(CATALOGUE))
-    """Name in the catalogue; empty for a script."""
+    """Name in the catalogue; empty for a script or a module."""
     script: Verbatim = ""
+    """Path of a script, or `-m` and a module; has no meaning beside a name of the catalogue."""
     arguments: Verbatim = ""
     """Of the script, as in a shell."""
     launch: dict[str, Verbatim] = {}
@@ -36,13 +38,35 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
     options: dict[str, dict[str, Verbatim]] = {}
     """By program and flag what was typed; a switch that is on is `yes`."""
 
+    @property
+    def named(self) -> str:
+        """Return the program as it is typed."""
+        return self.program or self.script
+
+    def choose(self, text: str) -> None:
+        """Take a program as it is typed: a name of the catalogue, a path, or `-m` and a module."""
+        text = text.strip()
+        self.program = text if text in CATALOGUE else ""
+        if not self.program:
+            self.script = text
+
     def given(self) -> dict[str, str]:
         """Return what was typed for the options of the program."""
         return self.options.get(self.program, {})
 
+    def filled(self, key: str) -> str:
+        """Return what was typed for a key, as `fill` takes it."""
+        if key == "program":
+            return self.named
+        if key.startswith("-"):
+            return self.given().get(key, "")
+        return str(getattr(self, key)) if key in self.__struct_fields__ else self.launch.get(key, "")
+
     def fill(self, key: str, text: str) -> None:
         """Take what was typed: for a field of the draft, for an option of the launch, or for a flag of the program."""
-        if key.startswith("-"):
+        if key == "program":
+            self.choose(text)
+        elif key.startswith("-"):
             self.options.setdefault(self.program, {})[key] = text
         elif key in self.__struct_fields__:
             setattr(self, key, text)
@@ -78,15 +102,28 @@ def offered(options: Sequence[Option]) -> list[Option]:
 def request(draft: Draft, options: Sequence[Option], who: str) -> Request:
     """Return what a draft without problems asks for."""
     values, _ = _read(draft)
-    return Request(draft.program or draft.script, arguments=tuple(_arguments(draft, options)), who=who, **values)
+    program, as_module = _program(draft)
+    return Request(program, as_module, tuple(_arguments(draft, options)), who, **values)
+
+
+def _program(draft: Draft) -> tuple[str, bool]:
+    """Return the program as a request names it, and whether it is a module."""
+    if draft.program:
+        return draft.program, False
+    first, _, module = draft.script.partition(" ")
+    if first == AS_MODULE:
+        return module.strip(), True
+    # As a shell does with what is typed there.
+    return os.path.expanduser(draft.script), False
 
 
 def command(draft: Draft, options: Sequence[Option]) -> str:
     """Return the command line that does the same, as a shell takes it, with a mask for each secret."""
     words = [word for option in OPTIONS for text in _texts(draft, option) for word in (option.flag, text)]
     arguments = masked_words(_arguments(draft, options))
-    program = draft.program or draft.script or "SCRIPT"
-    return shlex.join(["ddptop", "launch", *masked_words(words), program, *(["--", *arguments] if arguments else [])])
+    program, as_module = _program(draft)
+    named = [AS_MODULE, program or "MODULE"] if as_module else [program or "PROGRAM"]
+    return shlex.join(["ddptop", "launch", *masked_words(words), *named, *(["--", *arguments] if arguments else [])])
 
 
 def _texts(draft: Draft, option: LaunchOption) -> list[str]:
@@ -117,9 +154,9 @@ def problems(draft: Draft, options: Sequence[Option]) -> dict[str, str]:
     """Return what is wrong, one line for each field or option that has something wrong."""
     values, found = _read(draft)
     if "world" not in found:
-        found = checks.problems(Request(draft.program or draft.script, **values)) | found
+        found = checks.problems(Request(*_program(draft), **values)) | found
     if not draft.program:
-        for field, check in (("script", _check_script), ("arguments", _check_arguments)):
+        for field, check in (("program", _check_program), ("arguments", _check_arguments)):
             try:
                 check(draft)
             except (ValueError, RequestError) as problem:
@@ -156,10 +193,11 @@ def _value(option: LaunchOption, text: str) -> Any:
     return option.read(text)
 
 
-def _check_script(draft: Draft) -> None:
-    if not draft.script:
-        raise ValueError("a script: type its path, or choose it from the folders")
-    target(Request(draft.script))
+def _check_program(draft: Draft) -> None:
+    program, as_module = _program(draft)
+    if not program:
+        raise ValueError("type a name of the list, the path of a script, or -m MODULE")
+    target(Request(program, as_module))
 
 
 def _check_arguments(draft: Draft) -> None:

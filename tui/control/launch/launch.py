@@ -27,6 +27,7 @@ from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.text import plural
 from ddptop.trainers import CATALOGUE
 from ddptop.tui import settings
+from ddptop.tui.control.launch import remembered
 from ddptop.tui.control.launch.checks import faults, problems, ranks, variables
 from ddptop.tui.control.launch.options import Request
 from ddptop.tui.control.launch.target import RequestError as RequestError
@@ -84,7 +85,9 @@ def launch(request: Request, tell: Tell = lambda line: None) -> RunDir:
         owner=os.getuid(),
         guessed=request.world is None,
     )
-    return _start(run, request.who, tell)
+    directory = _start(run, request.who, tell)
+    remembered.note_launch(request)
+    return directory
 
 
 def restart(ended: RunDir, *, resume: bool = False, who: str = "somebody", tell: Tell = lambda line: None) -> RunDir:

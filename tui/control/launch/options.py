@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+AS_MODULE: Final = "-m"
+"""Stands before the name of a module, as for `python`."""
 _MOST_SECONDS: Final = 3600.0
 
 
@@ -119,11 +121,11 @@ OPTIONS: Final = (
         choices=("torchrun", "spawn"),
     ),
     LaunchOption("name", "--name", "name", "name of the run", "of the run", unset="program and 4 digits"),
-    LaunchOption("grace", "--grace", "grace", "seconds between TERM and KILL", metavar="S", read=seconds),
+    LaunchOption("grace", "--grace", "grace", "seconds from SIGTERM to SIGKILL", metavar="S", read=seconds),
     LaunchOption(
         "on_term", "--on-term", "on SIGTERM",
         "what happens on SIGTERM from outside (a scheduler that needs the machine): all ranks save a checkpoint at "
-        "the same step, where the script has said how, and end there",
+        "the same step with the checkpoint function of the script, and end there",
         "from outside, as a scheduler sends it: end at once, or save at the same step and end",
         unchosen="end", choices=("checkpoint",),
     ),

@@ -1,21 +1,36 @@
-"""The values last filled in for a launch, remembered for this user from one dashboard to the next."""
+"""What was last filled in and what was launched, remembered for this user from one dashboard to the next."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
-from ddptop.agent.run.files import private
+from ddptop.agent.run.files import masking, private
 from ddptop.agent.text import clean
-from ddptop.agent.wire.incoming import cleaned
+from ddptop.agent.wire.incoming import Verbatim, cleaned
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch.form import Draft, without_secrets
-from ddptop.tui.control.launch.options import OPTIONS
+from ddptop.tui.control.launch.options import AS_MODULE, OPTIONS, Request
+from ddptop.tui.control.launch.suggestions import Suggestion
 
 _Stored: TypeAlias = dict[str, str | dict[str, dict[str, str]]]
+_MOST_LAUNCHED: Final = 20
+
+
+class _Launched(msgspec.Struct, frozen=True):
+    """A program that was launched."""
+
+    program: Verbatim
+    """Name in the catalogue, absolute path of a script, or `-m` and a module."""
+    arguments: Verbatim
+    """As in a shell, with a mask for each secret; those of the catalogue's programs stand in the draft."""
+    folder: Verbatim
+    """From which a module was launched; empty for others, which are the same everywhere."""
 
 
 def place() -> Path:
@@ -51,6 +66,62 @@ def remember(draft: Draft) -> str | None:
     except OSError as problem:
         return f"these settings are not remembered: {file}: {problem.strerror}"
     return None
+
+
+def recent() -> list[Suggestion]:
+    """Return the programs that were launched, the last one first, without those that are not to be found here."""
+    try:
+        folder = os.getcwd()
+    except OSError:
+        # The folder that we run in was removed.
+        return []
+    found: dict[str, Suggestion] = {}
+    for each in _launched():
+        text = each.program
+        if os.path.isabs(text):
+            if not (text.isprintable() and os.path.isfile(text)):
+                continue
+            path = Path(text)
+            text = str(path.relative_to(folder)) if path.is_relative_to(folder) else text
+        elif text not in CATALOGUE and each.folder != folder:
+            continue
+        arguments = None if text in CATALOGUE else each.arguments
+        found.setdefault(text, Suggestion(text, f"recent · {arguments}" if arguments else "recent", arguments))
+    return list(found.values())
+
+
+def note_launch(request: Request) -> None:
+    """Keep what was launched, for `recent`; where that cannot be written, the launch is as good without."""
+    file = _place_of_launched()
+    with contextlib.suppress(OSError, ValueError):
+        program, arguments = _lasting(request)
+        # Where it is does not tell a path or a name of the catalogue from another.
+        folder = os.getcwd() if request.as_module else ""
+        latest = _Launched(program, arguments, folder)
+        older = [each for each in _launched() if (each.program, each.folder) != (program, folder)]
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private.replace(file, msgspec.json.encode([latest, *older][:_MOST_LAUNCHED]))
+
+
+def _lasting(request: Request) -> tuple[str, str]:
+    """Return program and arguments of a request as they are stored."""
+    arguments = shlex.join(masking.masked_words(request.arguments))
+    if request.as_module:
+        return f"{AS_MODULE} {request.program}", arguments
+    if request.program in CATALOGUE:
+        return request.program, ""
+    return os.path.abspath(request.program), arguments
+
+
+def _launched() -> list[_Launched]:
+    try:
+        return [cleaned(each) for each in msgspec.json.decode(private.read(_place_of_launched()), type=list[_Launched])]
+    except (OSError, msgspec.MsgspecError):
+        return []
+
+
+def _place_of_launched() -> Path:
+    return place().with_name("launched.json")
 
 
 def _draft(stored: _Stored) -> Draft:

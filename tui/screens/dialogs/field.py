@@ -90,6 +90,11 @@ class Field(Horizontal):
         else:
             self.query_one(Input).value = value
 
+    @property
+    def current(self) -> str:
+        """Return what stands there now; `value` and `Changed` tell it a moment later."""
+        return str((self.query_one(Choice) if self._choices else self.query_one(Input)).value)
+
     def enter(self) -> None:
         """Give it the focus."""
         self.query("Input, Choice").first().focus()

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -30,9 +30,7 @@ from ddptop.tui.link.source import Refused
 from ddptop.tui.screens.dialogs.dialog import Dialog
 from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.pickers.script import ScriptPicker
-
-_SCRIPT: Final = "script", "arguments"
-"""Fields that are asked of a script alone."""
+from ddptop.tui.screens.dialogs.program import ProgramField, ProgramInput
 
 
 class Fields(VerticalScroll, can_focus=False, inherit_bindings=False):
@@ -72,7 +70,10 @@ class LaunchDialog(Dialog["str | None"]):
         self._fleet = fleet
         self._who = who
         self.draft, self._notice = remembered.recall()
+        self._recent = remembered.recent()
         self._options: tuple[Option, ...] = ()
+        self._shown: str | None = None
+        """The program whose fields are shown: a name of the catalogue, empty for all others, None before the first."""
         self._asking: str | None = None
         """The program whose options are being asked for."""
         self._starting = False
@@ -80,15 +81,12 @@ class LaunchDialog(Dialog["str | None"]):
 
     def compose(self) -> ComposeResult:
         """Lay out the form, and what it comes to."""
-        draft, keys = self.draft, keys_of(self)
-        programs = [(name, name) for name in CATALOGUE]
+        draft = self.draft
         with Vertical(id="dialog", classes="-broad -harmless -form"):
             yield Static("Launch a run", id="question")
             with Fields(id="fields"):
-                yield Field("program", "program", "", draft.program, choices=[*programs, ("a script …", "")])
-                chooses = f"a Python file; {keys['launch.choose']} chooses one"
-                yield Field("script", "script", chooses, draft.script, usual="train.py")
-                yield Field("arguments", "arguments", "of the script, as in a shell", draft.arguments)
+                yield ProgramField("program", "program", "", draft.named, self._recent)
+                yield Field("arguments", "arguments", "of the program, as in a shell", draft.arguments)
                 for option in OPTIONS:
                     yield _launch_field(option, draft.launch.get(option.key, ""))
                 yield Static("", id="options-of")
@@ -98,16 +96,30 @@ class LaunchDialog(Dialog["str | None"]):
             with Horizontal(id="choices"):
                 yield Button(Content("Launch"), id="launch", compact=True)
                 yield Button(Content("Close"), id="close", compact=True)
-            around = f"{keys['launch.previous']} {keys['launch.next']} choose a field"
-            choice, close = f"{keys['form.choose']} opens a choice", f"{keys['launch.close']} closes"
-            yield Static(Content(f"{keys['launch.launch']} launches, {around}, {choice}, {close}"), id="hint")
+            yield Static("", id="hint")
 
     async def on_mount(self) -> None:
         """Begin with the program."""
         self._field("program").enter()
         if self._notice is not None:
             self._say(self._notice, wrong=True)
+        self._hint()
         await self._take_program()
+
+    def _hint(self) -> None:
+        """Say what the keys do: in the form, in the field of the program, or in its list."""
+        keys = keys_of(self)
+        launches, closes = f"{keys['launch.launch']} launches", f"{keys['launch.close']} closes"
+        arrows = f"{keys['launch.previous']} {keys['launch.next']}"
+        if self._choosing:
+            marks = f"{keys['program.previous']} {keys['program.next']} choose"
+            takes = f"{keys['program.take']} takes, {keys['program.complete']} completes"
+            text = f"{takes}, {marks}, {keys['program.close']} closes the list"
+        elif self._field("program").has_pseudo_class("focus-within"):
+            text = f"type a name or a path, space lists all, {launches}, {arrows} fields, {closes}"
+        else:
+            text = f"{launches}, {arrows} choose a field, {keys['form.choose']} opens a choice, {closes}"
+        self.query_one("#hint", Static).update(Content(text))
 
     def _field(self, key: str) -> Field:
         return next(field for field in self.query(Field) if field.key == key)
@@ -116,9 +128,8 @@ class LaunchDialog(Dialog["str | None"]):
 
     async def _take_program(self) -> None:
         """Show the fields of the program now chosen, and ask for its options."""
-        program = self.draft.program
-        for key in _SCRIPT:
-            self._field(key).display = not program
+        program = self._shown = self.draft.program
+        self._field("arguments").display = not program
         self._options = ()
         self._asking = program or None
         heading = self.query_one("#options-of", Static)
@@ -126,10 +137,15 @@ class LaunchDialog(Dialog["str | None"]):
         heading.update(Content(f"options of {program}: asking it …"))
         # Waited for: a field that is half gone has no place for what is wrong with it.
         await self.query_one("#options").remove_children()
-        self._field("program").help = CATALOGUE[program].technique if program else "any training script, unmodified"
+        self._field("program").help = self._program_help()
         if program:
             self.run_worker(partial(self._ask, program), thread=True)
         self._check()
+
+    def _program_help(self) -> str:
+        if self.draft.program and not self._choosing:
+            return CATALOGUE[self.draft.program].technique
+        return f"a name, a script, or -m MODULE; {keys_of(self)['launch.choose']} shows the folders"
 
     def _ask(self, program: str) -> None:
         try:
@@ -158,17 +174,43 @@ class LaunchDialog(Dialog["str | None"]):
     @on(Field.Changed)
     async def _changed(self, message: Field.Changed) -> None:
         self.draft.fill(message.field.key, message.field.value)
-        if message.field.key == "program":
-            await self._take_program()
-        else:
+        await self._follow_program()
+
+    @on(ProgramInput.Offered)
+    async def _offered(self) -> None:
+        self._hint()
+        field = self._field("program")
+        field.help = self._program_help()
+        await self._follow_program()
+        self._say(field.help)
+
+    @on(ProgramInput.Taken)
+    def _taken(self, message: ProgramInput.Taken) -> None:
+        if message.suggestion.arguments is not None:
+            # Here too: the field tells of it later, perhaps after an enter that is on its way.
+            self.draft.arguments = message.suggestion.arguments
+            self._field("arguments").fill(message.suggestion.arguments)
+
+    @property
+    def _choosing(self) -> bool:
+        """True while programs are offered: what is typed is half a name, perhaps."""
+        return any(field.offering for field in self.query(ProgramField))
+
+    async def _follow_program(self) -> None:
+        """Show the fields of another program once it is chosen."""
+        if self._choosing or self.draft.program == self._shown:
             self._check()
+        else:
+            await self._take_program()
 
     def _check(self) -> None:
         """Say beside each field what is wrong with it, and below what it all comes to."""
-        self._problems = form.problems(self.draft, self._options)
+        options = self._options if self.draft.program == self._shown else ()
+        self._problems = form.problems(self.draft, options)
         for field in self.query(Field):
-            field.complain(self._problems.get(field.key))
-        line = form.command(self.draft, self._options)
+            half = field.key == "program" and self._choosing
+            field.complain(None if half else self._problems.get(field.key))
+        line = form.command(self.draft, options)
         self.query_one("#command", Static).update(Content(f"$ {clean(line)}{' …' if self._asking else ''}"))
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
@@ -177,6 +219,7 @@ class LaunchDialog(Dialog["str | None"]):
         if field is not None and self._notice is None:
             self._say(field.help)
         self._notice = None
+        self._hint()
 
     def _say(self, text: str, *, wrong: bool = False) -> None:
         account = self.query_one("#account", Static)
@@ -185,24 +228,25 @@ class LaunchDialog(Dialog["str | None"]):
 
     def action_choose(self) -> None:
         """Choose a script."""
-        folder = Path(self.draft.script).parent
+        folder = Path(self.draft.script).expanduser().parent
         self.app.push_screen(ScriptPicker(Path(os.getcwd(), folder if folder.is_dir() else "")), self._take_script)
 
     def _take_script(self, path: str | None) -> None:
         if path is None:
             return
-        self._field("program").fill("")
-        self._field("script").fill(path)
-        self._field("script").enter()
+        self.draft.choose(path)
+        self._field("program").fill(path)
+        self._field("program").enter()
 
     # Launching
 
     @on(Input.Submitted)
     @on(Button.Pressed, "#launch")
-    def action_launch(self) -> None:
+    async def action_launch(self) -> None:
         """Start what is filled in, or go to the first field that is wrong."""
         if self._starting:
             return
+        await self._catch_up()
         if self._asking is not None:
             self._say(f"{self._asking} has not told its options yet; in a moment", wrong=True)
             return
@@ -215,6 +259,17 @@ class LaunchDialog(Dialog["str | None"]):
         self._say("starting …")
         request = form.request(self.draft, self._options, self._who)
         self.run_worker(partial(self._start, request), thread=True)
+
+    async def _catch_up(self) -> None:
+        """Take what was typed just before an enter that has overtaken it: else another program would be launched."""
+        # The options below the program are those of the one shown, and of no other.
+        same = self.draft.program == self._shown and self._field("program").current == self.draft.named
+        fields = [field for field in self.query(Field) if same or not field.key.startswith("-")]
+        late = {field.key: field.current for field in fields if field.current != self.draft.filled(field.key)}
+        for key, text in late.items():
+            self.draft.fill(key, text)
+        if late:
+            await self._follow_program()
 
     def _start(self, request: Request) -> None:
         try:
@@ -253,7 +308,7 @@ def _launch_field(option: LaunchOption, value: str) -> Field:
 def _program_field(option: Option, value: str) -> Field:
     choices: list[tuple[str, str]] = [("no", ""), ("yes", "yes")] if option.switch else []
     if option.choices is not None:
-        usual = f"by itself ({option.default})" if option.default is not None else "by itself"
+        usual = f"default ({option.default})" if option.default is not None else "auto"
         choices = [(usual, ""), *((clean(each, 60), each) for each in option.choices)]
     return Field(
         option.flag,

@@ -1,0 +1,133 @@
+"""Shell completion, in the shells themselves: what each offers for a line that is half typed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddptop.agent.run import rundir
+from ddptop.trainers import CATALOGUE
+from ddptop.tui.cli.main import FAMILIES
+from ddptop.tui.cli.verbs.completion import LINES
+
+ASKED = {
+    "bash": """
+        eval "$(ddptop completion bash)"
+        COMP_LINE="$1" COMP_POINT=${#1} COMP_TYPE=9 COMP_WORDS=($1)
+        _python_argcomplete ddptop
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """,
+    # Its own completion needs a terminal: this stands in for what draws the list.
+    "zsh": """
+        compdef() { : }
+        eval "$(ddptop completion zsh)"
+        _describe() { print -l -- "${completions[@]%%:*}" }
+        words=(ddptop) BUFFER="$1" CURSOR=${#1}
+        _python_argcomplete
+    """,
+    "fish": """
+        ddptop completion fish | source
+        complete -C "$argv[1]" | string split -f 1 \\t
+    """,
+}
+"""By shell, what asks for the completions of the first argument, one a line."""
+NOT_HERE = {shell: shutil.which(shell) is None for shell in ASKED}
+
+Ask = Callable[[str, str], list[str]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Ask a shell, with a `ddptop` that is this one, in a folder with a script; returns what it offers."""
+    program = tmp_path / "bin" / "ddptop"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ddptop.tui.cli.main "$@"\n')
+    program.chmod(0o755)
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "restore.py").write_text("")
+    (folder / "restart.py").write_text("")
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "DDPTOP_TEST_ONLY": "1"}
+
+    def ask(shell: str, line: str) -> list[str]:
+        options = {"bash": ["--norc", "-c"], "zsh": ["-f", "-c"], "fish": ["-N", "-c"]}[shell]
+        name = [] if shell == "fish" else [shell]
+        done = subprocess.run(
+            [shell, *options, ASKED[shell], *name, line],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return [found.strip() for found in done.stdout.splitlines() if found.strip()]
+
+    return ask
+
+
+@pytest.fixture
+def ended_run(runtime: Path) -> str:
+    """A run that has ended."""
+    name = f"ended-{os.getpid()}"
+    rundir.create(
+        rundir.Run(name, name, "toy", (), 2, "gloo", "cpu", time.time_ns(), True, state="finished", exit_code=0)
+    )
+    return name
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [pytest.param(shell, marks=pytest.mark.skipif(NOT_HERE[shell], reason=f"no {shell} here")) for shell in ASKED],
+)
+def test_a_shell_completes_verbs_and_programs(shell: str, ask: Ask) -> None:
+    """In each shell, with the line that the help gives for it."""
+    assert f"ddptop completion {shell}" in LINES[shell][1]
+    assert set(ask(shell, "ddptop st")) == {"status", "step", "stop"}
+    assert set(ask(shell, "ddptop launch res")) == {"resnet", "resnet34", "restart.py"}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("ddptop ", set(FAMILIES)),
+        ("ddptop launch ", {*CATALOGUE, "restart.py", "src/"}),
+        ("ddptop launch src/", {"src/restore.py"}),
+        ("ddptop launch --ba", {"--backend"}),
+        ("ddptop launch --backend ", {"gloo", "nccl", "mpi"}),
+        ("ddptop launch --world ", set()),
+        ("ddptop launch -m src.", {"src.restore"}),
+        ("ddptop launch --env DDPTOP_TEST_", {"DDPTOP_TEST_ONLY"}),
+        ("ddptop launch restart.py -- --data sr", {"src/"}),
+        ("ddptop help se", {"security", "settings"}),
+        ("ddptop completion ", set(LINES)),
+    ],
+)
+def test_what_bash_offers(line: str, offered: set[str], ask: Ask) -> None:
+    """Verbs, programs, scripts, options, their choices, modules, variables, files behind `--`, pages and shells."""
+    assert set(ask("bash", line)) == offered
+
+
+def test_runs_are_those_that_the_verb_can_act_on(quiet_run: str, ended_run: str, ask: Ask) -> None:
+    """Live ones for a kill, ended ones for a restart, all of them for a look."""
+    assert ended_run not in ask("bash", "ddptop kill ")
+    assert quiet_run in ask("bash", "ddptop kill ")
+    assert quiet_run not in ask("bash", "ddptop restart ")
+    assert ended_run in ask("bash", "ddptop restart ")
+    assert {quiet_run, ended_run} <= set(ask("bash", "ddptop attach "))
+
+
+def test_a_completion_is_asked_for_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """An unknown shell, or none, costs one line that names those there are, and exit code 2."""
+    from ddptop.tui.cli.main import _parser
+
+    for words in (["completion", "csh"], ["completion"]):
+        with pytest.raises(SystemExit) as ended:
+            _parser().parse_args(words)
+        assert ended.value.code == 2
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1
+        assert "SHELL" in error

@@ -1,0 +1,110 @@
+"""Shell completion: the script that a shell loads, and the answer to each press of tab.
+
+argcomplete reads the line and asks our own parsers, so that verbs, options and choices are those of this very version;
+runs, programs, paths and modules are looked up when they are asked for.  Nothing here is imported but for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import argcomplete
+from argcomplete.completers import EnvironCompleter, FilesCompleter, SuppressCompleter
+from argcomplete.shell_integration import shellcode
+
+PROGRAM: Final = "ddptop"
+
+_LIVE_VERBS: Final = frozenset({"pause", "step", "resume", "checkpoint", "stop", "kill", "watch"})
+_ENDED_VERBS: Final = frozenset({"restart", "clean"})
+
+Completer = Callable[..., "Mapping[str, str] | Iterable[str]"]
+"""Gets `prefix` and `parsed_args` by name; returns what may stand there, with a description where there is one."""
+
+
+def script(shell: str) -> str:
+    """Return what a shell has to evaluate."""
+    # Without the shell's own completion of files, which it would offer for the number of ranks too.
+    return shellcode([PROGRAM], use_defaults=False, shell=shell)
+
+
+def answer(parser_of: Callable[[str | None], argparse.ArgumentParser]) -> None:
+    """Write what may stand at the cursor of the line that the shell asks about, and end this process.
+
+    Args:
+        parser_of: returns the parser of a verb, or of all verbs.
+    """
+    line, point = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT", "0"))
+    *words, _ = line[:point].replace("\t", " ").split(" ")
+    parser = parser_of(next(iter(words[1:]), None))
+    if "--" in words:
+        # What follows is the program's own: a file, as far as anybody can tell.
+        after = line[:point].partition(" -- ")[2]
+        os.environ.update(COMP_LINE=f"{PROGRAM} {after}", COMP_POINT=str(len(f"{PROGRAM} {after}")))
+        parser = argparse.ArgumentParser(prog=PROGRAM, add_help=False)
+        parser.add_argument("arguments", nargs="*").completer = FilesCompleter()  # type: ignore[attr-defined]
+    _teach(parser)
+    # Options once their dash is typed, as git's completion has it: else they would hide runs and programs.
+    argcomplete.autocomplete(parser, always_complete_options=False, default_completer=SuppressCompleter())
+
+
+def _teach(parser: argparse.ArgumentParser) -> None:
+    """Give each argument whose values are known only now what looks them up."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                _teach(verb)
+        elif action.dest in _COMPLETERS:
+            action.completer = _COMPLETERS[action.dest]  # type: ignore[attr-defined]
+
+
+def _runs(parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+    from ddptop.agent.observer.status import survey
+    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError, runs
+
+    found = {}
+    for directory in runs():
+        try:
+            look = survey.look(directory)
+        except RunDirError:
+            continue
+        ended = look.state in ENDED_STATES
+        if parsed_args.verb in (_LIVE_VERBS if ended else _ENDED_VERBS):
+            continue
+        found[directory.name] = f"{look.state}, {look.run.program}, {look.run.world} ranks"
+    return found
+
+
+def _programs(prefix: str, **_: Any) -> dict[str, str]:
+    from ddptop.trainers import CATALOGUE
+    from ddptop.tui.control.launch.suggestions import paths
+
+    # A shell matches beginnings alone.
+    files = {path: "folder" if path.endswith("/") else "script" for path in paths(prefix) if path.startswith(prefix)}
+    return files | {program.name: program.technique for program in CATALOGUE.values()}
+
+
+def _modules(prefix: str, **_: Any) -> list[str]:
+    from ddptop.tui.control.launch.suggestions import modules
+
+    return modules(prefix)
+
+
+def _topics(**_: Any) -> dict[str, str]:
+    from ddptop.tui.cli.manual import pages
+
+    return pages.topics()
+
+
+_COMPLETERS: Final[Mapping[str, Completer]] = {
+    "run": _runs,
+    "runs": _runs,
+    "program": _programs,
+    "module": _modules,
+    "topic": _topics,
+    "environment": EnvironCompleter,
+    "screenshot": FilesCompleter(),
+}
+"""By the name of an argument, in whatever verb."""
