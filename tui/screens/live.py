@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing.lines import Drawn
+from ddptop.tui.drawing.painting import LineCompositor
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs import RunList
@@ -70,6 +71,7 @@ class LiveScreen(Transient[int]):
 
     def __init__(self, frame: Frame, rank: int = 0) -> None:
         super().__init__()
+        self._compositor = LineCompositor()
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
@@ -80,6 +82,7 @@ class LiveScreen(Transient[int]):
         """True while a digit is handed on as the key that it is otherwise."""
         self._shows = False
         """True once the widgets are there; `is_mounted` comes before they are."""
+        self._headers: tuple[Header, ...] = ()
 
     def take(self, frame: Frame) -> None:
         """Take in a new frame; called at frame rate while the screen can be seen."""
@@ -89,8 +92,13 @@ class LiveScreen(Transient[int]):
             return
         self.show(frame)
         # All at once: messages of the widgets would be read one by one, and a painting may come between two of them.
-        self._dirty_widgets.update(widget for widget in self.query(Drawn) if widget.take_repaint())
-        self.check_idle()
+        seen = self._compositor.visible_widgets
+        self._dirty_widgets.update(each for each in seen if isinstance(each, Drawn) and each.take_repaint())
+        if self.is_current:
+            # At once: Textual would wait for the screen's own messages, and then for a timer.
+            self._on_timer_update()
+        else:
+            self.check_idle()
         if changed:
             self.refresh_bindings()
 
@@ -101,7 +109,7 @@ class LiveScreen(Transient[int]):
 
     def show(self, frame: Frame) -> None:
         """Pass the frame to the widgets; here to the header, where the screen has one."""
-        for header in self.query(Header):
+        for header in self._headers:
             header.show(frame)
 
     def choose(self, rank: int) -> None:
@@ -112,6 +120,7 @@ class LiveScreen(Transient[int]):
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
         self._shows = True
+        self._headers = tuple(self.query(Header))
         self.show(self.frame)
 
     @property
@@ -146,7 +155,7 @@ class LiveScreen(Transient[int]):
         return typed
 
     def _show_typed(self) -> None:
-        for header in self.query(Header):
+        for header in self._headers:
             header.count(self._typed)
 
     def take_count(self) -> int:

@@ -56,9 +56,7 @@ class PanelGrid(RankView):
         ),
         Binding("up", "move_row(-1)", "Rank above", id="panels.up", tooltip="Choose the rank above", show=False),
         Binding("down", "move_row(1)", "Rank below", id="panels.down", tooltip="Choose the rank below", show=False),
-        Binding(
-            "tab", "cycle(1)", "Next rank", id="panels.next", tooltip="Choose the next rank (wraps)", show=False
-        ),
+        Binding("tab", "cycle(1)", "Next rank", id="panels.next", tooltip="Choose the next rank (wraps)", show=False),
         Binding(
             "shift+tab",
             "cycle(-1)",
@@ -123,8 +121,7 @@ class PanelGrid(RankView):
                 changed.update(place.line_range)
             else:
                 changed.update(place.y + line for line, row in enumerate(rows) if row != old_rows[line])
-        for line in changed:
-            self.refresh_line(line)
+        self.refresh_numbered(changed)
 
     @property
     def in_sight(self) -> frozenset[int]:
