@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import TRANSPARENT
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -146,7 +147,7 @@ class Drawn(ScrollView):
         top = self.content_offset.y
         framed: list[int] = []
         filters = self.get_line_filters()
-        ground = self.background_colors[1] if filters else None
+        ground = self.background_colors[1] if filters else TRANSPARENT
         for line in lines:
             if not 0 <= line - top < height:
                 framed.append(line)
@@ -155,7 +156,7 @@ class Drawn(ScrollView):
             if width != crop.width:
                 # A scrollbar stands in the rest.
                 strip = Strip(strip, crop.width)
-            for each in filters if ground is not None else ():
+            for each in filters:
                 strip = strip.apply_filter(each, ground)
             strips[line - crop.y] = strip
         return framed

@@ -546,10 +546,10 @@ async def test_messages_are_taken_in_with_each_frame_and_between_two_only_while_
         await pilot.pause(0.2)
         assert source.polls == before
         app._next_frame()
-        assert source.polls == before + 1
+        assert source.polls == before + 1, "a frame shows what has come by then"
         source.takes_s = 1.5 * LONG_POLL_S
         app._next_frame()
-        await until(pilot, lambda: source.polls > before + 5)
+        await until(pilot, lambda: source.polls > before + 5, "polls between two frames")
         source.takes_s = 0.0
         await pilot.pause(0.2)
         before = source.polls
