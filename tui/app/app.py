@@ -58,6 +58,8 @@ from ddptop.tui.views.runs import RunList
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
+LONG_POLL_S: Final = 0.014
+"""Where it took longer to take in messages, some may have been left for the next time."""
 TERMINAL_S: Final = 1.0
 """Seconds between two looks whether the terminal is still there."""
 DEFAULT: Final = Settings()
@@ -140,8 +142,6 @@ class DdptopApp(App[None]):
         self.failure: Exception | None = None
         """What ended the dashboard, if it was an error of its own."""
         self._listed = listed
-        self._rests = False
-        """The last turn to take in messages was left out."""
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEME_NAMES[settings.look.theme]
@@ -201,8 +201,8 @@ class DdptopApp(App[None]):
 
     def on_mount(self) -> None:
         """Start the clocks."""
-        self.set_interval(1 / POLL_HZ, self._take_in)
-        self.set_interval(1 / PAINT_HZ, self.repaint)
+        self._between = self.set_interval(1 / POLL_HZ, self._take_in)
+        self.set_interval(1 / PAINT_HZ, self._next_frame)
         if not self.is_headless and sys.stdin is not None and sys.stdin.isatty():
             terminal = select.poll()
             terminal.register(sys.stdin, 0)
@@ -230,16 +230,35 @@ class DdptopApp(App[None]):
         self.exit(return_code=128 + number)
 
     def _take_in(self) -> None:
-        """Take in new messages; once they complete the history, show it without waiting for the clock."""
-        history = None if self.frame is None else self.frame.history
-        waits = history is not None and not history.by_step.complete
-        self._rests = not self._rests and not waits and self.frame is not None
-        if self._rests:
-            # Between two frames there is time enough for every other turn; each costs the same, whatever there is.
-            return
-        self.source.poll()
-        if waits and history is not None and history.by_step.complete:
+        """Take in what has come between two frames: only while there is more than a frame's turn takes in."""
+        waited = self._waits
+        more = self._poll()
+        if waited and not self._waits:
+            # The history is whole, and is shown without waiting for the clock.
             self.repaint()
+        elif not more and self.frame is not None:
+            self._between.pause()
+
+    def _poll(self) -> bool:
+        """Take in new messages, and return whether more of them may be there already."""
+        began = time.monotonic()
+        self.source.poll()
+        return self._waits or time.monotonic() - began > LONG_POLL_S
+
+    @property
+    def _waits(self) -> bool:
+        """True while the history that is looked at is not whole."""
+        history = None if self.frame is None else self.frame.history
+        return history is not None and not history.by_step.complete
+
+    def _next_frame(self) -> None:
+        """Take in new messages and show them."""
+        if not self._poll():
+            self.repaint()
+            return
+        self._between.resume()
+        # A key that has come meanwhile is done before.
+        self.call_later(self.repaint)
 
     def repaint(self) -> None:
         """Show the present frame at once."""

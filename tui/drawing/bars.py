@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from rich.segment import Segment
 
@@ -51,8 +52,11 @@ def binned(values: Sequence[float | None], last: int, width: int) -> list[float 
     per_bin = max(1, math.ceil(len(values) / width))
     first = last - len(values) + 1
     edges = [0, *range(per_bin - first % per_bin, len(values), per_bin), len(values)]
+    edges = edges[-width - 1 :]
+    if None in values:
+        return [_mean(values[begin:end]) for begin, end in itertools.pairwise(edges)]
     # Slices, not a value at a time: with all panels in sight this is done 100 times a second.
-    return [_mean(values[begin:end]) for begin, end in itertools.pairwise(edges[-width - 1 :])]
+    return [sum(values[begin:end]) / (end - begin) for begin, end in itertools.pairwise(edges)]  # type: ignore[arg-type]  # no None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -76,6 +80,20 @@ def sparkline(
     if ends is not None:
         low, high = ends
     levels = 8 * height
+    signs = _signs(height)
+    if len(finite) == len(means):
+        # Nearly always, and many times a second.
+        marks = _levels(finite, low, high, levels)
+        blank = " " * (width - len(marks))
+        style = ink[hue]
+        return (
+            [
+                [Segment("".join([row[max(0, min(levels, mark))] for mark in marks]), style), Segment(blank)]
+                for row in signs
+            ]
+            if marks
+            else [[Segment(blank)] for _ in signs]
+        )
     heights: list[int | None] = []
     for value in means:
         if value is None:
@@ -83,15 +101,28 @@ def sparkline(
         elif not math.isfinite(value):
             heights.append(None)
         else:
-            heights.append(1 + round((value - low) / (high - low) * (levels - 1)) if high > low else levels // 2)
+            heights += _levels([value], low, high, levels)
     rows: list[Row] = []
-    for level in range(height - 1, -1, -1):
+    for above, row_signs in zip(range(height - 1, -1, -1), signs, strict=True):
         row: Row = []
-        for broken, marks in itertools.groupby(heights, lambda mark: mark is None):
+        for broken, marks_there in itertools.groupby(heights, lambda mark: mark is None):
             if broken:
-                text = (_BROKEN if level == 0 else " ") * len(list(marks))
+                text = (_BROKEN if above == 0 else " ") * len(list(marks_there))
             else:
-                text = "".join(_EIGHTHS[max(0, min(8, (mark or 0) - 8 * level))] for mark in marks)
+                text = "".join(row_signs[max(0, min(levels, mark or 0))] for mark in marks_there)
             row.append(Segment(text, ink["level-error" if broken else hue]))
         rows.append([*row, Segment(" " * (width - len(heights)))])
     return rows
+
+
+def _levels(values: Sequence[float], low: float, high: float, levels: int) -> list[int]:
+    if not high > low:
+        return [levels // 2] * len(values)
+    return [1 + round((value - low) / (high - low) * (levels - 1)) for value in values]
+
+
+@lru_cache(maxsize=16)
+def _signs(height: int) -> list[str]:
+    """Return, for each row from the top one down, the sign of each level from 0 on."""
+    rows = range(height - 1, -1, -1)
+    return ["".join(_EIGHTHS[max(0, min(8, level - 8 * row))] for level in range(8 * height + 1)) for row in rows]

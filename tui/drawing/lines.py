@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import TRANSPARENT
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -28,7 +29,11 @@ T = TypeVar("T")
 def width_of(row: Iterable[Segment]) -> int:
     """Return the cells a row takes."""
     # Nearly all text is ASCII, and this is done for thousands of segments in a frame.
-    return sum([len(text) if text.isascii() else cell_len(text) for text, _, _ in row])
+    texts = [segment[0] for segment in row]
+    together = "".join(texts)
+    if together.isascii():
+        return len(together)
+    return sum([len(text) if text.isascii() else cell_len(text) for text in texts])
 
 
 def figure(text: str, ink: Ink, hue: str = "value") -> Segment:
@@ -83,6 +88,8 @@ class Drawn(ScrollView):
     """By style of a segment, that style on the widget's own ground."""
     _painted: tuple[Region, list[Strip]] | None = None
     """The part that was asked for last, and its lines; None where all have to be drawn."""
+    _plain: bool | None = None
+    """Whether a line is no more than what is drawn in it; None where the styles may have changed since."""
 
     def __init__(self, **options: Any) -> None:
         self._refreshed: set[int] = set()
@@ -100,14 +107,14 @@ class Drawn(ScrollView):
         # Textual has no public way to learn which lines are to be drawn again.
         super()._set_dirty(*regions)
         if not regions:
-            self._painted = self._based = None
+            self._painted = self._based = self._plain = None
         offset = self.content_offset.y
         for region in regions:
             self._refreshed.update(range(region.y + offset, region.bottom + offset))
 
     def notify_style_update(self) -> None:
         """Draw all again, in the colors of another theme."""
-        self._painted = self._based = None
+        self._painted = self._based = self._plain = None
         super().notify_style_update()
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -118,12 +125,56 @@ class Drawn(ScrollView):
             return self._painted[1]
         else:
             strips = list(self._painted[1])
-            for begin, end in _stretches(line for line in self._refreshed if crop.y <= line < crop.bottom):
+            lines = [line for line in self._refreshed if crop.y <= line < crop.bottom]
+            framed = self._draw_plain(strips, lines, crop)
+            for begin, end in _stretches(framed):
                 part = Region(crop.x, begin, crop.width, end - begin)
                 strips[begin - crop.y : end - crop.y] = super().render_lines(part)
         self._refreshed.clear()
         self._painted = crop, strips
         return strips
+
+    def _draw_plain(self, strips: list[Strip], lines: Sequence[int], crop: Region) -> Sequence[int]:
+        """Draw lines that have no frame, and return the others.
+
+        Textual works out the frame of each line anew, and before that the colors of all that the widget is in.
+        """
+        if self._plain is None:
+            self._plain = self._is_plain()
+        width, height = self.size
+        if not self._plain or crop.x:
+            return lines
+        top = self.content_offset.y
+        framed: list[int] = []
+        filters = self.get_line_filters()
+        ground = self.background_colors[1] if filters else TRANSPARENT
+        for line in lines:
+            if not 0 <= line - top < height:
+                framed.append(line)
+                continue
+            strip = self.render_line(line - top).adjust_cell_length(width, self.base)
+            if width != crop.width:
+                # A scrollbar stands in the rest.
+                strip = Strip(strip, crop.width)
+            for each in filters:
+                strip = strip.apply_filter(each, ground)
+            strips[line - crop.y] = strip
+        return framed
+
+    def _is_plain(self) -> bool:
+        styles = self.styles
+        sides = (styles.border_left, styles.border_right, styles.outline_left, styles.outline_right)
+        return (
+            self.opacity == styles.text_opacity == 1
+            and not (styles.padding.width or styles.tint.a or styles.has_rule("hatch"))
+            and not (styles.outline_top[0] or styles.outline_bottom[0] or any(kind for kind, _ in sides))
+        )
+
+    def refresh_numbered(self, lines: Iterable[int]) -> None:
+        """Draw these of all lines again; to refresh each by itself takes as long as to draw it."""
+        width, top = max(self.virtual_size.width, self.size.width), self.scroll_offset.y
+        if regions := [Region(0, begin - top, width, end - begin) for begin, end in _stretches(lines)]:
+            self.refresh(*regions)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Leave out the one for the colors of the terminal's own palette: ink and style sheet have none."""
@@ -194,19 +245,22 @@ class Page(Drawn):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._strips: list[Strip] = []
+        self._rows: list[Row] = []
+        """What the strips were made of."""
 
     def show_rows(self, rows: Sequence[Row]) -> None:
-        strips = [Strip(row).simplify() for row in rows]
-        if len(strips) != len(self._strips):
-            self._strips = strips
+        same = len(rows) == len(self._rows)
+        strips = [
+            self._strips[index] if same and row == self._rows[index] else Strip(row).simplify()
+            for index, row in enumerate(rows)
+        ]
+        old, self._rows, self._strips = self._strips, [list(row) for row in rows], strips
+        if len(strips) != len(old):
             width = max((strip.cell_length for strip in strips), default=0)
             self.virtual_size = Size(width if self.allow_horizontal_scroll else 0, len(strips))
             self.refresh(layout=True)
             return
-        for index, (old, new) in enumerate(zip(self._strips, strips, strict=True)):
-            if old != new:
-                self.refresh_line(index)
-        self._strips = strips
+        self.refresh_numbered(index for index, (was, now) in enumerate(zip(old, strips, strict=True)) if was != now)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """As many lines as there are rows."""

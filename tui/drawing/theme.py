@@ -194,6 +194,7 @@ class Ink:
         self.hues = theme.variables
         self._ground = Color.parse(theme.background or "#000000")
         self._styles: dict[str, Style] = {}
+        self._blocks: dict[str, tuple[Style, Style]] = {}
 
     def __getitem__(self, name: str) -> Style:
         """Return the style of a name in the theme's variables; `bold …` makes it bold.
@@ -222,13 +223,16 @@ class Ink:
 
         The letter is repeated in a hue near the ground's: a texture that is still there without color.
         """
-        name = f"block {phase}"
-        if name not in self._styles:
+        found = self._blocks.get(phase)
+        if found is None:
             ground = Color.parse(self.hues[f"phase-{phase}"])
             near = ground.blend(Color.parse("#000000"), 0.28)
-            self._styles[name] = Style(color="#0b0d10", bgcolor=ground.hex, bold=True)
-            self._styles[f"{name} on"] = Style(color=near.hex, bgcolor=ground.hex)
-        return self._styles[name], self._styles[f"{name} on"]
+            first, rest = (
+                Style(color="#0b0d10", bgcolor=ground.hex, bold=True),
+                Style(color=near.hex, bgcolor=ground.hex),
+            )
+            found = self._blocks[phase] = first, rest
+        return found
 
     def faded(self, name: str) -> str:
         """Return the hue of a name nearer to the ground, for what stands behind."""

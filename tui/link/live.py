@@ -89,8 +89,7 @@ class Link:
         """True once another run has the name: the last frame of this one stays."""
         logs = {rank: str(directory.rank_log(rank)) for rank in range(self._run.world)} if self._run.launched else {}
         self._brief = self._run.world > EACH_RECORD and self._run.state not in ENDED_STATES
-        history = _history(self._run.world) if self._looks_back else None
-        self.store = Store(self._run, self._thresholds, history, brief=self._brief)
+        self.store = Store(self._run, self._thresholds, brief=self._brief)
         self._framer = Framer(self.store, logs)
         self.control = RunControl(
             directory,
@@ -115,6 +114,9 @@ class Link:
             # One that has looked after the run for a while answers at once.
             starting = self._run.observer is None or self._run.state == "starting"
             self._sockets.open(START_S if starting else OBSERVED_S)
+        if self._looks_back:
+            # Only now: the observer answers while NumPy is imported.
+            self.store.history = _history(self._run.world)
         self._replay = Replay(self._database, self.store, self._clock, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()

@@ -195,6 +195,7 @@ class Sockets:
             received = _received(self._sub.socket, _TOGETHER)
             if not received or not self._is_same():
                 return
+            at = time.time()
             for frames in received:
                 try:
                     _, payload = frames
@@ -203,15 +204,18 @@ class Sockets:
                     self._store.refused += 1
                     continue
                 self._note(message)
-                self._store.apply(message, time.time())
+                self._store.apply(message, at)
 
     def _note(self, message: wire.Telemetry) -> None:
         """Notice that the observer is there, and the end of its greeting: all ranks, and then the verdicts."""
         self._heard_at = self._clock()
-        self._listen()
-        if isinstance(message, wire.Ranks):
+        if self._unlistened:
+            self._listen()
+        # By type: `isinstance` asks the metaclass of these classes, and takes ten times as long.
+        kind = type(message)
+        if kind is wire.Ranks:
             self._told_ranks = True
-        elif isinstance(message, wire.Verdicts) and self._told_ranks:
+        elif kind is wire.Verdicts and self._told_ranks:
             self._greeted = True
 
     def ask_for_gaps(self) -> None:

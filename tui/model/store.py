@@ -80,20 +80,15 @@ class Store:
 
     def apply(self, message: wire.Telemetry, now: float) -> None:
         """Take in one message from a rank or the observer."""
+        # Nearly all are steps, and a class pattern asks the metaclass of these classes.
+        if type(message) is wire.Steps:
+            self._take_steps(message, now)
+            return
         match message:
             case wire.Hello():
                 self._greet(message, now, heard=True)
             case wire.Beat():
                 self._take_beat(message, now)
-            case wire.Steps(rank, steps, generation):
-                self._follow(generation, now)
-                model = self.ranks.get(rank)
-                if model is None:
-                    self.refused += 1
-                    return
-                if generation == self.generations.shown and all(self._is_possible(step.seq, now) for step in steps):
-                    model.take(steps)
-                    model.heard_at = now
             case wire.Summary():
                 self._take_summary(message, now)
             case wire.Event(at_ns, text, rank, level):
@@ -107,6 +102,17 @@ class Store:
             case wire.Ranks():
                 self._observe(now)
                 self._take_newest(message, now)
+
+    def _take_steps(self, message: wire.Steps, now: float) -> None:
+        self._follow(message.generation, now)
+        model = self.ranks.get(message.rank)
+        if model is None:
+            self.refused += 1
+        elif message.generation == self.generations.shown and all(
+            self._is_possible(step.seq, now) for step in message.steps
+        ):
+            model.take(message.steps)
+            model.heard_at = now
 
     def _take_beat(self, beat: wire.Beat, now: float) -> None:
         if beat.generation is not None:

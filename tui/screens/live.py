@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing.lines import Drawn
+from ddptop.tui.drawing.painting import LineCompositor
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.transient import Transient
 from ddptop.tui.views.runs import RunList
@@ -83,6 +84,7 @@ class LiveScreen(Transient[int]):
 
     def __init__(self, frame: Frame, rank: int = 0) -> None:
         super().__init__()
+        self._compositor = LineCompositor()
         self.frame = frame
         self.rank = rank
         """The rank that keys act on."""
@@ -92,10 +94,10 @@ class LiveScreen(Transient[int]):
         """What the one digit that was typed does where no steps are counted; None of more digits, or of none."""
         self._passes_on = False
         """True while the other meaning of a digit is looked up."""
-        self._headed = False
-        """True where there is a header, which shows the number of steps."""
         self._shows = False
         """True once the widgets are there; `is_mounted` comes before they are."""
+        self._headers: tuple[Header, ...] = ()
+        """The header, which shows the number of steps; none on a screen that has none."""
 
     def take(self, frame: Frame) -> None:
         """Take in a new frame; called at frame rate while the screen can be seen."""
@@ -108,8 +110,13 @@ class LiveScreen(Transient[int]):
             self.action_forget_count()
         self.show(frame)
         # All at once: messages of the widgets would be read one by one, and a painting may come between two of them.
-        self._dirty_widgets.update(widget for widget in self.query(Drawn) if widget.take_repaint())
-        self.check_idle()
+        seen = self._compositor.visible_widgets
+        self._dirty_widgets.update(each for each in seen if isinstance(each, Drawn) and each.take_repaint())
+        if self.is_current:
+            # At once: Textual would wait for the screen's own messages, and then for a timer.
+            self._on_timer_update()
+        else:
+            self.check_idle()
         if changed:
             self.refresh_bindings()
 
@@ -124,7 +131,7 @@ class LiveScreen(Transient[int]):
 
     def show(self, frame: Frame) -> None:
         """Pass the frame to the widgets; here to the header, where the screen has one."""
-        for header in self.query(Header):
+        for header in self._headers:
             header.show(frame)
 
     def choose(self, rank: int) -> None:
@@ -135,7 +142,7 @@ class LiveScreen(Transient[int]):
     def on_mount(self) -> None:
         """Show what is known before the first paint."""
         self._shows = True
-        self._headed = bool(self.query(Header))
+        self._headers = tuple(self.query(Header))
         self.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -154,7 +161,7 @@ class LiveScreen(Transient[int]):
         """True where digits are a number of steps: the run is paused, and they mean nothing else."""
         held = is_offered("step", self.frame.state, launched=self.frame.launched, waiting=bool(self.frame.waiting))
         # A number that nobody sees would be taken for less than what was typed.
-        return held and self._headed and not self._passes_on and not self._is_typed_into
+        return held and bool(self._headers) and not self._passes_on and not self._is_typed_into
 
     @property
     def _is_typed_into(self) -> bool:
@@ -193,7 +200,7 @@ class LiveScreen(Transient[int]):
             self._passes_on = True
             self.elsewhere = self.active_bindings.get(typed)
             self._passes_on = False
-        for header in self.query(Header):
+        for header in self._headers:
             header.count(typed, elsewhere=self.elsewhere is not None)
         self.refresh_bindings()
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from support.screens.terminal import RUN, Terminal
 from textual.binding import Binding
 from textual.widgets import Button
 
-from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.app import LONG_POLL_S, DdptopApp
 from ddptop.tui.control.consent import Aim, Consent
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.model.frame import STATES
@@ -572,3 +573,42 @@ async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
         await until(pilot, lambda: bool(app.screen.query("Plot")), "the plot widget")
         source.current = frame()
         await until(pilot, lambda: any("⠀" < char <= "⣿" for char in seen(app)), "the curves")
+
+
+class Polled(MovingSource):
+    """Counts how often it is asked for what has come, and takes long over it where it is to."""
+
+    polls = 0
+    takes_s = 0.0
+
+    def poll(self) -> None:
+        """Take in nothing."""
+        self.polls += 1
+        time.sleep(self.takes_s)
+
+
+async def test_messages_are_taken_in_with_each_frame_and_between_two_only_while_more_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frame shows what has come by then; where a poll took long, more are made before the next frame."""
+    # Frames come when the test says so.
+    monkeypatch.setattr("ddptop.tui.app.app.PAINT_HZ", 1e-3)
+    monkeypatch.setattr("ddptop.tui.app.app.POLL_HZ", 100)
+    source = Polled()
+    app = DdptopApp(source)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.repaint()
+        await pilot.pause(0.2)
+        before = source.polls
+        await pilot.pause(0.2)
+        assert source.polls == before
+        app._next_frame()
+        assert source.polls == before + 1, "a frame shows what has come by then"
+        source.takes_s = 1.5 * LONG_POLL_S
+        app._next_frame()
+        await until(pilot, lambda: source.polls > before + 5, "polls between two frames")
+        source.takes_s = 0.0
+        await pilot.pause(0.2)
+        before = source.polls
+        await pilot.pause(0.2)
+        assert source.polls == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -22,6 +23,8 @@ MAX_HEIGHT = 10
 
 _STEP = 12
 """Cells of a title that are reserved for the step."""
+_ROWS = 1024
+"""Rows that are not drawn again while their values are the same, of each kind."""
 _ROUND = tuple("╭─╮│╰─╯")
 _HEAVY = tuple("┏━┓┃┗━┛")
 
@@ -115,9 +118,9 @@ def _stepping(rank: RankFrame, frame: Frame, inner: int, room: int, ink: Ink) ->
     tall = 2 if room >= 8 else 1
     rows = [*_loss(rank, inner, tall, ink), *_step(rank, frame, inner, ink)]
     if room >= 7 and inner >= 45:
-        rows += _long_legend(rank, inner, ink)
+        rows += _long_legend(_amounts(rank), inner, ink)
     else:
-        rows.append(_legend(rank, inner, ink))
+        rows.append(_legend(_amounts(rank), inner, ink))
     if rank.ended is not None:
         mark = [Segment(units.shorten(rank.ended, inner), ink[f"state-{rank.state}"])]
         return [*rows, _all_reduce(rank, ink), mark, _identity(rank, frame, inner, ink)]
@@ -149,35 +152,38 @@ def _step(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> list[Row]:
     return [[*head, *phase_bar(rank.phases_ms, frame.step_ms or rank.step_ms, width, ink)]]
 
 
-def _amount(rank: RankFrame, phase: str) -> float | None:
-    return None if rank.phases_ms is None else rank.phases_ms.get(phase)
+def _amounts(rank: RankFrame) -> tuple[str, ...]:
+    known = rank.phases_ms or {}
+    return tuple([units.short_milliseconds(known.get(phase)) for phase in LETTERS])
 
 
-def _legend(rank: RankFrame, inner: int, ink: Ink) -> Row:
+@lru_cache(maxsize=_ROWS)
+def _legend(amounts: tuple[str, ...], inner: int, ink: Ink) -> Row:
     # A number stands next to its own letter, with what room there is after it.
     each = max(5, (inner + 1) // len(LETTERS))
     lead = " " if each >= 6 else ""
     row: Row = []
-    for phase, letter in LETTERS.items():
-        text = units.short_milliseconds(_amount(rank, phase)).strip()
+    for (phase, letter), amount in zip(LETTERS.items(), amounts, strict=True):
+        text = amount.strip()
         row += [Segment(letter, ink.block(phase)[0]), Segment(lead)]
         row.append(figure(text, ink))
         row.append(Segment(" " * (each - len(lead) - 1 - len(text))))
     return row
 
 
-def _long_legend(rank: RankFrame, inner: int, ink: Ink) -> list[Row]:
+@lru_cache(maxsize=_ROWS)
+def _long_legend(amounts: tuple[str, ...], inner: int, ink: Ink) -> list[Row]:
     each = inner // 3
     names = 9 if each >= 16 else 8
     rows: list[Row] = []
-    for index, (phase, letter) in enumerate(LETTERS.items()):
+    for index, ((phase, letter), amount) in enumerate(zip(LETTERS.items(), amounts, strict=True)):
         if index % 3 == 0:
             rows.append([])
         name = phase if len(phase) <= names else phase[:5]
         cell = [
             Segment(letter, ink.block(phase)[0]),
             Segment(f" {name:<{names}}", ink["label"]),
-            figure(units.short_milliseconds(_amount(rank, phase)), ink),
+            figure(amount, ink),
         ]
         rows[-1] += fitted(cell, each)
     return rows
@@ -218,10 +224,13 @@ def _resources(rank: RankFrame, inner: int, ink: Ink) -> Row:
 
 
 def _identity(rank: RankFrame, frame: Frame, inner: int, ink: Ink) -> Row:
-    known = [f"pid {rank.pid}"] if rank.pid is not None else []
     # The header has what all ranks have in common.
-    if rank.device and frame.one_device is None:
-        known.append(f"device {rank.device}")
-    if rank.host and frame.one_host is None:
-        known.append(f"host {rank.host}")
+    device = rank.device if frame.one_device is None else None
+    return _who(rank.pid, device, rank.host if frame.one_host is None else None, inner, ink)
+
+
+@lru_cache(maxsize=_ROWS)
+def _who(pid: int | None, device: str | None, host: str | None, inner: int, ink: Ink) -> Row:
+    known = [f"pid {pid}"] if pid is not None else []
+    known += [f"{label} {text}" for label, text in (("device", device), ("host", host)) if text]
     return [Segment(units.shorten("  ".join(known), inner), ink["faint"])]

@@ -121,8 +121,7 @@ class PanelGrid(RankView):
                 changed.update(place.line_range)
             else:
                 changed.update(place.y + line for line, row in enumerate(rows) if row != old_rows[line])
-        for line in changed:
-            self.refresh_line(line)
+        self.refresh_numbered(changed)
 
     @property
     def in_sight(self) -> frozenset[int]:
