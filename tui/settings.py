@@ -39,7 +39,7 @@ class Look(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Characters to draw with: auto takes ascii where the locale's encoding is not UTF-8."),
     ] = "auto"
     view: Annotated[
-        Literal["panels", "table", "heatmap", "timeline"], Meta(description="What the ranks are first shown as.")
+        Literal["panels", "table", "heatmap", "timeline"], Meta(description="The first view of the ranks.")
     ] = "panels"
     hint: Annotated[
         bool, Meta(description="Say below the header what to press next, until that was pressed once on this machine.")
@@ -78,7 +78,7 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=8,
             le=1 << 24,
-            description="A run started from now on takes so many MiB: older steps are thinned, logs lose their middle.",
+            description="Disk room of one run in MiB: older steps are thinned, logs lose their middle.",
         ),
     ] = RUN_BYTES >> 20
     all_mib: Annotated[

@@ -101,7 +101,7 @@ class Controller:
         self._cancelled = cancelled
 
     def pause(self, patience_s: float = PATIENCE_S) -> str:
-        """Hold all ranks at the same step boundary, with no collective outstanding.
+        """Pause all ranks at the same step boundary, with no collective outstanding.
 
         Raises:
             Refused: some rank cannot be held; all ranks go on.
@@ -132,7 +132,7 @@ class Controller:
         return f"held at step {target:,} after {plural(steps, 'step')} in {(self._clock() - started) * 1e3:.0f} ms"
 
     def resume(self) -> str:
-        """Let all ranks go on.
+        """Resume all ranks.
 
         Raises:
             Refused: some rank does not answer, or none was held.
@@ -241,8 +241,8 @@ class Controller:
                 )
             if self._clock() > deadline:
                 raise Unholdable(
-                    f"{named(pending)} did not come to the end of step {step:,} within {patience_s:.0f} s, "
-                    f"so the run goes on; is there an optimizer step in its loop?"
+                    f"{named(pending)} did not finish step {step:,} within {patience_s:.0f} s, "
+                    f"so the run goes on; does its loop call an optimizer step?"
                 )
             if self._clock() >= renew_at:
                 self._renew(token, step)
@@ -264,7 +264,7 @@ class Controller:
             if not pending:
                 return
             if not all(reply.kept for reply in replies.values()):
-                raise Refused(f"somebody has let the run go on before step {target:,}")
+                raise Refused(f"somebody resumed the run before step {target:,}")
             if sum(pending.values()) > best:
                 best, deadline = sum(pending.values()), self._clock() + patience_s
             if self._clock() > deadline:
@@ -365,6 +365,6 @@ def _paths(texts: Iterable[str]) -> str:
     """Return the paths of the checkpoint, each once; most often only rank 0 writes one."""
     paths = list(dict.fromkeys(text for text in texts if text))
     if not paths:
-        return "a place that the script does not tell"
+        return "a place that only the script knows"
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     return f"{paths[0]}{more}"

@@ -177,10 +177,10 @@ class Observer:
         """Look after the ranks of a job that something else launched."""
         self._engine = Foreign(self._directory, self._run)
         if before is None or before.observer is None:
-            self._say(f"an observer (pid {os.getpid()}) looks after this job, which was started by hand")
+            self._say(f"an observer (pid {os.getpid()}) watches this job, which was started by hand")
         else:
             was = f"observer {before.observer.pid}"
-            self._say(f"{was} is gone: another (pid {os.getpid()}) looks after the run from now on", "warning")
+            self._say(f"{was} is gone; an observer with pid {os.getpid()} takes over", "warning")
         self._adopt_ranks()
         self._orders.resume_ending(self._run)
 
@@ -193,7 +193,7 @@ class Observer:
         self._engine = Torchrun(found)
         self._write(torchrun=found)
         self._say(
-            f"{was} is gone: another (pid {os.getpid()}) looks after the run from now on; "
+            f"{was} is gone; an observer with pid {os.getpid()} takes over; "
             f"{self._run.leader}'s own exit status will not be known",
             "warning",
         )
@@ -273,7 +273,7 @@ class Observer:
     def _begin_generation(self, generation: int) -> None:
         """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
         judgement = self._first_cause(self._members, 1)
-        why = judgement.cause or "its end left no trace"
+        why = judgement.cause or "it left no record of its end"
         most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
         self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation

@@ -267,4 +267,4 @@ def _process(command: wire.Kill) -> Process | None:
 
 
 def _consequence(run: Run) -> str:
-    return "starts all ranks anew, as often as --max-restarts allows" if run.max_restarts else "ends the others"
+    return "restarts all ranks, as often as --max-restarts allows" if run.max_restarts else "ends the others"

@@ -142,7 +142,7 @@ async def test_keys_follow_the_settings() -> None:
         await pilot.press("H")
         text = seen(app)
         assert re.search(r"p f5 +Hold all ranks", text)
-        assert re.search(r"space +Let all ranks go on", text)
+        assert re.search(r"space +Resume all ranks", text)
         assert re.search(r"Q ctrl\+c +Leave", text)
         await pilot.press("escape", "Q")
     assert app.return_code == 0

@@ -81,7 +81,7 @@ class DdptopApp(App[None]):
         Binding("question_mark", "help", "Help", id="app.help", key_display="?", tooltip="Show keys, signs and colors"),
         Binding("t", "light", "Light", id="app.theme", tooltip="Change between dark and light colors", show=False),
         Binding("r", "runs", "Runs", id="app.runs", tooltip="List all runs; once more goes to the list, then hides it"),
-        Binding("l", "launch", "Launch", id="app.launch", tooltip="Fill in and launch another run"),
+        Binding("l", "launch", "Launch", id="app.launch", tooltip="Launch another run from a form"),
         Binding(
             "ctrl+p",
             "command_palette",
@@ -347,7 +347,7 @@ class DdptopApp(App[None]):
             self.push_screen(EventScreen(self.shown.frame(), live.rank), self._returned)
 
     def action_plot(self) -> None:
-        """Show the plot, all of the screen for it."""
+        """Show the plot on the whole screen."""
         if isinstance(live := self._live, PlottedScreen):
             self.push_screen(PlotScreen(self.shown.frame(), live.rank, live.look, alone=live.alone), self._returned)
 

@@ -235,5 +235,5 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
 def remark(frame: Frame) -> str:
     """Return one line on what is wrong with a run as a whole, empty where nothing is."""
     if frame.orphaned:
-        return f"what started its ranks is gone, they live on: ddptop kill {frame.run}"
+        return f"the launcher is gone, its ranks still run: ddptop kill {frame.run}"
     return unobserved(frame, "the training goes on") or frame.cause or ""

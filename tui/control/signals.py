@@ -65,5 +65,5 @@ def warning(number: int, world: int, timeout_s: float | None = None, pause: str 
     limit = "30 min with gloo, 10 min with NCCL, where the script set none" if timeout_s is None else f"{timeout_s:g} s"
     return (
         f"A stopped rank comes to no collective: the others wait for it, and fail after the collective timeout "
-        f"({limit}). SIGCONT lets it go on; a pause ({pause}) holds the group without that risk."
+        f"({limit}). SIGCONT resumes it; a pause ({pause}) holds the group without that risk."
     )

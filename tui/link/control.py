@@ -64,7 +64,7 @@ class RunControl:
         self._ending = Ending(directory, who)
 
     def pause(self, waiting: Waiting | None = None) -> str:
-        """Hold all ranks at the same step; see `Controller.pause`."""
+        """Pause all ranks at the same step; see `Controller.pause`."""
         return self._at_step("pause", lambda controller: controller.pause(), waiting)
 
     def step(self, steps: int) -> str:
@@ -89,7 +89,7 @@ class RunControl:
         return self._at_step("stop", stop, waiting)
 
     def resume(self) -> str:
-        """Let all ranks go on, held or frozen; see `Controller.resume` and `freezer.thaw`."""
+        """Resume all ranks, held or frozen; see `Controller.resume` and `freezer.thaw`."""
         with self._acting():
             if freezer.has_stopped(self._directory):
                 return self._noted("resume", lambda: freezer.thaw(self._directory))

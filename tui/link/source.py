@@ -73,7 +73,7 @@ class Control(Protocol):
         ...
 
     def resume(self) -> str:
-        """Let all ranks go on. Blocks; returns one line saying what was done.
+        """Resume all ranks. Blocks; returns one line saying what was done.
 
         Raises:
             Refused: they do not go on, and why.

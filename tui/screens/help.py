@@ -30,9 +30,9 @@ Signs = list[tuple[list[Segment], str, str]]
 """How a sign is drawn, its name and its meaning."""
 
 _STATE_WORDS: Final = {
-    "starting": "on its way to the first step",
+    "starting": "before the first step",
     "running": "completes steps",
-    "pausing": "runs up to the step where all are held",
+    "pausing": "running to the common step",
     "paused": "held at a step; nothing is lost, no timeout fires",
     "frozen": "its processes are stopped by SIGSTOP; timeouts go on",
     "stalled": "alive, but no step is completed",

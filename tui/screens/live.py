@@ -31,8 +31,8 @@ class LiveScreen(Transient[int]):
     """A frame of the run and the keys that act on the run. Returns the rank it showed last."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "app.act('pause')", "Pause", id="run.pause", tooltip="Hold all ranks at the same step"),
-        Binding("space", "app.act('resume')", "Resume", id="run.resume", tooltip="Let all ranks go on"),
+        Binding("space", "app.act('pause')", "Pause", id="run.pause", tooltip="Pause all ranks at the same step"),
+        Binding("space", "app.act('resume')", "Resume", id="run.resume", tooltip="Resume all ranks"),
         Binding("space", "app.act('cancel')", "Cancel", id="run.cancel", tooltip="Cancel a pause that waits for ranks"),
         Binding(
             "F",
@@ -69,7 +69,7 @@ class LiveScreen(Transient[int]):
             "app.act('restart')",
             "Restart",
             id="run.restart",
-            tooltip="Start the ended run again, with the same settings",
+            tooltip="Restart the ended run with the same settings",
         ),
         Binding("g", "app.logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
@@ -78,7 +78,7 @@ class LiveScreen(Transient[int]):
             "app.hold",
             "Hold",
             id="view.freeze",
-            tooltip="Hold the view, or let it go on; the run never stops",
+            tooltip="Hold or resume the view; the run is not affected",
         ),
     ]
 

@@ -29,7 +29,7 @@ class PlottedScreen(LiveScreen):
     """A frame of the run with a plot in `#plots`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f", "app.plot", "Plot", id="plot.full", tooltip="Show the plot, all of the screen for it"),
+        Binding("f", "app.plot", "Plot", id="plot.full", tooltip="Show the plot on the whole screen"),
         Binding("m", "metric", "Metric", id="plot.metric", tooltip="Choose what the plot shows", show=False),
         Binding(
             "plus", "zoom(0.5)", "Zoom in", id="plot.zoom_in", key_display="+", show=False,
@@ -37,7 +37,7 @@ class PlottedScreen(LiveScreen):
         ),
         Binding(
             "minus", "zoom(2)", "Zoom out", id="plot.zoom_out", key_display="-", show=False,
-            tooltip="Plot: twice as many steps, at last the whole run",
+            tooltip="Plot: twice as many steps, up to the whole run",
         ),
         Binding("a", "whole", "Whole run", id="plot.whole", tooltip="Plot: the whole run, or recent steps", show=False),
         Binding(
@@ -46,11 +46,11 @@ class PlottedScreen(LiveScreen):
         ),
         Binding(
             "right_square_bracket", "scroll(0.5)", "Forward", id="plot.forward", key_display="]", show=False,
-            tooltip="Plot: later steps; at the end it goes along with the run",
+            tooltip="Plot: later steps; at the end it follows the run",
         ),
         Binding("y", "log", "Log", id="plot.log", tooltip="Plot: logarithmic or linear scale", show=False),
         Binding("w", "smooth", "Smooth", id="plot.smooth", tooltip="Plot: smooth lightly, strongly, not", show=False),
-        Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: read values off; arrows move", show=False),
+        Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: crosshair to read values; arrows move it", show=False),
     ]  # fmt: skip
 
     def __init__(self, frame: Frame, rank: int = 0, look: Look | None = None, *, alone: bool = False) -> None:

@@ -39,12 +39,12 @@ class RunList(Page, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "show", "Show", id="runs.show", tooltip="Show the marked run on the dashboard"),
-        Binding("space", "ask('pause')", "Pause", id="runs.pause", tooltip="Hold all ranks of the marked run"),
-        Binding("space", "ask('resume')", "Resume", id="runs.resume", tooltip="Let the marked run go on"),
+        Binding("space", "ask('pause')", "Pause", id="runs.pause", tooltip="Pause all ranks of the marked run"),
+        Binding("space", "ask('resume')", "Resume", id="runs.resume", tooltip="Resume the marked run"),
         Binding("c", "ask('checkpoint')", "Save", id="runs.checkpoint", tooltip="Save a checkpoint of the marked run"),
         Binding("x", "ask('stop')", "Stop", id="runs.stop", tooltip="Stop the marked run at a step: asks first"),
         Binding("k", "ask('kill')", "Kill", id="runs.kill", tooltip="Kill the marked run: asks first"),
-        Binding("R", "ask('restart')", "Restart", id="runs.restart", tooltip="Start the marked run again"),
+        Binding("R", "ask('restart')", "Restart", id="runs.restart", tooltip="Restart the marked run"),
         Binding("up", "mark(-1)", "Run above", id="runs.up", tooltip="Mark the run above", show=False),
         Binding("down", "mark(1)", "Run below", id="runs.down", tooltip="Mark the run below", show=False),
         Binding("home", "edge(0)", "First run", id="runs.first", tooltip="Mark the first run", show=False),

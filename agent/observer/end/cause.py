@@ -109,11 +109,11 @@ def judge(
     if whole:
         return Judgement("finished", 0, warning=_late_trouble(codes, exit_code, leader))
     if in_order and exit_code is None:
-        return Judgement("ended", None, "every rank ended by itself, with what exit code nobody has seen")
+        return Judgement("ended", None, "every rank ended; the exit codes are unknown")
     signals = re.findall(_SIGNALLED, torchrun_log)
     if signals and not codes:
         name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
-        return Judgement("failed", code, f"{leader} was told to end by {name}")
+        return Judgement("failed", code, f"{leader} received {name}")
     if suspects := _suspects(members, codes, died_at_ns or {}):
         # Deaths seen in one look have one time; of these, only a death on request is known to be no consequence.
         first = min(
@@ -131,7 +131,7 @@ def judge(
             text = explain(text, printed or last_output(torchrun_log))
         return Judgement("failed", first.code or code or 1, text, first.rank)
     if exit_code is None:
-        return Judgement("lost", None, "it ended with nobody watching, and not every rank left word")
+        return Judgement("lost", None, "it ended while no observer watched, and not every rank reported its end")
     if exit_code < 0:
         return Judgement("failed", code, f"{leader} was killed by {signal_name(-exit_code)}")
     said = last_output(torchrun_log)
@@ -211,7 +211,7 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
 
 def _silent(code: int) -> str:
     if code > 0:
-        return f"left with exit code {code} and without an exception"
+        return f"exited with code {code} and no exception"
     meaning = _MEANING.get(-code)  # type: ignore[call-overload]
     return f"was killed by {signal_name(-code)}" + (f" ({meaning})" if meaning else "")
 

@@ -61,7 +61,7 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
     ranks = sum(target.role == "rank" for target in targets)
     limit = "its collective timeout, which is not known" if timeout_s is None else f"{timeout_s:g} s"
     who_got_it = f"{plural(ranks, 'rank')} and {plural(len(targets) - ranks, 'helper')}"
-    return f"frozen: {who_got_it} got SIGSTOP; a collective under way fails after {limit}"
+    return f"frozen: {who_got_it} got SIGSTOP; a collective in progress fails after {limit}"
 
 
 def thaw(directory: RunDir) -> str:

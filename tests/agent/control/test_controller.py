@@ -265,7 +265,7 @@ def test_a_group_without_steps_is_told_so_and_goes_on(group_of):
     """A rank that never comes to the boundary is named, and all are let go."""
     group = group_of(1, 1)
     group.members[1].moving = False
-    with pytest.raises(Unholdable, match="rank 1 did not come to the end of step 3 within 60 s"):
+    with pytest.raises(Unholdable, match="rank 1 did not finish step 3 within 60 s"):
         group.controller().pause()
     assert [gate.limit for gate in group.gates] == [None, None]
 

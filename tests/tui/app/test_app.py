@@ -183,7 +183,7 @@ async def test_a_stop_asks_how() -> None:
 
 
 async def test_a_group_that_cannot_be_held_may_be_frozen() -> None:
-    """The reason and the price are told before, the countdown after, and space lets it go on."""
+    """The reason and the price are told before, the countdown after, and space resumes it."""
     source = StillSource(frame(timeout_s=1800.0))
     source.refusal, source.unholdable = "the ranks do not share a step count", True
     async with dashboard(source).run_test(size=(80, 24), notifications=True) as pilot:

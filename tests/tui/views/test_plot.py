@@ -207,7 +207,7 @@ async def test_the_full_plot_shares_its_look() -> None:
 
 
 async def test_a_frozen_view_stands_still_while_the_run_goes_on(tmp_path: Path) -> None:
-    """Numbers, plot and log stay as they were; it says so and for how long; keys work on it; v lets it go on."""
+    """Numbers, plot and log stay as they were; it says so and for how long; keys work on it; v resumes it."""
     log = tmp_path / "rank-0.log"
     log.write_text("before\n")
     history = history_of(4)

@@ -35,7 +35,7 @@ class Candidate(NamedTuple):
 
 def add(verbs: Verbs) -> None:
     clean = add_verb(
-        verbs, "clean", "remove ended runs with their logs and records, after telling which",
+        verbs, "clean", "remove ended runs with their logs and records, after listing them",
         "Lists the ended runs that would go, asks, and removes them with their logs and records. A live run stays.",
         """
         ddptop clean                 # all that have ended
@@ -43,8 +43,8 @@ def add(verbs: Verbs) -> None:
         """,
         {0: "removed, or nothing to remove", 1: "a run could not be removed", 2: "wrong options, or no such run"},
     )  # fmt: skip
-    clean.add_argument("runs", metavar="RUN", nargs="*", help="these alone; without a name, all that have ended")
-    clean.add_argument("--keep", type=_number, metavar="N", help="keep the N that ended last")
+    clean.add_argument("runs", metavar="RUN", nargs="*", help="only these; without a name, all ended runs")
+    clean.add_argument("--keep", type=_number, metavar="N", help="keep the N that ended most recently")
     clean.add_argument("--older", type=_days, metavar="DAYS", help="only those that ended at least so many days ago")
     clean.add_argument("--yes", action="store_true", help="do not ask")
     clean.set_defaults(carry=_clean)

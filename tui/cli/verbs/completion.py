@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from ddptop.tui.cli.verbs.options import Verbs
+from ddptop.tui.cli.verbs.options import Verbs, add_verb
 
 LINES: Final = {
     "bash": ("~/.bashrc", 'eval "$(ddptop completion bash)"'),
@@ -15,23 +15,17 @@ LINES: Final = {
 """By shell, its startup file and the line that belongs there."""
 
 _WIDTH: Final = max(len(file) for file, _ in LINES.values())
-_EPILOG: Final = "\n".join(
-    [
-        "Put this line into the startup file of your shell:",
-        *(f"  {file:<{_WIDTH}}  {line}" for file, line in LINES.values()),
-        "",
-        "Then tab completes verbs, options, runs, programs, scripts and modules.",
-    ]
-)
+_STARTUP: Final = "\n".join(f"{file:<{_WIDTH}}  {line}" for file, line in LINES.values())
 
 
 def add(verbs: Verbs) -> None:
-    completion = verbs.add_parser(
-        "completion",
-        help="print the script that completes ddptop in a shell",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    completion = add_verb(
+        verbs, "completion", "print the script that completes ddptop in a shell",
+        "Prints the script with which tab completes verbs, options, runs, programs, scripts and modules. "
+        "A line in the startup file of the shell reads it.",
+        _STARTUP,
+        {0: "printed", 2: "no such shell"},
+    )  # fmt: skip
     completion.add_argument("shell", metavar="SHELL", choices=tuple(LINES), help=f"one of {', '.join(LINES)}")
     completion.set_defaults(carry=_print)
 

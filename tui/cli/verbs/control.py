@@ -19,7 +19,7 @@ MOST_STEPS: Final = 1_000_000
 
 def add(verbs: Verbs) -> None:
     pause = add_verb(
-        verbs, "pause", "hold all ranks at the same step, for as long as you like",
+        verbs, "pause", "pause all ranks at the same step, for as long as you like",
         "Holds all ranks after the same step, with no collective open, so that no timeout runs. `resume` lets them go.",
         """
         ddptop pause                     # the only live run
@@ -33,7 +33,7 @@ def add(verbs: Verbs) -> None:
         "under way goes on to count its timeout, and a freeze that is longer ends the run",
     )
     step = add_verb(
-        verbs, "step", "from a pause, let all ranks do exactly K more steps",
+        verbs, "step", "from a pause, make all ranks do exactly K more steps",
         "Lets the ranks of a paused run do exactly K more steps; then they are paused again.",
         "ddptop step resnet-7f 10",
     )  # fmt: skip
@@ -55,7 +55,7 @@ def add(verbs: Verbs) -> None:
         ddptop stop resnet-7f --no-checkpoint
         """,
     )  # fmt: skip
-    stop.add_argument("--no-checkpoint", action="store_true", help="end it without one")
+    stop.add_argument("--no-checkpoint", action="store_true", help="stop it without a checkpoint")
     for verb in (pause, step, resume, checkpoint, stop):
         add_run(verb)
         verb.set_defaults(carry=_control)

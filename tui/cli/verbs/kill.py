@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add(verbs: Verbs) -> None:
     kill = add_verb(
-        verbs, "kill", "end a run and everything that belongs to it",
+        verbs, "kill", "kill a run and everything that belongs to it",
         "Sends SIGTERM to all processes of a run, then SIGKILL to what is left, and proves that nothing is left.",
         """
         ddptop kill resnet-7f                # all of it
@@ -40,7 +40,7 @@ def add(verbs: Verbs) -> None:
         "--signal",
         type=_signal,
         metavar="NAME",
-        help="send this signal, and no more: STOP, CONT and KILL go to all processes meant, others to the ranks",
+        help="send only this signal: STOP, CONT and KILL go to all processes meant, others to the ranks",
     )
     kill.set_defaults(carry=_kill)
 

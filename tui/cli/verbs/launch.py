@@ -39,7 +39,7 @@ def add(verbs: Verbs) -> None:
     _add_watching(launch)
 
     restart = add_verb(
-        verbs, "restart", "start an ended run again, with the same settings",
+        verbs, "restart", "restart an ended run with the same settings",
         "Starts a run that has ended again, as a new run with the same program, arguments and options; the old one "
         "stays.",
         """
@@ -49,7 +49,7 @@ def add(verbs: Verbs) -> None:
         RUNS_OWN,
     )  # fmt: skip
     restart.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
-    restart.add_argument("--resume", action="store_true", help="go on from its checkpoint, where its program can")
+    restart.add_argument("--resume", action="store_true", help="resume from its checkpoint, if its program can")
     restart.set_defaults(carry=_restart)
     _add_watching(restart)
 
@@ -115,7 +115,7 @@ def _restart(options: argparse.Namespace) -> int:
         directory = restart(chosen(options.run), resume=options.resume, who=who("shell"), tell=_tell)
     except RequestError as problem:
         return complain(problem, 1)
-    print(f"ddptop: started again as {directory.name}", file=sys.stderr)
+    print(f"ddptop: restarted as {directory.name}", file=sys.stderr)
     return _detach(directory, settings) if options.detach else show(options, directory, settings)
 
 

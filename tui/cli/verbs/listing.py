@@ -31,7 +31,7 @@ def add(verbs: Verbs) -> None:
         PRINTED,
     )  # fmt: skip
     ps.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
-    ps.add_argument("--all", action="store_true", help="those of all users; for root")
+    ps.add_argument("--all", action="store_true", help="runs of all users (root only)")
     ps.set_defaults(carry=_ps)
 
     status = add_verb(
@@ -49,7 +49,7 @@ def add(verbs: Verbs) -> None:
     status.set_defaults(carry=_status)
 
     events = add_verb(
-        verbs, "events", "print what happened in a run and who did what with it",
+        verbs, "events", "print the events of a run and who acted on it",
         "Prints the events of a run, the oldest first: starts, ends, verdicts, and who paused, stepped or killed it.",
         "ddptop events resnet-7f",
         PRINTED,

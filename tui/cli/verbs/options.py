@@ -59,10 +59,12 @@ def add_run(verb: argparse.ArgumentParser) -> None:
 def add_view(verb: argparse.ArgumentParser) -> None:
     """Let the verb be told how to show a run."""
     verb.add_argument(
-        "--plain", action="store_true", help="lines of text instead of the dashboard; so without a terminal"
+        "--plain", action="store_true", help="lines of text instead of the dashboard (the default without a terminal)"
     )
     add_interval(verb)
-    verb.add_argument("--ascii", action="store_true", help="draw with ASCII alone; so where the locale is not UTF-8")
+    verb.add_argument(
+        "--ascii", action="store_true", help="draw with ASCII only (the default where the locale is not UTF-8)"
+    )
 
 
 def add_interval(verb: argparse.ArgumentParser) -> None:

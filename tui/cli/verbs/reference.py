@@ -22,7 +22,7 @@ def add(verbs: Verbs) -> None:
     manual.set_defaults(carry=_help)
 
     config = add_verb(
-        verbs, "config", "show where the settings are, and all of them with what they mean",
+        verbs, "config", "show where the settings file is, and every setting with its meaning",
         "Prints the path of the settings file, and all settings as that file would have them, each with its meaning.",
         "ddptop config",
         {0: "printed", 2: "the settings file has an error"},
@@ -63,7 +63,7 @@ def _config(_: argparse.Namespace) -> int:
     print(f"# Settings of ddptop, in {clean(str(file))}")
     absent = f"which is not there: all is as below; mkdir -p {clean(str(file.parent))}"
     print(f"# ({'which is there' if file.exists() else absent})")
-    print("# What is commented out is as it is without the line.\n")
+    print("# A commented line shows the default.\n")
     for line in settings.as_toml(found, rows.values()):
         print(clean(line))
     return 0

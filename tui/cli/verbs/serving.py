@@ -10,7 +10,7 @@ from ddptop.tui.cli.verbs.options import Verbs, add_run, add_verb, chosen, confi
 
 def add(verbs: Verbs) -> None:
     service = add_verb(
-        verbs, "serve", "show a run in a browser of this machine, read-only unless asked otherwise",
+        verbs, "serve", "show a run in a browser on this machine, read-only by default",
         "Shows the dashboard of a run in a browser of this machine, until Ctrl-C. Only who has the printed address "
         "gets in.",
         """

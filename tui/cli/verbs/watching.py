@@ -38,13 +38,13 @@ def add(verbs: Verbs) -> None:
     )  # fmt: skip
     add_run(attach)
     add_view(attach)
-    attach.add_argument("--view", choices=VIEWS, help="what the ranks are first shown as")
+    attach.add_argument("--view", choices=VIEWS, help="the first view of the ranks")
     attach.add_argument("--screenshot", type=Path, metavar="FILE", help="write a snapshot (SVG) and return at once")
     attach.add_argument("--size", type=_size, default=(120, 40), metavar="WxH", help="of the snapshot (120x40)")
     attach.set_defaults(carry=_attach)
 
     watch = add_verb(
-        verbs, "watch", "write a run as lines, for scripts and pipes",
+        verbs, "watch", "print a run as a stream of lines, for scripts and pipes",
         "Writes a line every few seconds and at each event, until the run ends.",
         """
         ddptop watch resnet-7f --interval 10
@@ -53,13 +53,13 @@ def add(verbs: Verbs) -> None:
         RUNS_OWN,
     )  # fmt: skip
     add_run(watch)
-    watch.add_argument("--json", action="store_true", help="a JSON object a line, as that of `status --json`")
+    watch.add_argument("--json", action="store_true", help="one JSON object per line, as in `status --json`")
     watch.add_argument("--count", type=_count, metavar="N", help="end after so many lines (with --json)")
     add_interval(watch)
     watch.set_defaults(carry=_watch, plain=True)
 
     logs = add_verb(
-        verbs, "logs", "print what the ranks wrote",
+        verbs, "logs", "print the output of the ranks",
         "Prints stdout and stderr of the ranks, each line behind the number of its rank.",
         """
         ddptop logs resnet-7f
@@ -69,7 +69,7 @@ def add(verbs: Verbs) -> None:
     )  # fmt: skip
     add_run(logs)
     logs.add_argument("--rank", type=int, metavar="N", help="this rank only, without its number before each line")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    logs.add_argument("-f", "--follow", action="store_true", help="follow until the run ends")
     logs.set_defaults(carry=_logs)
 
 

@@ -189,14 +189,14 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
     if frame.ending:
         return f"being ended: {frame.ending} · {keys['run.kill']} shows it", "bold state-killing"
     if frame.orphaned:
-        text = f"what started the ranks is gone, and they live on without it: {keys['run.kill']} ends them"
+        text = f"the launcher is gone, its ranks still run: {keys['run.kill']} ends them"
         return text, "bold level-error"
     if frame.cause is not None and frame.launched:
         return f"{frame.cause} · the other ranks are being ended", "bold level-error"
     if frame.state == "starting":
         return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":
-        return "being ended; what is left after the grace period gets KILL", "state-killing"
+        return "being killed: SIGTERM sent, SIGKILL after the grace period", "state-killing"
     if frame.state == "pausing":
         behind = [rank for rank, state in enumerate(frame.values("state")) if state != "paused" and state not in ENDED]
         text = f"pausing: waiting for {named(behind)}" if behind else "pausing"
@@ -251,11 +251,11 @@ def _since(frame: Frame) -> str:
 def _frozen(frame: Frame, key: str) -> str:
     """Say how long a collective under way may still wait: its timeout does not stand still."""
     if frame.timeout_s is None or frame.held_since is None:
-        return f"frozen{_since(frame)}; a collective under way fails after its timeout: {key} lets it go on"
+        return f"frozen{_since(frame)}; a collective in progress fails after its timeout: {key} resumes it"
     left = frame.held_since + frame.timeout_s - frame.at
     if left <= 0:
-        return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: {key} lets it go on"
-    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: {key} lets it go on"
+        return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: {key} resumes it"
+    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: {key} resumes it"
 
 
 def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
@@ -265,7 +265,7 @@ def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
     if frame.state in ("killed", "stopped") and frame.cause:
         return _BETWEEN.join((frame.cause, *advice))
     if frame.state == "lost":
-        said = "ended with nobody watching, so that how is not known"
+        said = "ended while no observer watched; how is unknown"
     elif frame.exit_code is None:
         said = frame.state
     else:
