@@ -50,7 +50,7 @@ class PlottedScreen(LiveScreen):
         ),
         Binding("y", "log", "Log", id="plot.log", tooltip="Plot: logarithmic or linear scale", show=False),
         Binding("w", "smooth", "Smooth", id="plot.smooth", tooltip="Plot: smooth lightly, strongly, not", show=False),
-        Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: crosshair to read values; arrows move it", show=False),
+        Binding("i", "cross", "Read", id="plot.cross", tooltip="Plot: crosshair; arrows move it", show=False),
     ]  # fmt: skip
 
     def __init__(self, frame: Frame, rank: int = 0, look: Look | None = None, *, alone: bool = False) -> None:
