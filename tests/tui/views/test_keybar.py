@@ -76,6 +76,18 @@ def test_the_least_important_goes_first() -> None:
     assert [hint.id for hint in chosen(hints, room - 1, INK)[0]] == ["run.kill"]
 
 
+async def test_what_is_offered_is_known_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To draw the bar does not walk through all of the screen for each key: it is drawn at every change of focus."""
+    app = shown()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.screen.check_action("zoom", ()), "the plot, whose keys are offered late")
+        searched: list[object] = []
+        monkeypatch.setattr(type(app.screen), "query", lambda self, *wanted: searched.append(wanted))
+        assert any("plot.full" in hint.id for hint in hints_of(app.screen, {}))
+        assert searched == []
+        monkeypatch.undo()
+
+
 async def test_a_click_does_what_the_key_does() -> None:
     """The mouse on a word or on one of several keys before it; the tooltip says what it is for."""
     app = shown()
