@@ -159,7 +159,8 @@ def test_a_stop_ends_in_order(job):
         assert [(job.folder / f"{what}-{rank}").exists() for rank in range(2)] == [True, True]
     end = status(job.name)
     assert (end["state"], end["exit_code"]) == ("stopped", 0)
-    assert end["cause"].startswith("stopped by ") and "shell" in end["cause"]
+    assert end["cause"].startswith("stopped by ")
+    assert "shell" in end["cause"]
     assert [rank["state"] for rank in end["ranks"]] == ["stopped", "stopped"]
     assert carriers(run_id) == []
     assert "shell" in ddptop("events", job.name).stdout.splitlines()[-1]
