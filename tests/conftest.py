@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep what was imported for good out of every later collection of garbage, which would look at it all."""
+    """Keep what was imported for good out of every later collection of garbage, which would look at it all.
+
+    Every worker reads all test files: one that imports torch meanwhile costs each of them seconds.
+    """
+    if "torch" in sys.modules:
+        raise pytest.UsageError("a test file imports torch while it is collected: give it `support.late.imports`")
     gc.collect()
     gc.freeze()
 

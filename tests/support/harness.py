@@ -18,6 +18,8 @@ from ddptop.tui.link.look import frames
 from ddptop.tui.settings import Thresholds
 
 DDPTOP: Final = (sys.executable, "-m", "ddptop.tui.cli.main")
+FORKED: Final = Path(__file__).with_name("forked.py")
+"""The script that forks ranks from one process; not imported here, because it imports torch."""
 DEADLINE_S: Final = 60.0
 """How long to wait for what is sure to come: on a busy machine a process may take half a minute to start."""
 

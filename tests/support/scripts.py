@@ -27,7 +27,7 @@ while done < steps:
         loss.backward()
         optimizer.step()
         if steps > 1000:  # one that goes on until it is ended leaves the cores to the others
-            time.sleep(0.02)
+            time.sleep(0.05)
         done += 1
         if pathlib.Path("flaky").exists() and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             raise RuntimeError(f"once, in step {done}")
@@ -86,7 +86,7 @@ try:
         os.replace(folder / f"next-{rank}", folder / f"count-{rank}")  # who reads it finds a number at any time
         ddp(torch.randn(4, 8)).sum().backward()
         optimizer.step()
-        time.sleep(0.02)
+        time.sleep(0.05)  # leaves the cores to the others
 finally:
     dist.barrier()  # all ranks leave at the same step
     (folder / f"finally-{rank}").touch()

@@ -7,13 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from support import late
 from support.harness import ddptop, free_port, status, until
 
 from ddptop.agent.run import rundir
-from ddptop.trainers.programs.primitives import sendrecv
-from ddptop.trainers.rank import start
+
+if TYPE_CHECKING:
+    from ddptop.trainers.programs.primitives import sendrecv
+    from ddptop.trainers.rank import start
+
+_imports = late.imports(globals())
 
 FAILING = '''
 """Spawns two ranks, of which the second fails while the first waits for it."""
@@ -58,7 +64,10 @@ def test_ranks_over_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_spawned_ranks_are_watched(runtime: Path) -> None:
     """Launched with --start spawn, both ranks report, log to their files, hold at one step, go on and can be killed."""
-    launched = ddptop("launch", "--start", "spawn", "--detach", "--world", "2", "toy", "--", "--steps", "1000000")
+    # Slowed down, so that it leaves the cores to the commands.
+    slow = ("--inject", "rank=0,phase=optimizer,ms=10")
+    words = ("launch", "--start", "spawn", "--detach", "--world", "2", *slow, "toy", "--", "--steps", "1000000")
+    launched = ddptop(*words)
     assert launched.returncode == 0, launched.stderr
     name = launched.stdout.strip()
     log = rundir.find(name).rank_log(1)

@@ -59,6 +59,8 @@ class PlottedScreen(LiveScreen):
         """What the plot shows; None until there is one."""
         self.alone = alone
         """True where the plot has only this rank's line."""
+        self._place: PlotPlaceholder | None = None
+        """Where the plot is, once it is there."""
         self._before: Widget | None = None
         """Who had the keys before the crosshair."""
 
@@ -70,8 +72,8 @@ class PlottedScreen(LiveScreen):
         if not self.is_attached:
             # Left meanwhile.
             return
-        placeholders = self.query(PlotPlaceholder)
-        if not placeholders or not placeholders.first().is_mounted:
+        self._place = next(iter(self.query(PlotPlaceholder)), None)
+        if self._place is None or not self._place.is_mounted:
             # Under load the first refresh can come before all of the screen is there.
             self.call_after_refresh(self._add_plot)
             return
@@ -95,8 +97,9 @@ class PlottedScreen(LiveScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer the plot's keys where there is a plot."""
         if action in _ON_THE_PLOT:
-            placeholders = self.query(PlotPlaceholder)
-            return bool(placeholders) and placeholders.first().plot is not None and placeholders.first().display
+            # Asked for each of these keys whenever the key bar is drawn: the whole screen is not searched for it.
+            place = self._place
+            return place is not None and place.plot is not None and place.display
         return super().check_action(action, parameters)
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,21 @@ GPU: dict[str, Any] = {
     "memory_bytes": 5 * 2**30,
     "memory_total_bytes": 8 * 2**30,
 }
-VIEWS = {
-    "starting": frame("starting"),
-    "running": verdict_frame(),
-    "paused": frame("paused", world=2),
-    "failed": frame("failed"),
-    "finished": frame("finished", world=1, note=None),
-    "gpus": frame(
+VIEWS: dict[str, Callable[[], Frame]] = {
+    "starting": lambda: frame("starting"),
+    "running": lambda: verdict_frame(),
+    "paused": lambda: frame("paused", world=2),
+    "failed": lambda: frame("failed"),
+    "finished": lambda: frame("finished", world=1, note=None),
+    "gpus": lambda: frame(
         world=16, backend="nccl", device="cuda", note=None, placement="a GPU for each rank: NCCL", one_device=None,
         ranks=tuple(rank_frame(rank, device_percent=93.0, **GPU) for rank in range(16)),
     ),
 }  # fmt: skip
+"""Made in the tests: every worker reads this file."""
 
 
+@cache
 def many_ranks() -> Frame:
     """Return 1,024 ranks in many states, one of them slow."""
     odd: dict[int, dict[str, Any]] = {
@@ -50,8 +53,6 @@ def many_ranks() -> Frame:
     return replace(verdict_frame(), world=1024, ranks=tuple(ranks))
 
 
-MANY = many_ranks()
-
 pytestmark = pytest.mark.usefixtures("utc")
 
 
@@ -65,7 +66,7 @@ pytestmark = pytest.mark.usefixtures("utc")
 )  # fmt: skip
 def test_the_run(snap_compare: Callable[..., bool], view: str, size: str) -> None:
     """The main screen in its states and sizes."""
-    assert snap_compare(still_app(VIEWS[view]), terminal_size=SIZES[size], run_before=settled)
+    assert snap_compare(still_app(VIEWS[view]()), terminal_size=SIZES[size], run_before=settled)
 
 
 @pytest.mark.parametrize(
@@ -120,4 +121,4 @@ def test_the_table(snap_compare: Callable[..., bool], name: str, keys: tuple[str
         await settled(pilot)
         await settled(pilot, "2", *keys)
 
-    assert snap_compare(still_app(MANY), terminal_size=SIZES[size], run_before=before)
+    assert snap_compare(still_app(many_ranks()), terminal_size=SIZES[size], run_before=before)

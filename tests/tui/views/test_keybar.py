@@ -108,6 +108,18 @@ async def test_what_acts_on_the_run_stays_in_80_cells(state: str, words: Sequenc
             await until(pilot, lambda: all(word in bar.text for word in words), f"{words} with the {view}")  # noqa: B023 - awaited within the turn
 
 
+async def test_what_is_offered_is_known_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To draw the bar does not walk through all of the screen for each key: it is drawn at every change of focus."""
+    app = shown()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.screen.check_action("zoom", ()), "the plot, whose keys are offered late")
+        searched: list[object] = []
+        monkeypatch.setattr(type(app.screen), "query", lambda self, *wanted: searched.append(wanted))
+        assert any("plot.full" in hint.id for hint in hints_of(app.screen, {}))
+        assert searched == []
+        monkeypatch.undo()
+
+
 async def test_a_click_does_what_the_key_does() -> None:
     """The mouse on a word or on one of several keys before it; the tooltip says what it is for."""
     app = shown()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.harness import FORKED, started
 
 from ddptop.agent.rank.collectives import timing
 from ddptop.agent.rank.collectives.backends import Backend, Backends
@@ -18,6 +22,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records import meter
 from ddptop.agent.rank.records.device_time import Captures, EventClock
 from ddptop.agent.rank.records.stamps import BACKWARD, Call, Stamps
+from ddptop.agent.run import rundir
 
 LATE_NS = 150_000_000
 """How late rank 1 comes, in the script, where rank 0 must be seen to wait; if it comes late itself, less."""
@@ -28,27 +33,23 @@ def seen(request, tmp_path_factory) -> dict[str, Any]:
     """What rank 0 saw of each kind of collective, with torch's hooks and without."""
     script = Path(__file__).with_name("collectives_script.py")
     meeting = tmp_path_factory.mktemp("comms") / "meet"
+    name = f"collectives-{request.param}"
+    now = time.time_ns()
+    run = rundir.create(rundir.Run(name, name, str(script), (), 2, "gloo", "cpu", now, launched=False))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"NO_HOOKS": "1"} if request.param == "wrapper" else {})
-    # Without torchrun, which takes as long to start as a rank.
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "ddptop.agent", str(script), str(meeting)],
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        (out, errors), (_, others) = [rank.communicate() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    environment |= {rundir.DIRECTORY_VARIABLE: str(run.path), rundir.MARKER: name}
+    with started(
+        sys.executable, FORKED, "2", script, meeting,
+        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as ranks:  # fmt: skip
+        try:
+            out, errors = ranks.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(ranks.pid, signal.SIGKILL)
     reports = [line for line in out.splitlines() if line.startswith("REPORT ")]
-    assert len(reports) == 1, out + errors + others
+    assert len(reports) == 1, out + errors
     report: dict[str, Any] = json.loads(reports[0].removeprefix("REPORT "))
     return {"by": request.param} | report
 

@@ -1,6 +1,6 @@
 """Training loops of many kinds in one process a rank; rank 0 prints what the agent made of each as JSON.
 
-Run as `phase_cases.py RANK FILE`: two ranks, which meet at the file.  Delays are slept, so
+Run as `phase_cases.py FILE`: two ranks, which meet at the file.  Delays are slept, so
 that the test knows from the outside what each phase must hold at least.
 """
 
@@ -28,7 +28,8 @@ from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.session import Session
 from ddptop.agent.run import rundir
 
-RANK = int(sys.argv[1])
+RANK = 0
+"""Of this process; the other one is forked below, after the imports, which take seconds."""
 DELAY = 0.02
 LATE = 8 * DELAY
 """By how much rank 1 is late for a collective: the delay that is to be found in the phases."""
@@ -392,7 +393,7 @@ def main() -> None:
     global session
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=RANK, world_size=2)
+    distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=RANK, world_size=2)
     without = compiled()
     torch._dynamo.reset()
     distributed.destroy_process_group()
@@ -406,7 +407,7 @@ def main() -> None:
         publisher._send = lambda topic, payload: events.append(payload)  # type: ignore[method-assign]
         session._publisher = publisher
         patches.install_with_torch(session)
-        distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}-2", rank=RANK, world_size=2)
+        distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}-2", rank=RANK, world_size=2)
         results: dict[str, Any] = {"compiled": {"without": without, "agent": compiled()}}
         results["compiled"]["steps"] = drained()
         for each in cases:
@@ -432,4 +433,8 @@ def _read(payload: bytes) -> Any:
 
 
 if __name__ == "__main__":
+    other = os.fork()
+    RANK = 0 if other else 1
     main()
+    if other:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))

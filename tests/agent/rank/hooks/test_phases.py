@@ -5,14 +5,18 @@ The loops, and the delays slept in them, are in `phase_cases.py`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.harness import started
 
 from ddptop.agent.wire import PHASES
 
@@ -25,21 +29,16 @@ SLACK_NS = 3 * DELAY_NS
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The records of every loop, by its name."""
     script, file = Path(__file__).with_name("phase_cases.py"), tmp_path_factory.mktemp("phases") / "meet"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(file)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        (out, errors), _ = [rank.communicate() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], errors
+    # Both ranks are of its session, and end with it.
+    with started(
+        sys.executable, script, file, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as ranks:
+        try:
+            out, errors = ranks.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(ranks.pid, signal.SIGKILL)
+    assert ranks.returncode == 0, errors
     told: dict[str, Any] = json.loads(out)
     return told
 
