@@ -464,7 +464,7 @@ async def test_with_control_a_tab_can_end_the_run(quiet_run: str) -> None:
             await tab.shows("Kill")
             processes = children() - before
             await tab.press("k")
-            await tab.shows("They get TERM")
+            await tab.shows("SIGTERM")
             await tab.press("\x03")
             await tab.read_to_the_end()
         await gone(processes)
