@@ -141,7 +141,7 @@ async def test_keys_follow_the_settings() -> None:
         await until(pilot, lambda: source.asked[2:] == ["pause"], "the other new key")
         await pilot.press("H")
         text = seen(app)
-        assert re.search(r"p f5 +Hold all ranks", text)
+        assert re.search(r"p f5 +Pause all ranks", text)
         assert re.search(r"space +Resume all ranks", text)
         assert re.search(r"Q ctrl\+c +Leave", text)
         await pilot.press("escape", "Q")

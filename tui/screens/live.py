@@ -63,7 +63,7 @@ class LiveScreen(Transient[int]):
             id="run.stop",
             tooltip="Stop the run at a step, after a checkpoint: asks first",
         ),
-        Binding("k", "app.act('kill')", "Kill", id="run.kill", tooltip="Kill the run, or the chosen rank: asks first"),
+        Binding("k", "app.act('kill')", "Kill", id="run.kill", tooltip="Kill the run or the chosen rank: asks first"),
         Binding(
             "R",
             "app.act('restart')",

@@ -44,7 +44,7 @@ async def test_it_offers_every_action_of_the_screen() -> None:
             for _, action in keymap.actions(DdptopApp):
                 there = any(text.startswith(f"{action.meaning}  (") for text in texts)
                 assert there or action.id not in active or action.id == "app.palette", action
-            assert "Kill the run, or the chosen rank: asks first  (K)" in texts
+            assert "Kill the run or the chosen rank: asks first  (K)" in texts
             await pilot.press("escape")
 
 
@@ -63,6 +63,6 @@ async def test_it_jumps_to_a_rank_and_does_an_action() -> None:
         await offered(pilot, "rank 2")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, RankScreen) and app.screen.rank == 2, "another rank's screen")
-        await offered(pilot, "hold all")
+        await offered(pilot, "pause all")
         await pilot.press("enter")
         await until(pilot, lambda: source.asked == ["pause"], "paused")

@@ -116,7 +116,7 @@ def test_torchrun_that_was_told_to_end() -> None:
         log = f"torch.distributed.elastic.multiprocessing.api.SignalException: Process 5 got signal: {spelling}\n"
         judgement = cause.judge(3, group, 1, log, {0: 1, 1: 2, 2: 3})
         assert (judgement.state, judgement.rank) == ("failed", None)
-        assert judgement.cause == "torchrun was told to end by SIGTERM"
+        assert judgement.cause == "torchrun received SIGTERM"
 
 
 def test_ranks_that_ended_by_themselves_are_not_lost() -> None:
@@ -179,7 +179,7 @@ def test_a_rank_that_leaves_without_an_exception_is_explained_by_its_output(tmp_
     """The cause quotes the last line of its log that tells something, and nothing of torchrun's own log."""
     log = tmp_path / "rank-2.log"
     log.write_text("epoch 1\nfatal: no data at \x1b[31m/data\nlibrary: see the docs\n")
-    for code, says in (("3", "left with exit code 3"), ("-6", "was killed by SIGABRT")):
+    for code, says in (("3", "exited with code 3"), ("-6", "was killed by SIGABRT")):
         group = members(member(0), member(1), member(2))
         judgement = cause.judge(3, group, 1, SUMMARY.replace("-9", code), {2: 4}, log_of=lambda rank: log)
         assert judgement.cause is not None

@@ -177,7 +177,7 @@ def test_its_observer_is_replaced_and_the_ranks_do_not_notice(by_hand: ByHand, t
         detached.start(directory).wait()
 
         def said(number: int = number) -> bool:
-            return sum("looks after the run from now on" in text for text in events(directory)) == number
+            return sum("takes over" in text for text in events(directory)) == number
 
         until(said, "it says so")
     assert {rank: member.process for rank, member in directory.members().items()} == ranks

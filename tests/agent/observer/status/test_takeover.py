@@ -61,7 +61,7 @@ def succeeded(directory: RunDir, lost: int) -> Process:
 
 def takeovers(directory: RunDir) -> int:
     """Return how often a successor has said that it looks after the run."""
-    return sum("looks after the run from now on" in text for text in events(directory))
+    return sum("takes over" in text for text in events(directory))
 
 
 def test_another_takes_over_and_obeys(launch: Launch) -> None:
