@@ -197,7 +197,7 @@ class Controller:
         holder = f"{action} by {self._who}"
         started, token = self._clock(), os.urandom(8).hex()
         serial = self._group.newest() + 1
-        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS, holder))
+        promises = self._polled.gather(lambda id: wire.Hold(id, token, _LEASE_MS, holder=holder))
         try:
             self._check_free(promises)
             self._polled.check(promises)

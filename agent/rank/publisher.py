@@ -387,7 +387,7 @@ class Publisher:
         session = self._session
         gate, follower = session.gate, session.follower
         match command:
-            case wire.Hold(id, token, lease_ms, holder):
+            case wire.Hold(id, token, lease_ms, holder=holder):
                 follower.start_afresh()
                 step = gate.promise(token, min(lease_ms, 60_000) / 1000, holder)
                 return wire.Reply(id, True, f"will not pass step {step:,}", step)

@@ -24,10 +24,10 @@ class Hold(Message, frozen=True, tag="hold"):
     id: Whole
     token: Label
     lease_ms: Count = 4000
-    holder: Label = ""
-    """The action and its author, for whoever is refused meanwhile: `pause by ada (dashboard, pts/3)`."""
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
+    holder: Label = ""
+    """The action and its author, for whoever is refused meanwhile: `pause by ada (dashboard, pts/3)`."""
 
 
 class Commit(Message, frozen=True, tag="commit"):
@@ -137,7 +137,7 @@ class Kill(Message, frozen=True, tag="kill"):
     started: float | None = None
     """Start time of that process (`Process.started` of `agent.run.identity`): a later one may have its pid."""
     signal: Pid | None = None
-    """Send only this signal, instead of TERM, a grace period and KILL."""
+    """Send only this signal, instead of SIGTERM, a grace period and SIGKILL."""
     asked_ns: Whole | None = None
     until_ns: Whole | None = None
 

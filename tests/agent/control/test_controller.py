@@ -59,7 +59,7 @@ class Rank:
         gate = self.gate
         try:
             match command:
-                case wire.Hold(id, token, lease, holder):
+                case wire.Hold(id, token, lease, holder=holder):
                     self.follower.start_afresh()
                     return wire.Reply(id, True, "", gate.promise(token, lease / 1000, holder))
                 case wire.Commit(id, token, step, lease):

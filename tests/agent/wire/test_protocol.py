@@ -38,7 +38,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.RunState: "run: at_ns state torchrun_pid exit_code cause refused ending",
     wire.Verdicts: "verdicts: at_ns verdicts",
     wire.Ranks: "ranks: at_ns hellos beats summaries",
-    wire.Hold: "hold: id token lease_ms asked_ns until_ns",
+    wire.Hold: "hold: id token lease_ms asked_ns until_ns holder",
     wire.Commit: "commit: id token step lease_ms asked_ns until_ns",
     wire.Resume: "resume: id serial asked_ns until_ns",
     wire.Fill: "fill: id first_seq limit earlier",
@@ -53,7 +53,9 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.History: "history: id metric ranks first last by most width",
     wire.Extent: "extent: id first last newest complete names refused",
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
-    wire.Reply: "reply: id done text step pending took_ns kept checkpoints timeout_s",
+    wire.Reply: (
+        "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns"
+    ),
 }
 """Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""
 
