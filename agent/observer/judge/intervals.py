@@ -59,15 +59,16 @@ class Intervals:
         for accusation, each in list(self._open.items()):
             if accusation in found:
                 continue
-            if each.resumed_ns is not None:
+            until = ceased.get(accusation[0]) or 0
+            # What ceased before this began was another one of its kind.
+            has_ceased = until > each.verdict.since_at_ns
+            if each.resumed_ns is not None and not has_ceased:
                 each.resumed_ns = now_ns if each.resumed_ns < 0 else min(each.resumed_ns, now_ns)
                 if now_ns - each.resumed_ns < RESUMED_NS:
                     continue
                 self._close(accusation, each.resumed_ns, now_ns)
             else:
-                until = ceased.get(accusation[0]) or 0
-                # What ceased before this began was another one of its kind.
-                self._close(accusation, until if until > each.verdict.since_at_ns else now_ns, now_ns)
+                self._close(accusation, until if has_ceased else now_ns, now_ns)
         for accusation, finding in found.items():
             self._tell(accusation, finding, now_ns)
 

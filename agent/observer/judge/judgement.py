@@ -124,7 +124,9 @@ class Judgement:
         """
         self._now_ns = now_ns
         health = self._health.finding(now_ns, self._judge.evidence.time_of)
-        held_back = () if self._communication.is_absent else (self._judge.finding, self._judge.turns)
+        held_back = [each for each in (self._judge.finding, self._judge.turns) if isinstance(each, Finding)]
+        if self._communication.is_absent:
+            held_back = [each for each in held_back if each.kind == "input_bound" and each.rank is None]
         found = (health, self._communication.finding, *held_back, self._memory.finding)
         ceased = {
             **dict.fromkeys(_OF_STEPS, self._judge.ceased_at_ns),

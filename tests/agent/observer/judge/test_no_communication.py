@@ -103,3 +103,24 @@ def test_nobody_holds_back_ranks_that_do_not_communicate() -> None:
             judge.steps(rank, (record,), 0)
         kinds[communicated] = [verdict.kind for verdict in judge.verdicts(10**18)]
     assert kinds == {None: ["slow_rank"], False: ["no_communication"]}
+
+
+def test_ranks_that_do_not_communicate_may_wait_for_data() -> None:
+    """That is as true of each training of its own."""
+    judge, group = Judgement(2), Group(2, seed=7, data=80.0)
+    hear(judge, [False, False])
+    for rank, record in group.steps(100):
+        judge.steps(rank, (record,), 0)
+    assert [verdict.kind for verdict in judge.verdicts(10**18)] == ["no_communication", "input_bound"]
+
+
+def test_another_observer_ends_what_has_ceased() -> None:
+    """A rank that has communicated ends at once what the observer before this one had told."""
+    told = hear(Judgement(2), [False, False])
+    assert told is not None
+    judge = Judgement(2, known=[told])
+    assert [each.kind for each in judge.verdicts(107 * SECOND)] == ["no_communication"]
+    judge.beat(beat(1, 108, 40, True))
+    assert judge.verdicts(109 * SECOND) == ()
+    (over,) = judge.ended()
+    assert (over.number, over.until_at_ns) == (told.number, 108 * SECOND)
