@@ -382,6 +382,14 @@ class Publisher:
             event = wire.Event(time.time_ns(), f"{kind} {late}", self._session.rank, "warning", kind)
             self._send(wire.TOPIC_EVENT, wire.encode(event))
 
+    def _outstanding(self) -> int:
+        """Return the collectives in progress; 0 where that cannot be read: a failed device raises at each question."""
+        try:
+            return self._session.outstanding
+        except Exception as error:
+            self._session.faults.note("counting collectives in progress", error)
+            return 0
+
     def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
         """Carry out a command; return the reply to it, None where the reply comes later."""
         session = self._session
@@ -420,7 +428,7 @@ class Publisher:
                     kept=gate.is_paused,
                     checkpoints=session.checkpoints,
                     timeout_s=session.timeout_s,
-                    outstanding=session.outstanding,
+                    outstanding=self._outstanding(),
                 )
             case wire.Fill(id, first_seq, limit, earlier):
                 found = self._history.since(first_seq, limit, earlier)

@@ -368,6 +368,7 @@ class Session:
             health=self.health.trouble,
             timeout_s=self.timeout_s,
             coordinates=self._coordinates,
+            communicated=self.collectives.communicated,
         )
 
     def bare_beat(self, seq: int, refused: int) -> Beat:
@@ -388,7 +389,6 @@ class Session:
             held_at_ns=self.gate.held_at_ns if state == "paused" else None,
             checkpoints=self.checkpoints,
             generation=self.hello.generation,
-            communicated=self.collectives.communicated,
         )
 
     def _read_gauges(self) -> Reading:

@@ -82,7 +82,12 @@ class Collectives:
     @property
     def outstanding(self) -> int:
         """Collectives called and not known to be complete."""
-        return sum(call.device is None or call.duration is None for call in tuple(self._flying.values()))
+        # Calls that are not timed count until their step ends, and are forgotten only at the first call after it.
+        past = self._stamps.steps != self._step
+        return sum(
+            (call.expected or not past) and (call.device is None or call.duration is None)
+            for call in tuple(self._flying.values())
+        )
 
     @property
     def communicated(self) -> bool | None:

@@ -65,6 +65,25 @@ def test_a_step_of_a_failed_device_is_told_without_its_numbers() -> None:
     assert "illegal memory access" in thread._session.faults.last
 
 
+def test_a_failed_device_leaves_the_state_of_a_rank_known() -> None:
+    """Its collectives in progress cannot be counted; whether the rank is held, and where, is answered."""
+
+    class OfFailedDevice(Session):
+        state, checkpoints, timeout_s, follower = "paused", True, 30.0, None
+        held, is_paused, completed = True, True, 7
+
+        @property
+        def outstanding(self) -> int:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    thread = bare()
+    thread._session = OfFailedDevice()
+    reply = thread._execute(b"", wire.Query(5))
+    assert reply is not None
+    assert (reply.done, reply.kept, reply.step, reply.timeout_s, reply.outstanding) == (True, True, 7, 30.0, 0)
+    assert "illegal memory access" in thread._session.faults.last
+
+
 def test_it_never_asks_again_within_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of a period is waited for in whole milliseconds, rounded up: no wait of 0 polls it away."""
     thread, clock, waits = bare(), [0.0], []

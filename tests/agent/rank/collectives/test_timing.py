@@ -226,6 +226,18 @@ def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():
     assert collectives.outstanding <= 1
 
 
+def test_a_call_that_is_not_timed_is_over_with_its_step():
+    """A rank that hangs before the first call of the next step is in no collective."""
+    clock = Clock()
+    stamps = Stamps(clock, clock)
+    collectives = Collectives(stamps, Faults())
+    backends = FakeBackends(Backend(2, None, False))
+    collectives.end(collectives.begin("all_reduce", [], backends, 0, blocking=False, origin=""), FakeWork())
+    assert collectives.outstanding == 1
+    stamps.cut(1)
+    assert collectives.outstanding == 0
+
+
 def test_what_queues_for_a_worker_is_told_and_marked():
     """Five at once on two workers: the third begins when the first is done, and so on; others are exact."""
     clock = Clock()

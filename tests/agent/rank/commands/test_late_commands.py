@@ -128,8 +128,8 @@ def test_a_late_resume_leaves_a_hold_that_others_rely_on(rank: Rank) -> None:
 
 def test_a_rank_that_is_held_names_the_action(rank: Rank) -> None:
     """Who asks for it meanwhile is told whose lease it is under and for how long; a rank held for good has none."""
-    assert rank.ask(wire.Hold(1, "t", 60_000, "pause by ada (shell, pts/1)")).done
-    refused = rank.ask(wire.Hold(2, "u", 60_000, "stop by bob (shell, pts/2)"))
+    assert rank.ask(wire.Hold(1, "t", 60_000, holder="pause by ada (shell, pts/1)")).done
+    refused = rank.ask(wire.Hold(2, "u", 60_000, holder="stop by bob (shell, pts/2)"))
     assert (refused.done, refused.held_by) == (False, "pause by ada (shell, pts/1)")
     assert refused.held_ns is not None
     assert 0 <= refused.held_ns < 60 * 10**9
