@@ -35,9 +35,10 @@ _BUSY: Final = 50.0
 _STANDS_S: Final = 2.0
 _STANDS_STEPS: Final = 100
 """A run stands after so many seconds without a step, and so many usual steps in one."""
-_STALLED_S: Final = 10.0
-_STALLED_STEPS: Final = 10
-"""Or after these, where steps are so slow that they are less: a hang is told within ten of them."""
+_SLOW_STANDS_S: Final = 10.0
+"""A run of slow steps stands after so many seconds without a step, and `STALLED_STEPS` usual steps in one."""
+STALLED_STEPS: Final = 10
+"""A rank is stalled after no step for so many times as long as its steps usually take."""
 _DOING: Final = {"running": "is busy", "disk-sleep": "waits for the disk", "sleeping": "sleeps", "idle": "sleeps"}
 
 
@@ -198,7 +199,7 @@ def stands(step_age_s: float | None, step_ms: float | None) -> bool:
     if step_age_s is None or step_ms is None:
         return False
     step_s = step_ms / 1e3
-    return step_age_s > max(_STANDS_S, min(_STANDS_STEPS * step_s, max(_STALLED_S, _STALLED_STEPS * step_s)))
+    return step_age_s > max(_STANDS_S, min(_STANDS_STEPS * step_s, max(_SLOW_STANDS_S, STALLED_STEPS * step_s)))
 
 
 def describe_standing(step_age_s: float) -> str:

@@ -21,17 +21,15 @@ from ddptop.agent import __main__ as runner
 def main() -> int:
     """Fork the ranks and wait for them."""
     world, script = int(sys.argv[1]), sys.argv[2:]
-    ranks = []
     # No rank is to copy all of that whenever garbage is collected.
     gc.freeze()
     for rank in range(world):
-        if not (pid := os.fork()):
+        if not os.fork():
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
             sys.argv[1:] = script
             runner.main()
             sys.exit()
-        ranks.append(pid)
-    return next((code for pid in ranks if (code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))), 0)
+    return next((code for _ in range(world) if (code := os.waitstatus_to_exitcode(os.wait()[1]))), 0)
 
 
 if __name__ == "__main__":

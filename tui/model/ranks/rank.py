@@ -292,8 +292,8 @@ class RankModel:
         if age <= self._thresholds.stalled_s:
             return False
         if self._recent:
-            return age > 10 * statistics.median(step.wall_ns for step in self._recent) / 1e9
-        return self.told is not None and age > 10 * self.told.wall_ns / 1e9
+            return age > states.STALLED_STEPS * statistics.median(step.wall_ns for step in self._recent) / 1e9
+        return self.told is not None and age > states.STALLED_STEPS * self.told.wall_ns / 1e9
 
     def heard_age(self, now: float) -> float | None:
         """Return the seconds since anything came from it."""
