@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.polled import ANSWER_S, Group, PolledRanks, Refused, named
+from ddptop.agent.control.polled import ANSWER_S, Group, PolledRanks, Refused, awaited, named
 from ddptop.agent.text import plural
 from ddptop.agent.wire import Command, Reply
 
@@ -44,8 +44,12 @@ class Unholdable(Refused):
     """There is no step at which all ranks can be held; the group can still be frozen."""
 
 
-class Busy(Unholdable):
-    """Another controller already waits for the ranks to come to a step; a resume cancels that."""
+class Busy(Refused):
+    """Another controller holds the ranks for an action of its own; a resume cancels that."""
+
+
+class Awaiting(Busy, Unholdable):
+    """That controller still waits for ranks to come to the step."""
 
 
 class Cancelled(Refused):
@@ -205,9 +209,13 @@ class Controller:
             self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
             self._await_held(action, token, step, started + patience_s, patience_s)
         except (Refused, KeyboardInterrupt):
-            self._polled.resume(promises)
+            self._release(token, max((reply.step or 0 for reply in promises.values() if reply.done), default=0))
             raise
         return _Held(step, token, serial, was_paused=False)
+
+    def _release(self, token: str, step: int) -> None:
+        """Let the ranks go that are held under this token, up to that step; others may hold them since."""
+        self._polled.release(token, step, _LEASE_MS)
 
     def _check_free(self, promises: Mapping[int, Reply]) -> None:
         """Refuse where another action already waits for the ranks, and name it and the ranks."""
@@ -217,8 +225,10 @@ class Controller:
         age = max((reply.held_ns or 0) / 1e9 for reply in refusals)
         holder = next((reply.held_by for reply in refusals if reply.held_by), "another action")
         pending = {rank: reply for rank, reply in self._polled.standing().items() if not reply.done}
-        waits = f", waiting for {named(_awaited(pending))}" if pending else ""
-        raise Busy(f"{holder} is under way for {age:.0f} s{waits}")
+        doing = f"{holder} is under way for {age:.0f} s"
+        if pending:
+            raise Awaiting(f"{doing}, waiting for {_awaited(pending)}")
+        raise Busy(doing)
 
     def _await_held(self, action: str, token: str, step: int, deadline: float, patience_s: float) -> None:
         began = self._clock()
@@ -228,12 +238,14 @@ class Controller:
             standing = self._polled.standing()
             behind = {rank: reply for rank, reply in standing.items() if not reply.done}
             if not behind:
+                # They may be held by another controller, after a resume.
+                self._renew(token, step)
                 return
             pending = list(behind)
             if self._cancelled():
                 raise Cancelled("cancelled; the run goes on")
             if self._clock() > began + SOON_S:
-                self._waits(f"{_DOING[action]}: waiting for {named(_awaited(behind))}")
+                self._waits(f"{_DOING[action]}: waiting for {_awaited(behind)}")
             if self._clock() > first_deadline and not any(reply.step for reply in standing.values()):
                 raise Unholdable(
                     "no rank has completed an optimizer step yet, and there is nothing else to hold them at; "
@@ -280,7 +292,7 @@ class Controller:
         """Decide for all ranks, which ends the lease, and tell them; ranks also read decisions by themselves."""
         if not self._group.decide(held.serial, decision(0)):
             if not held.was_paused:
-                self._polled.resume()
+                self._release(held.token, held.step)
             raise Refused("somebody else acted on this run at the same moment; look, and try again")
         self._polled.gather(decision)
 
@@ -305,7 +317,7 @@ class Controller:
         told = {rank: reply.checkpoints for rank, reply in self._polled.standing().items()}
         if any(told.values()) and not all(told.values()):
             without = named([rank for rank, can in told.items() if not can])
-            raise Refused(f"{without} has registered no checkpoint function, others have: every rank must")
+            raise Refused(f"no checkpoint function on {without}; every rank must register one")
         return all(told.values())
 
     def _save(self, held: _Held) -> str:
@@ -319,12 +331,12 @@ class Controller:
                 replies = self._ask_to_save(held.token)
         except Refused:
             if not held.was_paused:
-                self._polled.resume()
+                self._release(held.token, held.step)
             raise
         failed = [f"rank {rank}: {reply.text}" for rank, reply in replies.items() if not reply.done]
         if failed:
             if not held.was_paused:
-                self._polled.resume()
+                self._release(held.token, held.step)
             goes = "it stays paused" if held.was_paused else "the run goes on"
             raise Refused(f"no checkpoint, {goes}: {'; '.join(failed)}")
         took = max(reply.took_ns or 0 for reply in replies.values()) / 1e9
@@ -337,12 +349,9 @@ class Controller:
 _DOING: Final = {"pause": "pausing", "checkpoint": "checkpoint", "stop": "stopping"}
 
 
-def _awaited(behind: Mapping[int, Reply]) -> list[int]:
-    """Return which of the ranks that are not held are to be named: those that do not just wait for others.
-
-    A rank in a collective waits for ranks that have not entered it.
-    """
-    return sorted(rank for rank, reply in behind.items() if not reply.outstanding) or sorted(behind)
+def _awaited(behind: Mapping[int, Reply]) -> str:
+    """Return `rank 3`: the ranks that are waited for, of those that are not held."""
+    return named(awaited({rank: reply.outstanding for rank, reply in behind.items()}))
 
 
 def _common(promises: Mapping[int, Reply]) -> int:

@@ -93,9 +93,15 @@ class PolledRanks:
                 known = reply.text.startswith("already paused")
                 raise Refused(reply.text if known else f"rank {rank}: {reply.text}")
 
-    def resume(self, replies: Mapping[int, Reply] | None = None) -> None:
-        """Open the gates of all ranks, or only of those whose reply is `done`."""
-        ranks = self._ranks if replies is None else [rank for rank, reply in replies.items() if reply.done]
+    def release(self, token: str, step: int, lease_ms: int) -> None:
+        """Open the gates that are held under the lease of this token, which allowed at most `step`.
+
+        A rank that refuses to renew the lease is free, or is held by another controller since.
+        """
+        renewed = self._group.ask(
+            {rank: wire.Commit(next(_ids), token, step, lease_ms) for rank in self._ranks}, ANSWER_S
+        )
+        ranks = [rank for rank, reply in renewed.items() if reply.done]
         if ranks:
             self._group.ask({rank: wire.Resume(next(_ids)) for rank in ranks}, ANSWER_S)
 
@@ -108,6 +114,17 @@ class PolledRanks:
         silent = [rank for rank in self._ranks if rank not in replies]
         if silent:
             raise Refused(f"{named(silent)} did not answer within {ANSWER_S:.0f} s; `ddptop ps` tells who is alive")
+
+
+def awaited(outstanding: Mapping[int, int]) -> list[int]:
+    """Return which of the ranks that are not held are to be named: those that do not just wait for others.
+
+    A rank in a collective waits for ranks that have not entered it.
+
+    Args:
+        outstanding: by rank that is not held, its collectives in progress.
+    """
+    return sorted(rank for rank, calls in outstanding.items() if not calls) or sorted(outstanding)
 
 
 _MOST_NAMED: Final = 8

@@ -20,7 +20,7 @@ from ddptop.tui.control.kill import Killing
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine
-from ddptop.tui.link.source import Cancelled, Control, Refused, Unholdable, Unsavable
+from ddptop.tui.link.source import Busy, Cancelled, Control, Refused, Unholdable, Unsavable
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import (
@@ -190,6 +190,9 @@ class Acting:
                 self._app.notify(acted.text, title=turn.name, markup=False)
             case Unholdable() if shown:
                 self._ask_to_freeze(self._shown.source.control, turn.run, acted.text)
+            case Busy():
+                text = f"{acted.text}; {keys_of(self._app)['run.resume']} cancels it"
+                self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
             case Unsavable():
                 lines = "\n".join(REGISTRATION)
                 text = f"{acted.text}; these lines in the script register one:\n{lines}"

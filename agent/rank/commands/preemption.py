@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.control.caller import LiveGroup
-from ddptop.agent.control.controller import Controller, Refused
+from ddptop.agent.control.controller import Busy, Controller, Refused
 from ddptop.agent.run.rundir import RunDir, RunDirError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Preemption:
                 if not isinstance(problem, Refused | RunDirError):
                     # No descriptors, no room: the next attempt may find some.
                     self._session.faults.note(f"stop by {WHO}", problem)
-                if "under way" not in str(problem) and str(problem) != noted:
+                if not isinstance(problem, Busy) and str(problem) != noted:
                     noted = str(problem)
                     self._note(noted, "error", refused=True)
                 time.sleep(_PAUSE_S)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.control.controller import Busy, Cancelled, Controller, Refused, Unholdable, Unsavable
+from ddptop.agent.control.controller import Awaiting, Busy, Cancelled, Controller, Refused, Unholdable, Unsavable
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults
@@ -250,7 +250,7 @@ def test_a_second_pause_tells_of_the_first(group_of):
 
     def second(line: str) -> None:
         if group.clock.now > 6.0 and not seen:
-            with pytest.raises(Busy) as refusal:
+            with pytest.raises(Awaiting) as refusal:
                 group.controller("bob (shell, pts/2)").pause()
             seen.append(str(refusal.value))
             group.controller("bob (shell, pts/2)").resume()
@@ -259,6 +259,53 @@ def test_a_second_pause_tells_of_the_first(group_of):
         group.controller("ada (dashboard, pts/1)", waits=second).pause()
     assert seen == ["pause by ada (dashboard, pts/1) is under way for 6 s, waiting for rank 1"]
     assert [gate.limit for gate in group.gates] == [None, None]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_pause_that_was_resumed_does_not_undo_the_next_one(group_of, kept):
+    """Whether the other pause is done or still waits: its ranks stay held, and the first one is refused."""
+    group = group_of(4, 4)
+    group.members[1].moving = False
+    seen: list[str] = []
+
+    def second(line: str) -> None:
+        if seen:
+            return
+        seen.append(line)
+        group.controller("bob").resume()
+        group.members[1].moving = True
+        if kept:
+            group.controller("bob").pause()
+        else:
+            group.ask({rank: wire.Hold(rank, "bob") for rank in group.ranks}, 2.0)
+
+    with pytest.raises(Refused, match="cancelled by a resume"):
+        group.controller("ada", waits=second).pause()
+    assert [(gate.is_paused, gate.lease is None) for gate in group.gates] == [(kept, kept)] * 2
+    assert all(gate.limit is not None for gate in group.gates)
+
+
+def test_a_pause_during_a_checkpoint_is_told_of_it(group_of):
+    """No rank is waited for then, so that nothing has to be frozen."""
+    group = group_of(4, 4)
+    refusals: list[Busy] = []
+    for member in group.members:
+        member.checkpoint = saves(None)
+    ask = group.ask
+
+    def saving(commands, timeout_s):
+        if not refusals and isinstance(commands[0], wire.Save):
+            group.ask = ask
+            with pytest.raises(Busy) as refusal:
+                group.controller("bob").pause()
+            refusals.append(refusal.value)
+        return ask(commands, timeout_s)
+
+    group.ask = saving
+    group.controller("ada (dashboard, pts/1)").checkpoint()
+    (refusal,) = refusals
+    assert str(refusal) == "checkpoint by ada (dashboard, pts/1) is under way for 0 s"
+    assert not isinstance(refusal, Unholdable)
 
 
 def test_a_group_without_steps_is_told_so_and_goes_on(group_of):
@@ -360,7 +407,7 @@ def test_a_checkpoint_is_saved_at_one_step_and_the_run_goes_on(group_of):
     with pytest.raises(Unsavable, match="no checkpoint function registered"):
         group.controller().checkpoint()
     group.members[0].checkpoint = saves("/data/c.pt")
-    with pytest.raises(Refused, match="rank 1 has registered no checkpoint function, others have"):
+    with pytest.raises(Refused, match="no checkpoint function on rank 1; every rank must register one"):
         group.controller().checkpoint()
     group.members[1].checkpoint = saves(None)
     said = group.controller().checkpoint()

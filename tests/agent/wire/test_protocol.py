@@ -53,9 +53,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.History: "history: id metric ranks first last by most width",
     wire.Extent: "extent: id first last newest complete names refused",
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
-    wire.Reply: (
-        "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns"
-    ),
+    wire.Reply: ("reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns"),
 }
 """Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""
 

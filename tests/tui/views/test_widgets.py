@@ -173,11 +173,16 @@ def test_the_header_says_what_to_do() -> None:
 
 
 def test_the_header_names_the_ranks_that_a_pause_waits_for() -> None:
-    """At once where this dashboard pauses, whatever the state; else those that are not held yet; with both keys."""
+    """At once where this dashboard pauses, whatever the state; else those that are not held yet, and not in a collective."""
     keys = " · space cancels · F freezes"
     ours = frame("stalled", waiting="pausing: waiting for rank 1")
     ranks = tuple(replace(rank, state="paused" if rank.rank != 2 else "running") for rank in frame().ranks)
-    for shown_frame, named in ((ours, "rank 1"), (frame("pausing", ranks=ranks), "rank 2")):
+    inside = tuple(replace(rank, state="running", outstanding=int(rank.rank != 2)) for rank in ranks)
+    for shown_frame, named in (
+        (ours, "rank 1"),
+        (frame("pausing", ranks=ranks), "rank 2"),
+        (frame("pausing", ranks=inside), "rank 2"),
+    ):
         rows = header_rows(shown_frame, 78, INK, KEYS, roomy=False)
         assert text_of(rows[2]) == f"pausing: waiting for {named}{keys}"
 

@@ -84,7 +84,9 @@ def _control(options: argparse.Namespace) -> int:
         finally:
             line.clear()
     except Busy as refusal:
-        hint = f"`ddptop resume {directory.name}` cancels it, {freeze}"
+        hint = f"`ddptop resume {directory.name}` cancels it"
+        if isinstance(refusal, Unholdable):
+            hint = f"{hint}, {freeze}"
         return complain(f"{options.verb} {directory.name}: {refusal}; {hint}", 1)
     except Unholdable as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}; {freeze}", 1)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from ddptop.agent.control.polled import named
+from ddptop.agent.control.polled import awaited, named
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.tui.drawing import units
@@ -198,8 +198,11 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
     if frame.state == "killing":
         return "being killed: SIGTERM sent, SIGKILL after the grace period", "state-killing"
     if frame.state == "pausing":
-        behind = [rank for rank, state in enumerate(frame.values("state")) if state != "paused" and state not in ENDED]
-        text = f"pausing: waiting for {named(behind)}" if behind else "pausing"
+        standing = zip(frame.values("state"), frame.values("outstanding"), strict=True)
+        behind = {
+            rank: calls or 0 for rank, (state, calls) in enumerate(standing) if state != "paused" and state not in ENDED
+        }
+        text = f"pausing: waiting for {named(awaited(behind))}" if behind else "pausing"
         return f"{text} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes", "state-pausing"
     if frame.state == "paused":
         if typed.digits:
