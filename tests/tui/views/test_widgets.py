@@ -173,7 +173,7 @@ def test_the_header_says_what_to_do() -> None:
 
 
 def test_the_header_names_the_ranks_that_a_pause_waits_for() -> None:
-    """At once where this dashboard pauses, whatever the state; else those that are not held yet, and not in a collective."""
+    """At once where this dashboard pauses, whatever the state; else those not held yet, and in no collective."""
     keys = " · space cancels · F freezes"
     ours = frame("stalled", waiting="pausing: waiting for rank 1")
     ranks = tuple(replace(rank, state="paused" if rank.rank != 2 else "running") for rank in frame().ranks)
