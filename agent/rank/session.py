@@ -182,7 +182,7 @@ class Session:
         if log is None or not exit_code or error != f"SystemExit: {exit_code}":
             return error
         try:
-            return last_output.explain_exit(error, last_output.in_log(log))
+            return last_output.explain_exit(error, last_output.in_log(log, self._output.begin))
         except Exception as problem:
             self.faults.note("reading the end of its output", problem)
             return error

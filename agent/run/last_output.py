@@ -21,17 +21,25 @@ _LINES: Final = 20
 """Last lines among which the reason is looked for."""
 
 # Patterns are compiled at their first use: each rank imports this module, and few ranks fail.
-_TORCHRUN: Final = r"torch/distributed/(?:elastic|run|launcher)\b"
-"""A line of torchrun's own log; what it prints after that is about the group."""
-_NOISE: Final = r"\[?[IW]\d{4} \d\d:\d\d|.*(?:Warning\b|warnings\.warn|resource_tracker)|(?i:usage:|Try )"
-"""Logs and warnings of libraries, and the usage above an error."""
+_TORCHRUN: Final = r"[IWEF]\d{4} \S{1,20} \d+ torch/distributed/"
+"""A line of torchrun's own log, which stands between lines of the ranks."""
+_FAILED: Final = r"failed \(exitcode: "
+"""What such a line has once a rank has failed; ranks that print after it are of the next start of the group."""
+_GROUP: Final = r"(?:torch[\w.]+\.)?(?:ChildFailedError|SignalException)\b"
+"""The last line of torchrun's traceback on the end of its ranks; the summary after it gives no reason."""
+_NOISE: Final = (
+    r"\[?[IW]\d{4} \d\d:\d\d|.*(?:Warning\b|warnings\.warn|resource_tracker)|(?i:usage:|Try )"
+    r"|Traceback \(most recent call last\)|During handling of the above|The above exception was"
+)
+"""Logs and warnings of libraries, the usage above an error, and what stands above the lines of a traceback."""
 _FRAME: Final = "╭╮╰╯─━┌┐└┘│┃| "
 """What some libraries draw around a message."""
 _ERROR: Final = (
-    r"(?i)(?:[\w./\\-]+: )??(?:(?:fatal error|fatal|error): (?=.*[a-z])(.+)"
+    r"(?i)(?!.*[:=] ?(?:\[\]|\{\}|\(\)|0|none)$)(?:[\w./\\-]+: )??(?:(?:fatal error|fatal|error): (?=.*[a-z])(.+)"
     r"|((?:unrecognized|unknown|invalid|missing|ambiguous|no such|cannot|can't|could not|unable to) .+))"
 )
-"""The last line of argparse, of click and of many others: behind the name of the program, or with words of theirs."""
+"""The last line of argparse, of click and of many others: behind the name of the program, or with words of theirs.
+A report that there is none, `Missing keys: []`, is no such line."""
 _EXCEPTION: Final = r"[\w.]*\w(?:Error|Exception|Interrupt)(?:: .+)?$|Fatal Python error: .+|terminate called .+"
 _HINT: Final = (
     r"(?i)\b(?:\w*error|fatal|failed|failure|cannot|can't|could not|unable|no such|not found|missing|required|invalid"
@@ -45,30 +53,24 @@ class LastOutput(NamedTuple):
 
     text: str
     is_error: bool
-    """True where the line says of itself that it is an error; else it is only the last that was printed."""
+    """True where the line says of itself that it is an error, and nothing was printed after it."""
 
 
 def last_output(text: str) -> LastOutput | None:
     """Return the line that tells best why the process that printed `text` ended, None where it printed nothing."""
-    lines: list[str] = []
-    for raw in text.splitlines():
-        if re.search(_TORCHRUN, raw[:_BYTES]):
-            break
-        if line := _told(raw):
-            lines.append(line)
-    lines = lines[-_LINES:][::-1]
-    for line in lines:
-        if found := re.match(_ERROR, line):
-            return LastOutput(clean_line(found[1] or found[2], _LONGEST), True)
+    lines = _told_lines(text)[-_LINES:][::-1]
+    for after, line in enumerate(lines):
         if re.match(_EXCEPTION, line):
-            return LastOutput(clean_line(line, _LONGEST), True)
+            return LastOutput(clean_line(line, _LONGEST), not after)
+        if found := re.match(_ERROR, line):
+            return LastOutput(clean_line(found[1] or found[2], _LONGEST), not after)
     best = next((line for line in lines if re.search(_HINT, line)), next(iter(lines), None))
     return None if best is None else LastOutput(clean_line(best, _LONGEST), False)
 
 
-def in_log(path: Path | str) -> LastOutput | None:
-    """Return the same of a log; None where the log cannot be read."""
-    return last_output(tail.end(Path(path), _BYTES))
+def in_log(path: Path | str, begin: int = 0) -> LastOutput | None:
+    """Return the same of a log from the byte `begin` on; None where the log cannot be read."""
+    return last_output(tail.end(Path(path), _BYTES, begin))
 
 
 def explain(end: str, output: LastOutput | None) -> str:
@@ -81,6 +83,22 @@ def explain_exit(error: str, output: LastOutput | None) -> str:
     return output.text if output is not None and output.is_error else explain(error, output)
 
 
+def _told_lines(text: str) -> list[str]:
+    """Return the lines that may be the reason; of torchrun's log those since the group was started last."""
+    lines: list[str] = []
+    failed = False
+    for raw in text.splitlines():
+        if re.match(_TORCHRUN, raw):
+            failed = failed or re.search(_FAILED, raw[:_BYTES]) is not None
+        elif re.match(_GROUP, raw):
+            break
+        elif line := _told(raw):
+            if failed:
+                lines, failed = [], False
+            lines.append(line)
+    return lines
+
+
 def _told(raw: str) -> str:
     """Return what a line says, empty where that is no reason for an end."""
     # A progress bar writes over its line.
@@ -89,4 +107,6 @@ def _told(raw: str) -> str:
     line = re.sub(r"^(?:\[(?:default\d+|rank\d+)\]:? ?)+", "", line)
     bare = line.strip(_FRAME)
     indented = written[:1].isspace()
-    return "" if indented or not re.search(r"[^\W\d_]", bare) or re.match(_NOISE, bare) else bare
+    if indented or not re.search(r"[^\W\d_]", bare):
+        return ""
+    return "" if re.match(_NOISE, bare) and not re.match(_EXCEPTION, bare) else bare

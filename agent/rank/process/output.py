@@ -33,6 +33,8 @@ class Output:
     def __init__(self) -> None:
         self.log: str | None = None
         """The log file; None where the output was not redirected."""
+        self.begin = 0
+        """Bytes that the log had before: it goes on where the processes before this one have ended."""
         self.problem: str | None = None
         """Why redirecting failed, one line; None where it succeeded, or was not tried."""
         self.lost = 0
@@ -53,6 +55,7 @@ class Output:
                 os.close(opened)
             try:
                 flush()
+                self.begin = os.fstat(descriptor).st_size
                 self._replace(descriptor)
             finally:
                 os.close(descriptor)

@@ -13,7 +13,22 @@ from ddptop.agent.text import clean_line
 
 TORCHRUN = (
     "W1123 00:21:21.607000 23 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 25 SIGTERM\n"
-    "Traceback (most recent call last):\n  File x\nChildFailedError: \n====\n"
+    "Traceback (most recent call last):\n"
+    '  File "/v/site-packages/torch/distributed/run.py", line 1142, in <module>\n    main()\n'
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py FAILED\n"
+)
+FAILED = (
+    "E1123 01:45:32.671000 25 torch/distributed/elastic/multiprocessing/api.py:1002] "
+    "failed (exitcode: 3) local_rank: 0 (pid: 26) of binary: /v/bin/python\n"
+)
+OCCUPIED = (
+    "W1123 01:45:30.1 25 torch/distributed/run.py:766] Setting OMP_NUM_THREADS for each process to be 1 in default\n"
+    "Traceback (most recent call last):\n"
+    '  File "/v/site-packages/torch/distributed/run.py", line 1142, in <module>\n    main()\n'
+    '  File "/v/site-packages/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py", line 67, in x\n'
+    "    self._store = TCPStore(  # type: ignore[call-arg]\n                  ^^^^^^^^^\n"
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+    "port: 47201, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n\n"
 )
 
 
@@ -25,8 +40,10 @@ TORCHRUN = (
         ("Usage: train [OPTIONS]\nTry 'train --help' for help.\n\nError: No such option: --foo\n",
          "No such option: --foo"),
         ("resnet: unrecognized arguments: 2; see --help\n", "unrecognized arguments: 2; see --help"),
-        ("could not open /data\nbye\n", "could not open /data"),
-        ("fatal: no data\nsaved the log\n", "no data"),
+        ("could not open /data\n", "could not open /data"),
+        ("ValueError: the Warning flag\n", "ValueError: the Warning flag"),
+        ("ValueError: bad\n" + FAILED + "error: no data\n" + FAILED + TORCHRUN, "no data"),
+        (OCCUPIED, OCCUPIED.splitlines()[-2]),
         ("Traceback (most recent call last):\n  File x\n    y\n[rank0]: ValueError: bad\n"
          "[rank0]:[W1123 00:00:00.1 ProcessGroup.cpp:12] Warning: destroy_process_group() was not called\n",
          "ValueError: bad"),
@@ -44,6 +61,11 @@ def test_an_error_is_found_among_the_lines_around_it(text: str, says: str) -> No
     ("text", "says"),
     [
         ("epoch 1\nepoch 2 loss 0.3\n", "epoch 2 loss 0.3"),
+        ("could not open /data\nbye\n", "could not open /data"),
+        ("fatal: no data\nsaved the log\n", "no data"),
+        ("Missing keys: []\n", "Missing keys: []"),
+        ("KeyError: 'x'\nskipped\nno card\n", "KeyError: 'x'"),
+        ("ValueError: bad\n" + FAILED + "no card\n" + FAILED + TORCHRUN, "no card"),
         ("loss failed to fall\nbye\n", "loss failed to fall"),
         ("val: error: 0.31\n", "val: error: 0.31"),
         ("loading\r 10%\rloaded 3 files\n", "loaded 3 files"),
@@ -65,6 +87,19 @@ def test_any_output_gives_one_clean_line(text: str) -> None:
     """Bounded, without what a terminal would obey."""
     found = last_output(text * 20)
     assert found is None or (found.text and found.text == clean_line(found.text, 200))
+
+
+def test_a_log_is_read_from_where_a_process_began_it(tmp_path: Path) -> None:
+    """What the processes before it have printed is no reason; a log that was cut short is read whole."""
+    log = tmp_path / "rank-0.log"
+    log.write_text("ValueError: of the process before\n")
+    assert in_log(log, log.stat().st_size) is None
+    before = log.stat().st_size
+    with log.open("a") as more:
+        more.write("no card\n")
+    assert in_log(log, before) == LastOutput("no card", False)
+    log.write_text("short\n")
+    assert in_log(log, before) == LastOutput("short", False)
 
 
 def test_a_log_that_is_not_there_says_nothing(tmp_path: Path) -> None:
