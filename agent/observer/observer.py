@@ -298,7 +298,9 @@ class Observer:
             else:
                 text, level = cause.describe_end(self._members[rank])
                 self._say(text, level, rank)
-                failed = failed or level == "error"
+                # Of a crash in native code or a SIGKILL a rank leaves no record.
+                unrecorded = self._run.launched and self._members[rank].ended is None
+                failed = failed or level == "error" or unrecorded
         if failed:
             # Told at once: torchrun may take half a minute to end the other ranks.
             self._cause = self._first_cause(self._members, None).cause

@@ -117,6 +117,24 @@ def test_a_failure_is_told_before_the_other_ranks_have_ended(launch: Launch) -> 
     assert "rank 0 ended with exit code 2: unrecognized arguments: 2" in events(directory)
 
 
+def test_a_crash_is_told_before_the_other_ranks_have_ended(launch: Launch) -> None:
+    """A rank that is killed by a signal leaves no record; that it is gone is told at once."""
+    directory = launch(
+        "import os, signal, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    open('ready', 'w').close()\n"
+        "    time.sleep(60)\n"
+        "while not os.path.exists('ready'): time.sleep(0.01)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert (
+        view.await_start(directory, Settings())
+        == "rank 0 exited without reporting a cause (a signal, or out of memory)"
+    )
+    assert survey.look(directory).alive == (1,)
+
+
 def test_torchrun_that_cannot_start(launch: Launch, tmp_path: Path) -> None:
     """Without ranks, the run fails with what torchrun said last, or with why it could not be started."""
     silent = launch("", command=(sys.executable, "-m", "no_such_module"))
