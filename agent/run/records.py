@@ -126,7 +126,7 @@ class Run(msgspec.Struct, frozen=True):
     """Faults that were put into this run on purpose, one line; empty where there are none."""
     grace_s: _Seconds = 5.0
     on_term: Name = ""
-    """Reaction to a TERM from outside: `checkpoint` saves one and stops; empty leaves the reaction to the script."""
+    """Reaction to a SIGTERM from outside: `checkpoint` saves one and stops; empty leaves the reaction to the script."""
     observer: Process | None = None
     torchrun: Process | None = None
     """The process that starts the ranks; of a job started by hand the torchrun of this host, None without one."""

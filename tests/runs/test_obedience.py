@@ -135,7 +135,7 @@ def test_every_action_is_kept_with_who_did_it(job):
     """Also what was refused; the events of the tests above are there, in order."""
     events = json.loads(ddptop("events", job.name, "--json").stdout)
     acted = [event for event in events if event["action"]]
-    assert all("shell" in event["who"] and event["who"] in event["text"] for event in acted)
+    assert all("shell" in event["who"] and event["text"].endswith(f" · {event['who']}") for event in acted)
     actions = [event["action"] for event in acted]
     assert actions[:7] == ["launch", "step 1", "pause", "step 1", "step 7", "step 1", "resume"]
     assert {"checkpoint", "stop", "freeze"} < set(actions)
@@ -163,7 +163,10 @@ def test_a_stop_ends_in_order(job):
     assert "shell" in end["cause"]
     assert [rank["state"] for rank in end["ranks"]] == ["stopped", "stopped"]
     assert carriers(run_id) == []
-    assert "shell" in ddptop("events", job.name).stdout.splitlines()[-1]
+    events = json.loads(ddptop("events", job.name, "--json").stdout)
+    stop = [event for event in events if event["action"] == "stop"][-1]
+    assert stop["text"].startswith(f"stopped at step {steps[0]:,}, saved in ")
+    assert stop["text"].endswith(f" · {stop['who']}")
     assert "is over (stopped)" in ddptop("pause", job.name).stderr
 
 

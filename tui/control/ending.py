@@ -35,7 +35,7 @@ _ANSWER_S: Final = 2.0
 _MARGIN_S: Final = 0.5
 """How long after that its answer may be under way."""
 _REPLY_S: Final = 30.0
-"""Beyond the grace period: KILL, and processes that are slow to die."""
+"""Beyond the grace period: SIGKILL, and processes that are slow to die."""
 _LOOK_S: Final = 0.1
 _POLL_MS: Final = 100
 _ASKED: Final = 1

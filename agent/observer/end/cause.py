@@ -198,7 +198,7 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
         elif rank in codes and codes[rank] != 0:
             after = " at exit, after its script had finished" if ended is not None else ""
             text = f"rank {rank} {_silent(codes[rank])}{after}"
-            # After the failure of one rank, torchrun ends the others by TERM.
+            # After the failure of one rank, torchrun ends the others by SIGTERM.
             secondary = codes[rank] == -signal.SIGTERM and len(codes) > 1
             unexplained = ended is None and codes[rank] not in _SAYS_ALL
             suspects.append(_Suspect(rank, died, secondary, text, _positive(codes[rank]), unexplained))

@@ -1,7 +1,7 @@
-"""Ending the processes of a run in stages: TERM, a grace period, KILL, and a count of the survivors.
+"""Ending the processes of a run in stages: SIGTERM, a grace period, SIGKILL, and a count of the survivors.
 
 The processes of the run are looked up again and again, so that those forked meanwhile are ended too.  A process that
-lives some seconds after the KILL is reported as a survivor.  This module also sends single signals.
+lives some seconds after the SIGKILL is reported as a survivor.  This module also sends single signals.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class Outcome:
 def end(
     directory: RunDir, run: Run, grace_s: float, progress: Progress, countdown: Progress = lambda line: None
 ) -> Outcome:
-    """End a run: TERM by way of torchrun, a grace period, KILL to all processes that are left.
+    """End a run: SIGTERM by way of torchrun, a grace period, SIGKILL to all processes that are left.
 
-    Returns once nothing is left, or a few seconds after the KILL with the names of the survivors.
+    Returns once nothing is left, or a few seconds after the SIGKILL with the names of the survivors.
 
     Args:
         directory: the directory of the run, with the records of its ranks.
         run: the run.
-        grace_s: seconds between TERM and KILL.
+        grace_s: seconds between SIGTERM and SIGKILL.
         progress: receives a line at every stage.
-        countdown: receives a line on the processes left and the time to KILL, which replaces the last such line.
+        countdown: receives a line on the processes left and the time to SIGKILL, which replaces the last such line.
     """
     alone_at: float | None = None
 
@@ -224,14 +224,14 @@ def _climb(
             send(target.process, signal.SIGTERM)
             asked.add(target.process)
         for target in targets:
-            # A stopped process gets its TERM only after a CONT; it may have stopped after it was asked.
+            # A stopped process gets its SIGTERM only after a SIGCONT; it may have stopped after it was asked.
             if target.status in STOPPED and target.process in asked:
                 send(target.process, signal.SIGCONT)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             progress(f"SIGKILL to {_names(targets)}, still there after {grace_s:g} s")
             break
-        line = f"{_names(targets)} left, KILL in {math.ceil(left_s)} s"
+        line = f"{_names(targets)} left, SIGKILL in {math.ceil(left_s)} s"
         if line != last_line:
             last_line = line
             countdown(line)
@@ -243,7 +243,7 @@ def _climb(
             send(target.process, signal.SIGKILL)
         time.sleep(_LOOK_S)
         targets = _note(scan(), seen)
-        countdown(f"{_names(targets)} left after KILL" if targets else "")
+        countdown(f"{_names(targets)} left after SIGKILL" if targets else "")
     countdown("")
     left = {target.process for target in targets}
     ended = [target.role for process, target in seen.items() if process not in left]

@@ -3,5 +3,5 @@
 gate        the step boundary at which the rank is held
 follower    carries out the decisions for all ranks
 answers     replies and history, sent as fast as each peer reads
-preemption  a TERM from outside that leads to a checkpoint and a stop
+preemption  a SIGTERM from outside that leads to a checkpoint and a stop
 """

@@ -1,6 +1,6 @@
-"""The reaction to a TERM from outside, where the run was launched with `--on-term checkpoint`.
+"""The reaction to a SIGTERM from outside, where the run was launched with `--on-term checkpoint`.
 
-A scheduler that needs the machine sends TERM to torchrun, which sends it to the ranks, one after the
+A scheduler that needs the machine sends SIGTERM to torchrun, which sends it to the ranks, one after the
 other.  The first rank that can becomes the controller: it has all ranks save at one step and
 end there, before torchrun kills them after 30 s.
 """
@@ -49,7 +49,7 @@ class _Preemption:
         self._begun = False
         self._failed = False
         self.before: Any = signal.SIG_DFL
-        """The earlier handler of TERM."""
+        """The earlier handler of SIGTERM."""
 
     def begin(self, number: int, frame: FrameType | None) -> None:
         """Start a thread that stops the run, since the main thread has to reach the end of its step."""
@@ -65,7 +65,7 @@ class _Preemption:
                 self._give_up()
 
     def _as_before(self, number: int, frame: FrameType | None) -> None:
-        """Call the earlier handler of TERM; a handler that the script has set since may have called this one."""
+        """Call the earlier handler of SIGTERM; a handler that the script has set since may have called this one."""
         if callable(self.before):
             self.before(number, frame)
         elif self.before != signal.SIG_IGN:
@@ -73,12 +73,12 @@ class _Preemption:
             os.kill(os.getpid(), number)
 
     def forget(self) -> None:
-        """In a forked child: restore the earlier handler, because data workers are ended by TERM."""
+        """In a forked child: restore the earlier handler, because data workers are ended by SIGTERM."""
         if signal.getsignal(signal.SIGTERM) == self.begin:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self.before is None else self.before)
 
     def _give_up(self) -> None:
-        """Send TERM to this process once more, with the effect that it would have without ddptop."""
+        """Send SIGTERM to this process once more, with the effect that it would have without ddptop."""
         self._failed = True
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -360,10 +360,10 @@ async def test_a_closed_dialog_lets_the_kill_go_on() -> None:
     async with dashboard(source).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("k", "right", "enter")
         await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account")
-        source.current = replace(source.current, state="killing", ending="4 ranks left, KILL in 3 s")
+        source.current = replace(source.current, state="killing", ending="4 ranks left, SIGKILL in 3 s")
         await pilot.press("escape")
         assert isinstance(pilot.app.screen, RunScreen)
-        await until(pilot, lambda: "being ended: 4 ranks left, KILL in 3 s" in seen(pilot.app), "the header")
+        await until(pilot, lambda: "being ended: 4 ranks left, SIGKILL in 3 s" in seen(pilot.app), "the header")
         await pilot.press("k")
         await until(pilot, lambda: "SIGTERM to torchrun" in seen(pilot.app), "the account again")
         await pilot.press("escape")

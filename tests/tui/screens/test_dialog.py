@@ -162,9 +162,9 @@ async def test_a_line_of_the_account_is_painted_where_it_stands(painted: Counter
         assert isinstance(app, DdptopApp)
         await pilot.press("k", "right", "enter")
         await until(pilot, lambda: "SIGTERM to torchrun" in text_of(app), "the account")
-        source.current = replace(source.current, ending="4 ranks left, KILL in 9 s")
+        source.current = replace(source.current, ending="4 ranks left, SIGKILL in 9 s")
         app.repaint()
-        await until(pilot, lambda: "KILL in 9 s" in text_of(app), "the countdown")
+        await until(pilot, lambda: "SIGKILL in 9 s" in text_of(app), "the countdown")
         await settled(pilot)
         painted.clear()
         # Several looks at the account, a tenth of a second apart.

@@ -30,7 +30,7 @@ def add(verbs: Verbs) -> None:
         "--freeze",
         action="store_true",
         help="stop the processes where they are instead (SIGSTOP), for a group without a common step: a collective "
-        "under way goes on to count its timeout, and a freeze that is longer ends the run",
+        "in progress goes on to count its timeout, and a freeze that is longer ends the run",
     )
     step = add_verb(
         verbs, "step", "from a pause, make all ranks do exactly K more steps",

@@ -123,7 +123,7 @@ def about_freeze(frame: Frame, reason: str, resume: str) -> Question:
         "its timeout, which is not known here," if frame.timeout_s is None else units.duration(frame.timeout_s).strip()
     )
     risk = (
-        f"Sends SIGSTOP to all processes. The timeout of a collective under way goes on: "
+        f"Sends SIGSTOP to all processes. The timeout of a collective in progress goes on: "
         f"frozen for longer than {limit}, the run may fail. A countdown is shown; {resume} resumes."
     )
     if not reason:
