@@ -17,7 +17,7 @@ from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import RULES
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import line_of
-from ddptop.tui.link.source import Cancelled, Unsavable
+from ddptop.tui.link.source import Busy, Cancelled, Unsavable
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import FREEZE, RESUME, SAVE_AND_STOP
 
@@ -127,6 +127,21 @@ def test_a_refusal_is_told_and_freezing_is_offered_for_the_run_shown(unholdable:
     answer(FREEZE)
     work(app, acts)
     assert source.asked == ["pause", "freeze"]
+
+
+def test_a_run_that_is_busy_is_not_offered_to_be_frozen() -> None:
+    """While another one's checkpoint is written no rank is awaited; the key that cancels it is told."""
+    source = StillSource(frame())
+
+    def pause(waiting: Waiting | None = None) -> str:
+        raise Busy("checkpoint by ada (shell, pts/1) is under way for 4 s")
+
+    source.pause = pause  # type: ignore[method-assign]
+    app, acts = acting(source)
+    acts.begin("pause", source, source.current)
+    work(app, acts)
+    told = "checkpoint by ada (shell, pts/1) is under way for 4 s; space cancels it"
+    assert (app.told, app.pushed) == ([("pause refused", told)], [])
 
 
 def waiting_pause(source: StillSource) -> Callable[[Waiting | None], str]:

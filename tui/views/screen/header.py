@@ -198,9 +198,9 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
     if frame.state == "killing":
         return "being killed: SIGTERM sent, SIGKILL after the grace period", "state-killing"
     if frame.state == "pausing":
-        standing = zip(frame.values("state"), frame.values("outstanding"), strict=True)
+        each = zip(frame.values("state"), frame.values("outstanding"), strict=True)
         behind = {
-            rank: calls or 0 for rank, (state, calls) in enumerate(standing) if state != "paused" and state not in ENDED
+            rank: calls or 0 for rank, (state, calls) in enumerate(each) if state != "paused" and state not in ENDED
         }
         text = f"pausing: waiting for {named(awaited(behind))}" if behind else "pausing"
         return f"{text} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes", "state-pausing"
