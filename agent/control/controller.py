@@ -103,6 +103,8 @@ class Controller:
         self._sleep = sleep
         self._waits = waits
         self._cancelled = cancelled
+        self.goes_on = False
+        """True from the moment on from which the action goes on without its caller: the ranks have been told."""
 
     def pause(self, patience_s: float = PATIENCE_S) -> str:
         """Pause all ranks at the same step boundary, with no collective outstanding.
@@ -158,6 +160,7 @@ class Controller:
         if not self._can_save():
             raise Unsavable("no checkpoint function registered")
         held = self._hold("checkpoint")
+        self.goes_on = True
         saved = self._save(held)
         if not held.was_paused:
             self._decide(held, lambda id: wire.Resume(id, held.serial))
@@ -290,6 +293,7 @@ class Controller:
 
     def _decide(self, held: _Held, decision: Callable[[int], Command]) -> None:
         """Decide for all ranks, which ends the lease, and tell them; ranks also read decisions by themselves."""
+        self.goes_on = True
         if not self._group.decide(held.serial, decision(0)):
             if not held.was_paused:
                 self._release(held.token, held.step)
@@ -300,6 +304,7 @@ class Controller:
         """Make the next decision, whichever decisions others make meanwhile, and tell all ranks."""
         for _ in range(10):
             serial = self._group.newest() + 1
+            self.goes_on = True
             if self._group.decide(serial, decision(0, serial)):
                 break
         else:
@@ -329,7 +334,7 @@ class Controller:
                 self._sleep(nap)
                 nap = min(2 * nap, 0.25)
                 replies = self._ask_to_save(held.token)
-        except Refused:
+        except (Refused, KeyboardInterrupt):
             if not held.was_paused:
                 self._release(held.token, held.step)
             raise

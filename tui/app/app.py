@@ -332,7 +332,7 @@ class DdptopApp(App[None]):
         self.acting.look_after(message)
 
     def action_hold(self) -> None:
-        """Hold the view, or let it go on."""
+        """Hold the view, or resume it."""
         self.shown.hold()
         self.repaint()
 

@@ -33,7 +33,7 @@ class ShownRun:
         return replace(self._held, view_held_s=float(int(self._clock() - self._held.at)))
 
     def hold(self) -> None:
-        """Hold the view, or let it go on."""
+        """Hold the view, or resume it."""
         self.advance()
         frame = self.newest()
         # Ranks that nobody looks at would be drawn up later, as they are then.

@@ -30,7 +30,7 @@ class _Column(NamedTuple):
 
 def card(frame: Frame, width: int | None = None) -> list[str]:
     """Return the lines of `status`, with the columns of the ranks that fit into `width` cells; None: all of them."""
-    place = ", ".join(each for each in (frame.backend, frame.device) if each)
+    place = ", ".join(each for each in (frame.backend, frame.one_device or frame.device) if each)
     lines = [
         _GAP.join(each for each in (frame.run, frame.state, frame.program, plural(frame.world, "rank"), place) if each),
         *([] if frame.standing_s is None else [describe_standing(frame.standing_s)]),
@@ -76,7 +76,7 @@ def _columns(frame: Frame) -> list[_Column]:
     seen = {phase for known in frame.values("phases_ms") if known for phase in known}
     orders = {"data": 4, "wait": 5, "forward": 7, "backward": 8, "optimizer": 11, "other": 14}
     phases = [
-        _Column(phase, lambda rank, phase=phase: _milliseconds((rank.phases_ms or {}).get(phase)), orders[phase])  # type: ignore[misc]
+        _Column(phase, lambda rank, phase=phase: _phase(rank, phase), orders[phase])  # type: ignore[misc]
         for phase in PHASES
         if phase in seen
     ]
@@ -105,6 +105,11 @@ def _fitting(columns: list[_Column], widths: list[int], width: int | None) -> li
             left -= taken
             chosen.append(index)
     return sorted(chosen)
+
+
+def _phase(rank: RankFrame, phase: str) -> str:
+    # Those of a rank that stands are of before, as its time of a step is.
+    return DASH if rank.stands else _milliseconds((rank.phases_ms or {}).get(phase))
 
 
 def _milliseconds(value: float | None) -> str:

@@ -15,6 +15,9 @@ import argcomplete
 from argcomplete.completers import EnvironCompleter, FilesCompleter, SuppressCompleter
 from argcomplete.shell_integration import shellcode
 
+from ddptop.agent.text import plural
+from ddptop.tui.cli.parsing import Parser
+
 PROGRAM: Final = "ddptop"
 
 _LIVE_VERBS: Final = frozenset({"pause", "step", "resume", "checkpoint", "stop", "kill", "watch"})
@@ -51,7 +54,9 @@ def answer(parser_of: Callable[[str | None], argparse.ArgumentParser]) -> None:
 
 
 def _teach(parser: argparse.ArgumentParser) -> None:
-    """Give each argument whose values are known only now what looks them up."""
+    """Give each argument whose values are known only now what looks them up; let no wrong option end the parsing."""
+    if isinstance(parser, Parser):
+        parser.lenient = True
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for verb in action.choices.values():
@@ -73,7 +78,7 @@ def _runs(parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
         ended = look.state in ENDED_STATES
         if parsed_args.verb in (_LIVE_VERBS if ended else _ENDED_VERBS):
             continue
-        found[directory.name] = f"{look.state}, {look.run.program}, {look.run.world} ranks"
+        found[directory.name] = f"{look.state}, {look.run.program}, {plural(look.run.world, 'rank')}"
     return found
 
 

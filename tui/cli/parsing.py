@@ -14,12 +14,14 @@ from ddptop.agent.text import clean
 _UNKNOWN_VERB: Final = r"argument VERB: invalid choice: '(.*?)' \(choose from "
 _NEGATIVE: Final = r"-\d+$|-\d*\.\d+$"
 """What argparse takes for a number and not for an option."""
+_SIGNAL: Final = r"-(?:\d+|[A-Z][A-Z0-9+-]*)$"
+"""How `kill` of a shell takes a signal: `-9`, `-KILL`."""
 _HANGING: Final = 9
 """Columns before the rest of a line that does not fit."""
 _FROM_ELSEWHERE: Final = {
     "--nproc-per-node": "--world", "--nproc_per_node": "--world", "--nproc": "--world", "--ranks": "--world",
     "--world_size": "--world", "-n": "--world", "-np": "--world", "--max_restarts": "--max-restarts",
-    "--tail": "--follow",
+    "--tail": "--follow", "-s": "--signal",
 }  # fmt: skip
 """Options of torchrun, mpirun and others, by which newcomers call ours."""
 
@@ -63,12 +65,17 @@ class Parser(argparse.ArgumentParser):
     more: str = ""
     """What to do with an argument that this verb does not know."""
 
+    lenient: bool = False
+    """True for a line that is half typed: an unknown option is taken for the nearest."""
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **settings})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but name the unknown option: argparse takes its value for an argument of the verb."""
         given = sys.argv[1:] if args is None else list(args)
+        if self.lenient:
+            return super().parse_known_args(self._likely(given), namespace)
         if (name := self._unknown(given)) is not None:
             near = self._nearest(name)
             self.error(f"unknown option {name}" + (f" (did you mean {near}?)" if near else self.more))
@@ -77,9 +84,22 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument {left[0]!r}{self.more}")
         return found, left
 
+    def _likely(self, given: list[str]) -> list[str]:
+        """Return the words with the nearest option in the place of each unknown one; without it, where none is near."""
+        while (name := self._unknown(given)) is not None:
+            place = next(index for index, word in enumerate(given) if word.partition("=")[0] == name)
+            near = self._nearest(name)
+            given[place : place + 1] = f"{near}{given[place][len(name) :]}".split(" ") if near else []
+        return given
+
     def _unknown(self, given: Iterable[str]) -> str | None:
         known = self._option_string_actions
+        last = ""
         for word in given:
+            before, last = last, word
+            if "--signal" in known and re.match(r"-\d+$", word) and before[:1] != "-":
+                # As `kill` of a shell takes it; it is no number here.
+                return word
             if len(word) < 2 or word[0] != "-" or " " in word or re.match(_NEGATIVE, word):
                 if self._subparsers is not None:
                     # The rest is the verb's.
@@ -99,6 +119,8 @@ class Parser(argparse.ArgumentParser):
         known: Mapping[str, Any] = self._option_string_actions
         if _FROM_ELSEWHERE.get(name) in known:
             return _FROM_ELSEWHERE[name]
+        if "--signal" in known and re.match(_SIGNAL, name):
+            return f"--signal {name[1:]}"
         # Without the dashes, which all have in common.
         long = [each[2:] for each in known if each.startswith("--")]
         return next((f"--{each}" for each in difflib.get_close_matches(name.strip("-"), long, n=1)), None)

@@ -32,6 +32,7 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "step": frame.step,
         "total_steps": frame.total_steps,
         "samples_per_s": _number(frame.samples_per_s),
+        "standing_s": _number(frame.standing_s),
         "pid": frame.torchrun_pid,
         "supervised": frame.supervised,
         "unobserved_s": _number(frame.unobserved_s),

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
@@ -21,8 +22,11 @@ from ddptop.tui.link.source import Home, Refused, Source, frame_now
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.settings import Settings
 
-SETTLED_S = 10.0
+BEGUN_S: Final = 10.0
 """Seconds after which a script counts as one that has begun; most fail of their options before that, if at all."""
+
+_FAILED: Final = frozenset({"failed", "killed", "lost"})
+"""How a rank ends that is not done."""
 
 
 def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool = False) -> int:
@@ -90,32 +94,50 @@ def stream_json(directory: RunDir, settings: Settings, count: int | None) -> int
 
 
 def await_start(directory: RunDir, settings: Settings) -> str | None:
-    """Wait until all ranks have begun to work, and return the cause where one has failed by then.
+    """Wait until all ranks have begun to work, and return the cause where the run has failed by then.
 
     A rank has begun once its script is past its imports, where a wrong option or a missing module ends it.  A script
-    that does nothing by which that is seen has `SETTLED_S` seconds after all ranks have come.
+    that does nothing by which that is seen, or whose telemetry does not come, has `BEGUN_S` seconds from its process
+    on.  A rank that fails while torchrun may still restart the group is not the end of it.
     """
     link = Link(directory, who("shell"), settings.thresholds)
-    come: float | None = None
+    come: dict[tuple[int, int], float] = {}
     try:
         while True:
             link.poll()
             frame = frame_now(link)
             if frame.state == "finished":
                 return None
-            if frame.state in ENDED or frame.cause is not None:
+            if frame.state in ENDED or _has_failed(frame):
                 return frame.cause or f"it is {frame.state}"
-            if all(age is not None for age in frame.values("heard_age_s")):
-                come = time.monotonic() if come is None else come
-                if all(map(_works, frame.ranks)) or time.monotonic() - come > SETTLED_S:
-                    return None
+            now = time.monotonic()
+            restarts = frame.generation < frame.max_restarts
+            for rank in frame.ranks:
+                if restarts and rank.state in _FAILED:
+                    # It begins with the next start of the group, however long torchrun takes until then.
+                    come[frame.generation, rank.rank] = now
+                elif rank.pid is not None or rank.heard_age_s is not None:
+                    come.setdefault((frame.generation, rank.rank), now)
+            ages = [now - come.get((frame.generation, rank.rank), now) for rank in frame.ranks]
+            if all(age > BEGUN_S or _works(rank) for age, rank in zip(ages, frame.ranks, strict=True)):
+                return None
             time.sleep(plain.POLL_S)
     finally:
         link.close()
 
 
+def _has_failed(frame: Frame) -> bool:
+    """Say whether a rank has failed and torchrun does not restart the group."""
+    # Right after a restart the cause may still be that of the start before, of which no rank is left.
+    ended = any(state in ENDED for state in frame.values("state"))
+    return frame.cause is not None and ended and frame.generation >= frame.max_restarts
+
+
 def _works(rank: RankFrame) -> bool:
-    return rank.state in ENDED or rank.state != "starting" or rank.activity not in ("", "imports")
+    if rank.state in _FAILED:
+        # Either the run ends of it, or the group is restarted.
+        return False
+    return rank.state != "starting" or (rank.heard_age_s is not None and rank.activity not in ("", "imports"))
 
 
 def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], settings: Settings) -> int:

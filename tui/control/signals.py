@@ -17,7 +17,7 @@ _OWN: Final = {
     "SIGKILL": "ends at once; cannot be handled",
     "SIGINT": "what ctrl+c sends",
     "SIGSTOP": "stops where it stands; cannot be handled",
-    "SIGCONT": "lets what is stopped go on",
+    "SIGCONT": "resumes what is stopped",
 }
 
 

@@ -24,7 +24,7 @@ def phase_bar(phases_ms: Mapping[str, float], scale_ms: float, width: int, ink: 
     for phase, letter in LETTERS.items():
         end += max(0.0, phases_ms.get(phase) or 0.0)
         # Rounding the running sum, not each part, keeps the length of the whole right.
-        cells = min(width, round(end / scale_ms * width)) - drawn if scale_ms > 0 and math.isfinite(end) else 0
+        cells = round(min(1.0, end / scale_ms) * width) - drawn if scale_ms > 0 and math.isfinite(end) else 0
         if cells <= 0:
             continue
         first, rest = ink.block(phase)
@@ -118,6 +118,9 @@ def sparkline(
 def _levels(values: Sequence[float], low: float, high: float, levels: int) -> list[int]:
     if not high > low:
         return [levels // 2] * len(values)
+    if math.isinf(high - low):
+        # A difference may be larger than any float.
+        low, high, values = low / 2, high / 2, [value / 2 for value in values]
     return [1 + round((value - low) / (high - low) * (levels - 1)) for value in values]
 
 

@@ -142,7 +142,8 @@ class Drawn(ScrollView):
         if self._plain is None:
             self._plain = self._is_plain()
         width, height = self.size
-        if not self._plain or crop.x:
+        if not self._plain or crop.x or crop.width < width:
+            # What it is in may cut the widget off at a side.
             return lines
         top = self.content_offset.y
         framed: list[int] = []

@@ -7,6 +7,7 @@ known is a dash.
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -32,16 +33,20 @@ def shorten(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return a text in lines of at most `width` cells, broken between words where that is possible."""
-    lines = [""]
-    for word in text.split():
-        joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if cell_len(joined) <= width:
-            lines[-1] = joined
+    """Return a text in lines of so many cells at most, broken between words where that is possible."""
+    lines: list[str] = []
+    line = ""
+    for piece in re.findall(r" +|[^ ]+", re.sub(r"\s", " ", text)):
+        if cell_len(line) + cell_len(piece) <= width:
+            line += piece
             continue
-        # A path may be longer than a line.
-        lines += chop_cells(word, width)
-    return lines if lines[0] or len(lines) == 1 else lines[1:]
+        if line.strip():
+            lines.append(line.rstrip())
+            line = ""
+        if not piece.isspace():
+            *whole, line = chop_cells(piece, width)
+            lines += whole
+    return [*lines, line] if line.strip() or not lines else lines
 
 
 def count(number: int | None) -> str:

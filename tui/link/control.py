@@ -30,6 +30,8 @@ OBSERVER_S: Final = 10.0
 """How long another observer may take to start, where the one before is gone."""
 ENDING_S: Final = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
+_GOES_ON: Final = "the shell stopped waiting (SIGINT); the action goes on"
+_HALF_DONE: Final = "interrupted (SIGINT); it may be half done"
 
 
 class RunControl:
@@ -109,6 +111,11 @@ class RunControl:
 
     def _at_step(self, action: str, work: Callable[[Controller], str], waiting: Waiting | None = None) -> str:
         turn = waiting or Waiting()
+        controllers: list[Controller] = []
+
+        def interrupted() -> str:
+            # Until it is decided an action holds the ranks by a lease, which is given back.
+            return _GOES_ON if any(each.goes_on for each in controllers) else "cancelled (SIGINT)"
 
         def act() -> str:
             if freezer.has_stopped(self._directory):
@@ -116,6 +123,7 @@ class RunControl:
             self._await_observer()
             with LiveGroup(self._directory) as group:
                 controller = Controller(group, self._who, waits=turn.tell, cancelled=turn.is_cancelled)
+                controllers.append(controller)
                 try:
                     return work(controller)
                 except Refused as refusal:
@@ -124,7 +132,7 @@ class RunControl:
                         raise Refused(f"frozen meanwhile by {freeze.who}") from refusal
                     raise
 
-        return self._noted(action, act)
+        return self._noted(action, act, interrupted)
 
     def _await_observer(self) -> None:
         """See to it that there is an observer, which passes commands on to the ranks.
@@ -144,8 +152,8 @@ class RunControl:
             pid = found.run.observer.pid
             raise Refused(f"its observer is stopped (SIGSTOP), and nobody else reaches the ranks: kill -CONT {pid}")
 
-    def _noted(self, action: str, work: Callable[[], str]) -> str:
-        """Act, and record with the run who did it and what came of it."""
+    def _noted(self, action: str, work: Callable[[], str], interrupted: Callable[[], str] = lambda: _HALF_DONE) -> str:
+        """Act, and record with the run who did it and what came of it; `interrupted` says that of a Ctrl-C."""
         self._check_run()
         try:
             with _refusing():
@@ -157,7 +165,7 @@ class RunControl:
             self._note(action, str(refusal), "warning", refused=True)
             raise
         except KeyboardInterrupt:
-            self._note(action, "cancelled (SIGINT)", "info")
+            self._note(action, interrupted(), "info")
             raise
         self._note(action, outcome, "info")
         return outcome

@@ -140,7 +140,7 @@ class Ranks(Sequence[RankFrame]):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """All ranks were started anew."""
+    """All ranks were restarted."""
 
     generation: int
     """Which start this was, the first being 0."""
@@ -234,7 +234,7 @@ class Frame:
     max_restarts: int = 0
     """How often torchrun may start the group anew."""
     generation: int = 0
-    """How often it was started anew."""
+    """How often it was restarted."""
     placed: bool = False
     """True where ranks have coordinates."""
     size_bytes: int | None = None

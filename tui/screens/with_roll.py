@@ -62,7 +62,7 @@ class RollScreen(LiveScreen):
         keys = keys_of(self)
         where, hue = " following", "label"
         if frame.view_held_s is not None:
-            where, hue = f" VIEW HELD {units.duration(frame.view_held_s)}: {keys['view.freeze']} goes on", "held"
+            where, hue = f" VIEW HELD {units.duration(frame.view_held_s)}: {keys['view.freeze']} resumes", "held"
         elif not roll.following:
             where, hue = f" scrolled back: {keys['log.follow']} follows again", "bold state-paused"
         name, state, below = self.caption(frame)

@@ -242,6 +242,41 @@ def test_an_interrupted_pause_lets_the_ranks_go_at_once(group_of):
     assert [gate.limit for gate in group.gates] == [None, None]
 
 
+def interrupted(group: Group, act: Callable[[Controller], object], when: Callable[[Rank], bool]) -> Controller:
+    """Return a controller whose caller is interrupted as soon as something is so of a rank."""
+
+    def sleep(seconds: float) -> None:
+        group.clock.sleep(seconds)
+        if any(map(when, group.members)):
+            raise KeyboardInterrupt
+
+    controller = Controller(group, "ada", clock=group.clock, sleep=sleep)
+    with pytest.raises(KeyboardInterrupt):
+        act(controller)
+    return controller
+
+
+def test_what_goes_on_after_an_interrupt_is_told_from_what_is_undone(group_of):
+    """Steps and an end that are decided go on, and so does a save; a stop that only saves ends nobody."""
+    group = group_of(4, 4)
+    group.controller().pause()
+    assert interrupted(group, lambda controller: controller.advance(50), lambda rank: True).goes_on
+    for act, goes_on in ((Controller.checkpoint, True), (Controller.stop, False)):
+        group = group_of(4, 4)
+        for member in group.members:
+            member.checkpoint = saves("/data/c.pt")
+        decided = group.newest()
+        controller = interrupted(group, act, lambda rank: rank.gate._work is not None)
+        assert controller.goes_on == goes_on
+        assert [gate.limit for gate in group.gates] == [None, None]
+        assert group.newest() == decided
+    group.departed = set
+    assert interrupted(group, Controller.stop, lambda rank: rank.gate.ended_by is not None).goes_on
+    group = group_of(4, 4)
+    group.members[1].moving = False
+    assert not interrupted(group, Controller.pause, lambda rank: True).goes_on
+
+
 def test_a_second_pause_tells_of_the_first(group_of):
     """It says who has begun what, for how long, and which ranks that waits for; a resume ends the first."""
     group = group_of(4, 4)

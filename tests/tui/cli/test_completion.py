@@ -64,6 +64,8 @@ def ask(tmp_path: Path) -> Ask:
             [shell, *options, ASKED[shell], *name, line],
             cwd=folder, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
+        assert done.returncode == 0
+        assert done.stderr == ""
         return [found.strip() for found in done.stdout.splitlines() if found.strip()]
 
     return ask
@@ -101,13 +103,19 @@ def test_a_shell_completes_verbs_and_programs(shell: str, ask: Ask) -> None:
         ("ddptop launch --world ", set()),
         ("ddptop launch -m src.", {"src.restore"}),
         ("ddptop launch --env DDPTOP_TEST_", {"DDPTOP_TEST_ONLY"}),
+        ("ddptop launch --wrld 2 --name ü res", {"resnet", "resnet34", "restart.py"}),
+        ("ddptop launch --wrld=2 --ba", {"--backend"}),
+        ("ddptop launch --nonsense res", {"resnet", "resnet34", "restart.py"}),
         ("ddptop launch restart.py -- --data sr", {"src/"}),
         ("ddptop help se", {"security", "settings"}),
         ("ddptop completion ", set(LINES)),
     ],
 )
 def test_what_bash_offers(line: str, offered: set[str], ask: Ask) -> None:
-    """Verbs, programs, scripts, options, their choices, modules, variables, files behind `--`, pages and shells."""
+    """Verbs, programs, scripts, options, their choices, modules, variables, files behind `--`, pages and shells.
+
+    An option that is not there, earlier in the line, keeps nothing from being completed.
+    """
     assert set(ask("bash", line)) == offered
 
 

@@ -17,16 +17,19 @@ def read(descriptor: int) -> str:
 
 
 def test_a_terminal_shows_one_line_and_loses_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same line is written once, within the width of the terminal, with what to do; at the end it is erased."""
+    """The same line is written once, with as much advice as fits, each piece whole; at the end it is erased."""
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((60, 24)))
-        line = _LiveLine("ctrl+c cancels; or `ddptop pause resnet-7f3a --freeze`")
+        line = _LiveLine("ctrl+c cancels", "in another terminal: ddptop pause resnet-7f3a --freeze")
         for _ in range(3):
             line.show("pausing: waiting for rank 1")
         shown = read(master)
-        assert shown == "\r\x1b[K" + "pausing: waiting for rank 1 · ctrl+c cancels; or `ddptop pause"[:59]
+        assert shown == "\r\x1b[Kpausing: waiting for rank 1 · ctrl+c cancels"
+        monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((120, 24)))
+        line.show("pausing: waiting for rank 2")
+        assert read(master).endswith(" · ctrl+c cancels · in another terminal: ddptop pause resnet-7f3a --freeze")
         line.clear()
         assert read(master) == "\r\x1b[K"
     os.close(master)

@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from support.screens.frames import NOW, MovingSource
 from textual.app import App, ComposeResult
+from textual.containers import Container
 from textual.geometry import Region
 from textual.strip import Strip
 
@@ -96,6 +97,32 @@ async def test_all_lines_are_drawn_again_where_the_look_of_all_changes() -> None
         await pilot.resize_terminal(40, 12)
         await pilot.pause()
         assert all(strip.cell_length == 40 for strip in app.sheet.render_lines(Region(0, 0, 40, 8)))
+
+
+class Desk(App[None]):
+    """A sheet that is wider than the box it is in."""
+
+    CSS = "#box { width: 10; height: 4; overflow: hidden } Ruled { width: 30; height: 4; border: none }"
+
+    def compose(self) -> ComposeResult:
+        for theme in THEMES:
+            self.register_theme(theme)
+        with Container(id="box"):
+            yield Ruled(id="sheet")
+
+
+async def test_a_line_that_is_cut_off_on_the_right_is_as_long_as_it_says() -> None:
+    """What a container leaves of a widget is as wide as what Textual asked for, also where one line is drawn again."""
+    async with Desk().run_test(size=(30, 6)) as pilot:
+        await pilot.pause()
+        sheet = pilot.app.query_one("#sheet", Ruled)
+        crop = Region(0, 0, 10, 4)
+        sheet.render_lines(crop)
+        sheet.word = "longer word"
+        sheet.refresh(Region(0, 1, 30, 1))
+        strips = sheet.render_lines(crop)
+        assert [strip.text for strip in strips] == ["line 0    ", "longer wor", "line 2    ", "line 3    "]
+        assert all(strip.cell_length == sum(segment.cell_length for segment in strip) == 10 for strip in strips)
 
 
 @settings(deadline=None, max_examples=100)

@@ -84,3 +84,17 @@ def test_fitting_counts_cells_not_characters() -> None:
     assert cell_len(units.fit("漢字", 3)) == 3
     assert units.fit("ab", 4) == "ab  "
     assert units.shorten("abc", 3) == "abc"
+
+
+def test_a_text_is_broken_between_words() -> None:
+    """No line is wider than asked for, no word is broken that fits into a line, and nothing is lost."""
+    assert units.wrapped("one two three", 7) == ["one two", "three"]
+    assert units.wrapped("  12.5", 20) == ["  12.5"]
+    assert units.wrapped("", 5) == [""]
+    assert units.wrapped("abcdefgh ij", 3) == ["abc", "def", "gh", "ij"]
+    rng = random.Random(2)
+    for _ in range(200):
+        text = "".join(rng.choice(["a", "bc ", "试", " ", "défg", "x\n"]) for _ in range(rng.randrange(60)))
+        lines = units.wrapped(text, 9)
+        assert all(cell_len(line) <= 9 for line in lines)
+        assert "".join("".join(lines).split()) == "".join(text.split())

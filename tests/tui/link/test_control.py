@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
 from support.screens.frames import StillSource, frame
 
+from ddptop.agent import wire
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
+from ddptop.tui.link import control
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.source import Control, ReadOnly, Refused, Source
 
@@ -67,3 +69,31 @@ def test_a_run_to_be_looked_at_can_only_be_looked_at() -> None:
     reading = {"poll", "advance", "frame", "watch", "close"}
     assert {name for name in dir(source) if not name.startswith("_")} == reading | {"open", "control"}
     assert reading | {"open", "control"} == {name for name in vars(Source) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "said"),
+    [(False, "cancelled (SIGINT)"), (True, "the shell stopped waiting (SIGINT); the action goes on")],
+)
+def test_an_interrupted_action_is_cancelled_only_where_it_is_undone(
+    goes_on: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event of `ddptop step RUN 1000` and Ctrl-C does not say that steps that are being made are not."""
+    run = Run(f"toy-{goes_on}", "id", "toy.py", (), 1, "gloo", "cpu", 10**9, True)
+    directory = rundir.create(run)
+    noted: list[wire.Event] = []
+
+    class Interrupted:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.goes_on = goes_on
+
+        def advance(self, steps: int) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "Controller", Interrupted)
+    monkeypatch.setattr(control, "LiveGroup", nullcontext)
+    monkeypatch.setattr(control.journal, "note", lambda directory, event: noted.append(event))
+    monkeypatch.setattr(RunControl, "_await_observer", lambda self: None)
+    with pytest.raises(KeyboardInterrupt):
+        RunControl(directory, run, "ada (shell)").step(1000)
+    assert [event.text for event in noted] == [f"step 1000: {said} · ada (shell)"]

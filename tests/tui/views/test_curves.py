@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, lists
+from support.screens.frames import frame
 
 from ddptop.agent import wire
 from ddptop.agent.observer.history.by_step import HistoryByStep
 from ddptop.agent.observer.history.columns import Columns
 from ddptop.tui.views.plot import curves
 from ddptop.tui.views.plot.contents import Look, contents_of, span_of
+from ddptop.tui.views.plot.plot import extent, notes
 from ddptop.tui.views.plot.window import FEWEST, SMOOTHINGS, Window
 
 
@@ -92,6 +94,25 @@ def test_after_5000_steps_the_first_500_are_out_of_sight() -> None:
     assert whole.shown == (1, 5000)
     assert whole.limits[1] == pytest.approx(max(losses), rel=1e-6)
     assert whole.beyond == (None, None)
+
+
+def test_the_title_of_a_short_run_names_the_key_to_its_outliers_and_back() -> None:
+    """All steps are recent there, and the key changes the range alone."""
+    history, run, keys = HistoryByStep(1), (1, 100), {"plot.whole": "a"}
+    for number in range(1, 101):
+        loss = 50.0 if number == 40 else 1.0 + number % 2
+        history.take(0, wire.Step(number, number, number * 10**8, 10**8, 0, 10**8, 0, 0, 0, 0, loss, 32))
+    titles = []
+    for window in (Window(), Window(whole=True), Window(whole=True, log=True)):
+        look = Look(window=window)
+        drawn = contents_of(history, [0], 0, run, look, 100)
+        assert drawn is not None
+        titles.append(" · ".join((extent(drawn, look, run, keys), *notes(drawn, look, frame(history=None), run, keys))))
+    assert titles == [
+        "steps · clipped, max 50 · a: whole range",
+        "the whole run · a: clip outliers",
+        "the whole run · log",
+    ]
 
 
 def test_the_range_leaves_outliers_out_and_nothing_else() -> None:

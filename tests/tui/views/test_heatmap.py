@@ -83,6 +83,16 @@ def test_equal_values_have_a_scale_too(value: float) -> None:
     assert scale.low < scale.high
 
 
+def test_the_largest_values_of_both_signs_have_a_scale() -> None:
+    """A loss may be anything: the difference of two of them need not be a float of its own width."""
+    values = np.array([[3.4e38, -3.4e38, 3.4e38, -3.4e38, 0.0]], np.float32)
+    scale = scale_of(values)
+    assert scale is not None
+    assert scale.low <= -3.4e38 < 3.4e38 <= scale.high
+    (shades,) = shade(values, scale, SHADES).tolist()
+    assert shades[0] == shades[2] > shades[4] > shades[1] == shades[3] > UNKNOWN
+
+
 def test_unknown_and_not_finite_have_shades_of_their_own() -> None:
     """Neither is a value of the scale."""
     values = np.array([[np.nan, np.inf, 0.0, 10.0, 1e9]], np.float32)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import random
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
-from rich.cells import cell_len
 from support.screens.dashboards import INK, KEYS, text_of
-from support.screens.frames import EVIL, frame, rank_frame, verdict_frame
+from support.screens.frames import EVIL, frame, frame_at, rank_frame, verdict_frame
 
+from ddptop.agent import wire
+from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import Verdict
-from ddptop.tui.cli import plain
+from ddptop.tui.cli import plain, status
 from ddptop.tui.cli.card import card
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
 from ddptop.tui.model.frame import STATES, Frame, RankFrame
+from ddptop.tui.model.store import Store
 from ddptop.tui.views.panels.panel import Shape, draw_panel
 from ddptop.tui.views.panels.panels import arrange
-from ddptop.tui.views.rank.facts import fact_rows, wrapped
+from ddptop.tui.views.rank.facts import fact_rows
 from ddptop.tui.views.rank.histories import history_rows
 from ddptop.tui.views.screen.header import header_rows
 from ddptop.tui.views.screen.log import LogFile
@@ -68,6 +69,13 @@ def test_broken_losses_are_marked_not_hidden() -> None:
     """A NaN in the history shows as a sign of its own, an unknown value as a gap."""
     rows = sparkline([1.0, None, float("nan"), 2.0], 4, 4, INK)
     assert text_of(rows[0]) == "▁ ×█"
+
+
+def test_the_largest_values_of_both_signs_have_a_course() -> None:
+    """The difference of two losses need not be a float: with an unknown one among them, too."""
+    assert text_of(sparkline([1.7e308, -1.7e308, 1.0], 3, 3, INK)[0]) == "█▁▅"
+    assert text_of(sparkline([1.7e308, -1.7e308, None], 3, 3, INK)[0]) == "█▁ "
+    assert text_of(sparkline([1.0], 1, 1, INK, ends=(-1.7e308, 1.7e308))[0]) == "▅"
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -187,20 +195,38 @@ def test_the_header_names_the_ranks_that_a_pause_waits_for() -> None:
         assert text_of(rows[2]) == f"pausing: waiting for {named}{keys}"
 
 
+def stepped(at: float) -> Frame:
+    """Return the frame, at a moment, of two ranks that completed a step of 81.3 ms at 10 s, and none since."""
+    store = Store(Run("toy-1", "id", "toy.py", (), 2, "gloo", "cpu", 10**9, True))
+    wall, own = 81_300_000, 60_000_000
+    for rank in (0, 1):
+        last = wire.Step(1, 300, 10 * 10**9, wall, 7_100_000, own, 0, 0, wall - own, 0, 0.8764, 32)
+        for seen in (10.0, at):
+            beat = wire.Beat(rank, int(seen * 1e9), "running", "backward", 300, 10 * 10**9, 0, total_steps=1000)
+            store.apply(beat, seen)
+            store.apply(wire.Steps(rank, (last,)), seen)
+    return frame_at(store, at)
+
+
 def test_a_run_that_stands_has_no_rates() -> None:
-    """ETA, step time and samples/s are dashes in header, panel, table, `status` and lines; the loss stays."""
-    still = replace(frame("stalled"), stands=True, eta_s=None, samples_per_s=None)
-    still = replace(still, ranks=tuple(replace(rank, stands=True, samples_per_s=None) for rank in still.ranks))
-    progress = text_of(header_rows(still, 78, INK, KEYS, roomy=False)[1])
-    assert re.search(r"ETA +– +– ms/step  loss 0\.8764 +– samples/s", progress), progress
+    """ETA, step time, phases and samples/s are dashes in header, panel, table, `status`, lines; the loss stays."""
+    going, still = stepped(10.5), stepped(60.0)
+    lines = [text_of(header_rows(each, 78, INK, KEYS, roomy=False)[1]) for each in (going, still)]
+    assert re.search(r"ETA 00:5\d +81\.3 ms/step  loss 0\.8764 +\d+ samples/s", lines[0]), lines[0]
+    assert re.search(r"ETA +– +– ms/step  loss 0\.8764 +– samples/s", lines[1]), lines[1]
     first = still.ranks[0]
     panel = "\n".join(text_of(row) for row in draw_panel(first, still, Shape(60, 10, False), INK))
     assert re.search(r"step +– ms", panel), panel
-    for drawn in (plain.line(still), *card(still)):
-        assert "93.4" not in drawn
-        assert "81.3" not in drawn
+    for moves, stands in ((plain.line(going), plain.line(still)), ("\n".join(card(going)), "\n".join(card(still)))):
+        assert "81.3" in moves
+        assert "81.3" not in stands
+    assert "7.1" in "\n".join(card(going))
+    assert "7.1" not in "\n".join(card(still))
     columns = columns_of(still)
     assert {column.key for column in columns if column.value(first) == first.step_ms} == set()
+    rows = ["\n".join(text_of(row) for row in fact_rows(each.ranks[0], each, 78, INK)) for each in (going, still)]
+    assert ["last steps" in row for row in rows] == [False, True]
+    assert [status.as_json(each)["standing_s"] for each in (going, still)] == [None, 50.0]
 
 
 def test_a_narrow_header_keeps_what_matters() -> None:
@@ -274,20 +300,6 @@ def test_the_sentences_of_a_rank_are_not_cut(width: int) -> None:
     assert ended == []
 
 
-def test_a_text_is_broken_between_words() -> None:
-    """No line is wider than asked for, no word is broken that fits into a line, and nothing is lost."""
-    assert wrapped("one two three", 7) == ["one two", "three"]
-    assert wrapped("  12.5", 20) == ["  12.5"]
-    assert wrapped("", 5) == [""]
-    assert wrapped("abcdefgh ij", 3) == ["abc", "def", "gh", "ij"]
-    rng = random.Random(2)
-    for _ in range(200):
-        text = "".join(rng.choice(["a", "bc ", "试", " ", "défg", "x\n"]) for _ in range(rng.randrange(60)))
-        lines = wrapped(text, 9)
-        assert all(cell_len(line) <= 9 for line in lines)
-        assert "".join("".join(lines).split()) == "".join(text.split())
-
-
 def test_a_panel_names_only_what_differs_between_ranks() -> None:
     """Host and device of all ranks are in the header once; in a panel they have their names, and stand where needed."""
 
@@ -300,6 +312,10 @@ def test_a_panel_names_only_what_differs_between_ranks() -> None:
     assert last_line(frame(one_host="node-b", one_device=None), rank) == "pid 4712  device cuda:1"
     header = text_of(header_rows(frame(), 118, INK, KEYS, roomy=True)[0])
     assert "cpu  on node-a" in header
+    shared = frame(device="cuda", one_device="cuda:0")
+    assert "cuda:0  on node-a" in text_of(header_rows(shared, 118, INK, KEYS, roomy=True)[0])
+    several = frame(device="cuda", one_device=None)
+    assert "cuda  on node-a" in text_of(header_rows(several, 118, INK, KEYS, roomy=True)[0])
     assert "on node" not in text_of(header_rows(frame(one_host=None), 118, INK, KEYS, roomy=True)[0])
 
 

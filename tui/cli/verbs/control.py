@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import Verbs, add_run, add_verb, chosen
+from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen
 
 if TYPE_CHECKING:
     from ddptop.tui.control.waiting import Waiting
@@ -25,17 +25,19 @@ def add(verbs: Verbs) -> None:
         ddptop pause                     # the only live run
         ddptop pause resnet-7f --freeze  # at once, wherever the ranks are
         """,
+        AWAITED,
     )  # fmt: skip
     pause.add_argument(
         "--freeze",
         action="store_true",
-        help="stop the processes where they are instead (SIGSTOP), for a group without a common step: a collective "
-        "in progress goes on to count its timeout, and a freeze that is longer ends the run",
+        help="stop the processes where they are instead (SIGSTOP), for a group without a common step: the timeout of "
+        "an open collective keeps running; a longer freeze ends the run",
     )
     step = add_verb(
         verbs, "step", "from a pause, make all ranks do exactly K more steps",
         "Lets the ranks of a paused run do exactly K more steps; then they are paused again.",
         "ddptop step resnet-7f 10",
+        AWAITED,
     )  # fmt: skip
     resume = add_verb(
         verbs, "resume", "resume a paused run", "Resumes a run that is paused or frozen.", "ddptop resume resnet-7f"
@@ -45,6 +47,7 @@ def add(verbs: Verbs) -> None:
         "Has all ranks save a checkpoint after the same step, by the checkpoint function that the script registers; "
         "then the run goes on. Refused where the script registers none.",
         "ddptop checkpoint resnet-7f",
+        AWAITED,
     )  # fmt: skip
     stop = add_verb(
         verbs, "stop", "end a run at a step, after a checkpoint where the script registers a checkpoint function",
@@ -54,6 +57,7 @@ def add(verbs: Verbs) -> None:
         ddptop stop resnet-7f
         ddptop stop resnet-7f --no-checkpoint
         """,
+        AWAITED,
     )  # fmt: skip
     stop.add_argument("--no-checkpoint", action="store_true", help="stop it without a checkpoint")
     for verb in (pause, step, resume, checkpoint, stop):
@@ -77,7 +81,7 @@ def _control(options: argparse.Namespace) -> int:
 
     directory = chosen(options.run)
     freeze = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
-    line = _LiveLine(f"ctrl+c cancels; or `ddptop pause {directory.name} --freeze`")
+    line = _LiveLine("ctrl+c cancels", f"in another terminal: ddptop pause {directory.name} --freeze")
     try:
         try:
             done = _carry_out(options, RunControl(directory, directory.read(), who("shell")), Waiting(line.show))
@@ -104,17 +108,21 @@ def _control(options: argparse.Namespace) -> int:
 class _LiveLine:
     """One line on a terminal that says what a verb waits for; it is gone when the verb ends."""
 
-    def __init__(self, advice: str) -> None:
+    def __init__(self, *advice: str) -> None:
         self._advice = advice
         self._shown = ""
 
     def show(self, line: str) -> None:
-        """Show this line now, with the advice as far as the terminal is wide enough."""
+        """Show this line now, with as many pieces of advice as the terminal is wide enough for, each whole."""
         if line == self._shown or not sys.stderr.isatty():
             return
         self._shown = line
         width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
-        text = f"{line} · {self._advice}"[:width]
+        text = line[:width]
+        for piece in self._advice:
+            if len(text) + len(piece) + 3 > width:
+                break
+            text = f"{text} · {piece}"
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:

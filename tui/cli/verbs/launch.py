@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import RUNS_OWN, Verbs, add_verb, add_view, chosen, configured, show, typed
+from ddptop.tui.cli.verbs.options import LAUNCHED, Verbs, add_verb, add_view, chosen, configured, show, typed
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add(verbs: Verbs) -> None:
         ddptop launch train.py -- --lr 0.1     # your script; its own options after --
         ddptop launch --detach -m pkg.train    # a module; print the name, and return
         """,
-        RUNS_OWN,
+        LAUNCHED,
     )  # fmt: skip
     launch.more = " (arguments of the program go after --, as in `ddptop launch train.py -- --lr 0.1`)"
     launch.set_defaults(carry=_run)
@@ -46,7 +46,7 @@ def add(verbs: Verbs) -> None:
         ddptop restart resnet-7f
         ddptop restart resnet-7f --resume  # from its last checkpoint
         """,
-        RUNS_OWN,
+        {**LAUNCHED, "1": f"refused; {LAUNCHED['1']}"},
     )  # fmt: skip
     restart.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
     restart.add_argument("--resume", action="store_true", help="resume from its checkpoint, if its program can")

@@ -42,7 +42,7 @@ def add(verbs: Verbs) -> None:
         ddptop status                   # the only live run
         ddptop status resnet-7f --json  # for scripts
         """,
-        PRINTED,
+        {0: "printed", 1: "the run was removed just now", 2: PRINTED[2]},
     )  # fmt: skip
     add_run(status)
     status.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")

@@ -19,7 +19,9 @@ DONE: Final = {0: "done", 1: "refused or failed", 2: "wrong options, or no such 
 """The exit codes of a verb that acts on a run."""
 PRINTED: Final = {0: "printed", 2: "wrong options, or no such run"}
 """The exit codes of a verb that only prints."""
-RUNS_OWN: Final = {
+AWAITED: Final = {**DONE, 130: "Ctrl-C"}
+"""The exit codes of a verb that waits for the ranks."""
+RUNS_OWN: Final[Mapping[str, str]] = {
     "0": "the run has finished or stopped, or you left the dashboard",
     "1": "the run failed or is lost, with no exit code of its own",
     "2": "wrong options, or no such run",
@@ -27,6 +29,12 @@ RUNS_OWN: Final = {
     "130": "Ctrl-C",
 }
 """The exit codes of a verb that shows a run until its end."""
+LAUNCHED: Final = {
+    **RUNS_OWN,
+    "0": "finished, stopped, or you left the dashboard; --detach: all ranks work",
+    "1": "failed or lost, with no exit code of its own; --detach: failed",
+}
+"""The exit codes of a verb that starts a run."""
 
 RUN_HELP = "name of the run or the beginning of it; may be left out when only one is alive"
 

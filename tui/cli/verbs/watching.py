@@ -50,7 +50,7 @@ def add(verbs: Verbs) -> None:
         ddptop watch resnet-7f --interval 10
         ddptop watch resnet-7f --json --count 1
         """,
-        RUNS_OWN,
+        {**RUNS_OWN, "0": "the run has finished or stopped, or all lines of --count are written"},
     )  # fmt: skip
     add_run(watch)
     watch.add_argument("--json", action="store_true", help="one JSON object per line, as in `status --json`")

@@ -81,7 +81,8 @@ def scale_of(values: Array, previous: Scale | None = None) -> Scale | None:
     seen = values[np.isfinite(values)]
     if not len(seen):
         return previous
-    seen = seen[:: max(1, len(seen) // _LOOKED_AT)]
+    # The difference of two values may be larger than any float32.
+    seen = seen[:: max(1, len(seen) // _LOOKED_AT)].astype(np.float64)
     low, middle, high = (float(value) for value in np.percentile(seen, (_LOW, 50.0, _HIGH)))
     span = max(high - low, _LEAST_SPAN * abs(middle), 1e-9)
     # Even numbers at the ends, which stay for a while, or the colors would shimmer.
@@ -99,7 +100,7 @@ def shade(values: Array, scale: Scale | None, shades: int) -> Shades:
     result = np.full(values.shape, UNKNOWN, np.uint8)
     known = np.isfinite(values)
     if scale is not None:
-        share = (values[known] - scale.low) / (scale.high - scale.low)
+        share = (values[known].astype(np.float64) - scale.low) / (scale.high - scale.low)
         result[known] = 1 + np.clip(share * shades, 0, shades - 1).astype(np.uint8)
     result[np.isinf(values)] = shades + 1
     return result

@@ -223,14 +223,14 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         unit = f", {drawn.unit}" if drawn.unit else ""
         if self.crosshair is not None:
             return self._reading(drawn, hues)
-        extent = _extent(drawn, self.look, self._run, keys_of(self))
-        parts = [Content(f"{metric.title}{unit} over {extent}")]
+        keys = keys_of(self)
+        parts = [Content(f"{metric.title}{unit} over {extent(drawn, self.look, self._run, keys)}")]
         if len(ranks) > 1:
             parts.append(Content(" "))
             for line in sorted(drawn.lines, key=lambda line: line.order):
                 name = f"[{line.name}]" if line.name == str(chosen) else f" {line.name} "
                 parts.append(Content.styled(name, _style(line, hues)))
-        parts.append(Content(" · ".join(("", *_notes(drawn, self.look, frame)))))
+        parts.append(Content(" · ".join(("", *notes(drawn, self.look, frame, self._run, keys)))))
         return Content("").join(parts)
 
     def _reading(self, drawn: Contents, hues: Ink) -> Content:
@@ -322,14 +322,16 @@ def _value(value: float) -> str:
     return f"{value:.4g}" if np.isfinite(value) else "not finite"
 
 
-def _extent(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapping[str, str]) -> str:
+def extent(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapping[str, str]) -> str:
     """Return which steps are shown, and the key that shows the others."""
     every = drawn.shown if run is None else run
     usual = recent(every[1] - every[0] + 1)
     key = keys["plot.whole"]
     if look.window.whole:
-        others = f" · {key}: last {units.count(usual)} steps" if usual <= every[1] - every[0] else ""
-        return f"the whole run{others}"
+        if usual <= every[1] - every[0]:
+            return f"the whole run · {key}: last {units.count(usual)} steps"
+        # All steps are recent: the key changes the range alone, and on a logarithmic scale nothing.
+        return "the whole run" if look.window.log else f"the whole run · {key}: clip outliers"
     if drawn.shown == every:
         return "steps"
     first, last = map(units.count, drawn.shown)
@@ -338,13 +340,16 @@ def _extent(drawn: Contents, look: Look, run: tuple[int, int] | None, keys: Mapp
     return f"{shown} · {key}: whole run"
 
 
-def _notes(drawn: Contents, look: Look, frame: Frame) -> list[str]:
+def notes(drawn: Contents, look: Look, frame: Frame, run: tuple[int, int] | None, keys: Mapping[str, str]) -> list[str]:
     """Return the remarks on what is unusual in this plot."""
     notes = []
     least, greatest = drawn.beyond
     if least is not None or greatest is not None:
         ends = (("min", least), ("max", greatest))
         notes.append("clipped, " + " ".join(f"{name} {end:.3g}" for name, end in ends if end is not None))
+        if run is None or drawn.shown == run:
+            # Else the extent names the key.
+            notes.append(f"{keys['plot.whole']}: whole range")
     if drawn.log:
         notes.append("log, without 0 and less" if drawn.hidden else "log")
     if look.window.smoothing != "off":

@@ -16,7 +16,7 @@ SMOOTHINGS: Final = ("off", "light", "strong")
 
 
 def recent(steps: int) -> int:
-    """Return how many steps of so many are recent: about a quarter, and a round number that seldom changes."""
+    """Return how many steps of so many are recent: a tenth to a quarter, and a round number that seldom changes."""
     wanted = max(RECENT, steps // 4)
     power = int("1" + "0" * (len(str(wanted)) - 1))
     return max(factor * power for factor in (1, 2, 5) if factor * power <= wanted)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.agent.text import clean
@@ -55,32 +54,15 @@ def _fact(label: str, value: str, width: int, ink: Ink, hue: str = "value", afte
     known = value.strip() != units.DASH
     room = max(8, width - _LABEL)
     style = ink[hue if known else "faint"]
-    lines: list[Row] = [[Segment(line, style)] for line in wrapped(value, room)]
+    lines: list[Row] = [[Segment(line, style)] for line in units.wrapped(value, room)]
     if known and after:
-        first, *others = wrapped(after, room)
+        first, *others = units.wrapped(after, room)
         if width_of(lines[-1]) + cell_len(first) <= room and not others:
             lines[-1].append(Segment(first, ink["label"]))
         else:
             lines += [[Segment(line.lstrip(), ink["label"])] for line in (first, *others)]
     for index, line in enumerate(lines):
         yield [Segment(f"  {'' if index else label:<{_LABEL - 2}}", ink["label"]), *line]
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Return a text in lines of so many cells at most, broken between words where that is possible."""
-    lines: list[str] = []
-    line = ""
-    for piece in re.findall(r" +|[^ ]+", re.sub(r"\s", " ", text)):
-        if cell_len(line) + cell_len(piece) <= width:
-            line += piece
-            continue
-        if line.strip():
-            lines.append(line.rstrip())
-            line = ""
-        if not piece.isspace():
-            *whole, line = chop_cells(piece, width)
-            lines += whole
-    return [*lines, line] if line.strip() or not lines else lines
 
 
 def _state(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
@@ -124,7 +106,9 @@ def _step(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Iterator[Row]:
 def _phases(
     rank: RankFrame, phases_ms: Mapping[str, float], step_ms: float, frame: Frame, width: int, ink: Ink
 ) -> Iterator[Row]:
-    yield [Segment(" " * _LABEL), *phase_bar(phases_ms, frame.step_ms or step_ms, width - _LABEL - 1, ink)]
+    # While it stands, the bar is of before.
+    label = f"  {'last steps' if rank.stands else '':<{_LABEL - 2}}"
+    yield [Segment(label, ink["label"]), *phase_bar(phases_ms, frame.step_ms or step_ms, width - _LABEL - 1, ink)]
     for phase, letter in LETTERS.items():
         value = phases_ms.get(phase)
         share = None if value is None else value / step_ms

@@ -120,7 +120,7 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     if frame.view_held_s is not None:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
         held = units.duration(frame.view_held_s)
-        key = Segment(f" {keys['view.freeze']}: goes on", ink["bold value"])
+        key = Segment(f" {keys['view.freeze']}: resumes", ink["bold value"])
         clock = [Segment(f" VIEW HELD {held} ", ink["held"]), key]
     elif frame.started_at is not None:
         end = frame.at if frame.ended_at is None else frame.ended_at
@@ -134,7 +134,8 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
         [Segment(world, ink["value"]), Segment(f" {ranks}", ink["label"])],
         [Segment(units.shorten(frame.program, max(8, width // 3)), ink["value"])],
         [Segment(frame.backend or "", ink["value"])],
-        [Segment(frame.device or "", ink["value"])],
+        # The more exact, where ranks have it in common: a group all on `cuda:0` is to be seen as such.
+        [Segment(units.shorten(frame.one_device or frame.device or "", max(8, width // 4)), ink["value"])],
         # In the panels only where ranks differ.
         [Segment("on ", ink["label"]), Segment(units.shorten(frame.one_host, max(8, width // 4)), ink["value"])]
         if frame.one_host
