@@ -199,7 +199,8 @@ def test_a_hold_that_lapses_first_cannot_be_kept(group_of, monkeypatch):
 def test_a_pause_names_the_rank_that_the_others_wait_for(group_of):
     """Of the ranks that are not held it is those outside of a collective, and all of them where there is none such."""
     for outstanding, named in (([1, 0, 1], "rank 1"), ([1, 1, 1], "ranks 0, 1, 2"), ([0, 0, 1], "ranks 0, 1")):
-        group, told = group_of(4, 4, 4), []
+        group = group_of(4, 4, 4)
+        told: list[str] = []
         for member, open_ones in zip(group.members, outstanding, strict=True):
             member.moving, member.outstanding = False, open_ones
         with pytest.raises(Unholdable):

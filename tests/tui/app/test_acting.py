@@ -161,7 +161,7 @@ def waiting_pause(source: StillSource) -> Callable[[Waiting | None], str]:
 def test_a_pause_that_waits_is_shown_and_cancelled() -> None:
     """The frame of that run, and of no other, says whom it waits for; `cancel` ends it, and that is no refusal."""
     source = StillSource(frame("stalled"))
-    source.pause = waiting_pause(source)  # type: ignore[method-assign]
+    source.pause = waiting_pause(source)  # type: ignore[assignment, method-assign]
     app, acts = acting(source)
     assert acts.marked(source.current).waiting == ""
     acts.begin("pause", source, source.current)
@@ -185,7 +185,7 @@ def test_a_freeze_takes_the_place_of_a_pause_that_waits() -> None:
     """The pause is cancelled first; one that came to its end meanwhile stays, and nothing is frozen."""
     for held in (False, True):
         source = StillSource(frame("stalled"))
-        source.pause = waiting_pause(source)  # type: ignore[method-assign]
+        source.pause = waiting_pause(source)  # type: ignore[assignment, method-assign]
         app, acts = acting(source)
         acts.begin("pause", source, source.current)
         turn = acts._under_way

@@ -9,7 +9,7 @@ import pytest
 from support.screens.frames import frame, rank_frame
 
 from ddptop.agent.run.rundir import RunDir
-from ddptop.tui.cli import view
+from ddptop.tui.cli import plain, view
 from ddptop.tui.model.frame import Frame, RankFrame
 from ddptop.tui.settings import Settings
 
@@ -77,7 +77,7 @@ def await_start(monkeypatch: pytest.MonkeyPatch, *frames: Frame, begun_s: float 
     """Return what `launch --detach` says of a run with these frames, and at which poll."""
     link = Starting(*frames)
     monkeypatch.setattr(view, "Link", lambda *_: link)
-    monkeypatch.setattr(view.plain, "POLL_S", 0.0)
+    monkeypatch.setattr(plain, "POLL_S", 0.0)
     monkeypatch.setattr(view, "BEGUN_S", begun_s)
     return view.await_start(cast("RunDir", None), Settings()), link.polls
 

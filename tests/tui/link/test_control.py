@@ -11,6 +11,7 @@ import pytest
 from support.screens.frames import StillSource, frame
 
 from ddptop.agent import wire
+from ddptop.agent.control import journal
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.link import control
@@ -92,7 +93,7 @@ def test_an_interrupted_action_is_cancelled_only_where_it_is_undone(
 
     monkeypatch.setattr(control, "Controller", Interrupted)
     monkeypatch.setattr(control, "LiveGroup", nullcontext)
-    monkeypatch.setattr(control.journal, "note", lambda directory, event: noted.append(event))
+    monkeypatch.setattr(journal, "note", lambda directory, event: noted.append(event))
     monkeypatch.setattr(RunControl, "_await_observer", lambda self: None)
     with pytest.raises(KeyboardInterrupt):
         RunControl(directory, run, "ada (shell)").step(1000)

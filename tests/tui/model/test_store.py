@@ -136,13 +136,14 @@ def test_the_rates_of_a_run_that_stands_are_not_told():
         store.apply(beat(rank, step=300, step_at_ns=3 * 10**9, total_steps=1000), 3.0)
         store.apply(wire.Steps(rank, (step(1), step(2))), 3.0)
     goes = frame_at(store, 4.9)
-    assert (goes.stands, goes.eta_s, goes.current_step_ms) == (False, pytest.approx(7.0), 10)
+    assert (goes.stands, goes.current_step_ms) == (False, 10)
+    assert goes.eta_s == pytest.approx(7.0)
     assert goes.samples_per_s is not None
     for at in (5.1, 6.4, 60.0):
         stands = frame_at(store, at)
         assert (stands.stands, stands.eta_s, stands.samples_per_s, stands.current_step_ms) == (True, None, None, None)
-        for rank in stands.ranks:
-            assert (rank.stands, rank.samples_per_s, rank.current_step_ms) == (True, None, None)
+        for each in stands.ranks:
+            assert (each.stands, each.samples_per_s, each.current_step_ms) == (True, None, None)
         assert stands.step_ms == 10, "the scale of the bars stays"
     store.apply(beat(1, step=301, step_at_ns=6 * 10**9, total_steps=1000), 6.0)
     moves = frame_at(store, 6.1)
