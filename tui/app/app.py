@@ -52,6 +52,7 @@ from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.screens.with_roll import RollScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
@@ -183,7 +184,7 @@ class DdptopApp(App[None]):
         self.shown.advance()
         frame = self.shown.newest()
         if self.several is not None and not frame.run:
-            return RunsScreen(self.several.fleet, frame)
+            return RunsScreen(self.several.fleet, frame, self.acting.awaited)
         return RunScreen(frame, self.settings.look.view)
 
     def refresh_css(self, animate: bool = True) -> None:
@@ -274,7 +275,7 @@ class DdptopApp(App[None]):
             return
         for screen in reversed(self.screen_stack):
             if isinstance(screen, RunScreen) and self._hint is not None:
-                screen.hint = self._hint.text(frame, screen.view_name, self.key_names)
+                screen.hint = self._hint.text(frame, self.key_names)
             if isinstance(screen, LiveScreen):
                 screen.take(frame)
                 self.source.watch(screen.in_sight)
@@ -339,17 +340,28 @@ class DdptopApp(App[None]):
     def action_logs(self) -> None:
         """Show what the chosen rank printed."""
         if (live := self._live) is not None:
-            self.push_screen(LogScreen(self.shown.frame(), live.rank), self._returned)
+            self._show_roll(LogScreen(self.shown.frame(), live.rank))
 
     def action_events(self) -> None:
         """Show what has happened in the run."""
         if (live := self._live) is not None:
-            self.push_screen(EventScreen(self.shown.frame(), live.rank), self._returned)
+            self._show_roll(EventScreen(self.shown.frame(), live.rank))
+
+    def _show_roll(self, screen: RollScreen) -> None:
+        """Show logs in the place of events, and events in that of logs: `back` leads to where both came from."""
+        if isinstance(top := self.screen, RollScreen):
+            top.dismiss(top.rank)
+        self.push_screen(screen, self._returned)
 
     def action_plot(self) -> None:
         """Show the plot on the whole screen."""
         if isinstance(live := self._live, PlottedScreen):
             self.push_screen(PlotScreen(self.shown.frame(), live.rank, live.look, alone=live.alone), self._returned)
+
+    @on(RunScreen.Viewed)
+    def _view_chosen(self, message: RunScreen.Viewed) -> None:
+        if self._hint is not None:
+            self._hint.use(f"view.{message.name}")
 
     @on(RankView.Opened)
     def _show_rank(self, message: RankView.Opened) -> None:
@@ -402,7 +414,13 @@ class DdptopApp(App[None]):
             self._hint.use(HELP)
         inner = self.screen.focused or self.screen
         chain = [type(node) for node in inner.ancestors_with_self]
-        here, rest = keymap.help_tables(type(self), self.settings.keymap, chain, ascii_only=self.ascii_only)
+        here, rest = keymap.help_tables(
+            type(self),
+            self.settings.keymap,
+            chain,
+            counts=isinstance(self.screen, LiveScreen) and self.screen.can_count,
+            ascii_only=self.ascii_only,
+        )
         self.push_screen(HelpScreen(here, rest))
 
     def action_command_palette(self) -> None:

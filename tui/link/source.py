@@ -30,7 +30,7 @@ class Control(Protocol):
     def pause(self, waiting: Waiting | None = None) -> str:
         """Hold all ranks at one step. Blocks; returns one line saying what was done.
 
-        `waiting` is told which ranks it waits for, and ends it once cancelled; so of `checkpoint` and `stop`.
+        `waiting` is told which ranks it waits for, and ends it once cancelled; so of `step`, `checkpoint` and `stop`.
 
         Raises:
             Refused: they are not held, and why.
@@ -47,11 +47,12 @@ class Control(Protocol):
         """
         ...
 
-    def step(self, steps: int) -> str:
+    def step(self, steps: int, waiting: Waiting | None = None) -> str:
         """From a pause, let all ranks do exactly so many more steps. Blocks; returns one line.
 
         Raises:
             Refused: they were not made, and why.
+            Cancelled: `waiting` was cancelled; the ranks are held once they have made the steps.
         """
         ...
 

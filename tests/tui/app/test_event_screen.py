@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import EventLine, Frame
 from ddptop.tui.screens.events import EventScreen
+from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.screen.events import EventSearch
 
@@ -70,6 +71,26 @@ async def test_each_event_can_be_chosen_and_is_then_whole() -> None:
         assert "Events" not in footer_keys(pilot.app)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "back")
+
+
+async def test_logs_and_events_take_the_place_of_each_other() -> None:
+    """However often one changes between them, one way back leads to the ranks."""
+    async with dashboard(StillSource(eventful())).run_test(size=(80, 24)) as pilot:
+        for key, kind in (("g", LogScreen), ("e", EventScreen), ("g", LogScreen), ("e", EventScreen)):
+            await pilot.press(key)
+            await until(pilot, lambda kind=kind: isinstance(pilot.app.screen, kind), key)
+            assert len(pilot.app.screen_stack) == 2
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "back")
+
+
+@pytest.mark.parametrize(("key", "width", "said"), [("e", 80, " · space cancels"), ("g", 50, "…")])
+async def test_what_waits_for_ranks_is_said_above_logs_and_events(key: str, width: int, said: str) -> None:
+    """With the key that cancels it, as far as there is room."""
+    source = StillSource(replace(eventful(), waiting="pausing: waiting for rank 1"))
+    async with dashboard(source).run_test(size=(width, 24)) as pilot:
+        await pilot.press(key)
+        await until(pilot, lambda: re.search(f"pausing: waiting for.*{said}", seen(pilot.app)), "the wait")
 
 
 async def test_a_chosen_event_stays_chosen_while_others_come() -> None:

@@ -27,6 +27,10 @@ def test_a_terminal_shows_one_line_and_loses_it_again(monkeypatch: pytest.Monkey
             line.show("pausing: waiting for rank 1")
         shown = read(master)
         assert shown == "\r\x1b[K" + "pausing: waiting for rank 1 · ctrl+c cancels; or `ddptop pause"[:59]
+        line.show("")
+        assert read(master) == "\r\x1b[K"
+        line.show("pausing: waiting for rank 2")
+        assert "rank 2" in read(master)
         line.clear()
         assert read(master) == "\r\x1b[K"
     os.close(master)
