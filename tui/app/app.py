@@ -40,7 +40,7 @@ from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
-from ddptop.tui.link.source import ReadOnly, Source
+from ddptop.tui.link.source import LONG_POLL_S, ReadOnly, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.events import EventScreen
@@ -59,8 +59,6 @@ from ddptop.tui.views.runs import RunList
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
-LONG_POLL_S: Final = 0.014
-"""Where it took longer to take in messages, some may have been left for the next time."""
 TERMINAL_S: Final = 1.0
 """Seconds between two looks whether the terminal is still there."""
 DEFAULT: Final = Settings()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from ddptop.agent.control.controller import Busy, Cancelled, Refused, Unholdable, Unsavable
 from ddptop.agent.run import rundir
@@ -22,6 +22,12 @@ from ddptop.tui.model.frame import Frame
 __all__ = [
     "Busy", "Cancelled", "Control", "Home", "ReadOnly", "Refused", "Source", "Unholdable", "Unsavable", "frame_now",
 ]  # fmt: skip
+
+
+DRAIN_S: Final = 0.016
+"""How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
+LONG_POLL_S: Final = 0.9 * DRAIN_S
+"""Where a `poll` took longer, it may have stopped at its limit, and more messages may be there."""
 
 
 class Control(Protocol):

@@ -125,6 +125,38 @@ async def test_events_are_searched_by_their_words() -> None:
         assert isinstance(pilot.app.screen, EventScreen)
 
 
+async def test_the_marked_event_is_in_sight_while_words_are_typed() -> None:
+    """A chosen one that matches stays so; where it does not, the newest that does is marked, and followed."""
+    async with dashboard(StillSource(eventful("last", before=80))).run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "home", *["down"] * 60)
+        roll = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: roll.chosen is not None and roll.chosen.text.endswith("at 60"), "chosen")
+        await pilot.press("slash", *"waits")
+        await until(pilot, lambda: roll.count[0] == 80, "filtered")
+        await until(pilot, lambda: "waits at 60" in seen(pilot.app), "in sight")
+        assert roll.chosen is not None
+        await pilot.press(*" 5", "enter")
+        await until(pilot, lambda: roll.count[0] == 17, "narrower")
+        assert (roll.chosen, roll.following, roll._matching[roll._index].text) == (None, True, "rank 3 waits at 75")
+
+
+async def test_what_is_in_sight_stays_when_the_oldest_events_go() -> None:
+    """By as many lines as they took; a chosen one took several."""
+    first = eventful("last", before=40)
+    events = (first.events[-2], *first.events)
+    source = StillSource(replace(first, events=events))
+    async with dashboard(source).run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "home")
+        roll = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: roll.chosen is not None, "chosen")
+        roll.scroll_to(y=9, animate=False)
+        await until(pilot, lambda: roll.scroll_y == 9, "scrolled")
+        top = roll._items[9].event
+        source.current = replace(first, events=events[2:])
+        await until(pilot, lambda: len(roll._events or ()) == len(events) - 2, "taken in")
+        await until(pilot, lambda: roll._items[int(roll.scroll_y)].event == top, "the same on top")
+
+
 async def test_a_click_chooses_an_event() -> None:
     """Also one below a wrapped one."""
     async with dashboard(StillSource(eventful("after it", before=3))).run_test(size=(80, 24)) as pilot:
