@@ -53,7 +53,7 @@ class Awaiting(Busy, Unholdable):
 
 
 class Cancelled(Refused):
-    """The caller has cancelled the action while it waited for ranks; the group goes on."""
+    """The caller has cancelled the action while it waited for ranks; the group goes on, or to the end of a step."""
 
 
 class Unsavable(Refused):
@@ -92,9 +92,10 @@ class Controller:
             who: the author of the action.
             clock: a monotonic clock.
             sleep: waits for so many seconds.
-            waits: takes one line on the ranks that a pause, checkpoint or stop waits for, again and again while it
-                waits longer than a moment.
-            cancelled: asked while the action waits for ranks; True ends it, and the group goes on.
+            waits: takes one line on the ranks that a pause, step, checkpoint or stop waits for, again and again while
+                it waits longer than a moment; an empty line once it waits no more.
+            cancelled: asked while the action waits for ranks; True ends it, and the group goes on: after a step that
+                was begun, to the end of that step.
         """
         self._group = group
         self._polled = PolledRanks(group)
@@ -122,6 +123,7 @@ class Controller:
 
         Raises:
             Refused: the group is not paused, or a rank does not reach the step.
+            Cancelled: the wait was cancelled; the ranks are held at the step all the same.
         """
         started = self._clock()
         standing = self._polled.standing()
@@ -235,7 +237,7 @@ class Controller:
 
     def _await_held(self, action: str, token: str, step: int, deadline: float, patience_s: float) -> None:
         began = self._clock()
-        nap, renew_at = 0.002, began + RENEW_S
+        nap, renew_at, told = 0.002, began + RENEW_S, False
         first_deadline = self._clock() + min(FIRST_S, patience_s)
         while True:
             standing = self._polled.standing()
@@ -243,12 +245,16 @@ class Controller:
             if not behind:
                 # They may be held by another controller, after a resume.
                 self._renew(token, step)
+                if told:
+                    # What follows, such as a checkpoint, may take long, and can no longer be cancelled.
+                    self._waits("")
                 return
             pending = list(behind)
             if self._cancelled():
                 raise Cancelled("cancelled; the run goes on")
             if self._clock() > began + SOON_S:
                 self._waits(f"{_DOING[action]}: waiting for {_awaited(behind)}")
+                told = True
             if self._clock() > first_deadline and not any(reply.step for reply in standing.values()):
                 raise Unholdable(
                     "no rank has completed an optimizer step yet, and there is nothing else to hold them at; "
@@ -272,14 +278,20 @@ class Controller:
             raise Refused("cancelled by a resume, or the ranks were out of reach for too long; the run goes on")
 
     def _await_target(self, target: int, patience_s: float) -> None:
-        nap, best, deadline = 0.002, -1, self._clock() + patience_s
+        began = self._clock()
+        nap, best, deadline = 0.002, -1, began + patience_s
         while True:
             replies = self._polled.standing()
-            pending = {rank: reply.step or 0 for rank, reply in replies.items() if not reply.done}
+            behind = {rank: reply for rank, reply in replies.items() if not reply.done}
+            pending = {rank: reply.step or 0 for rank, reply in behind.items()}
             if not pending:
                 return
             if not all(reply.kept for reply in replies.values()):
                 raise Refused(f"somebody resumed the run before step {target:,}")
+            if self._cancelled():
+                raise Cancelled(f"cancelled; all ranks are held at step {target:,} when they come there")
+            if self._clock() > began + SOON_S:
+                self._waits(f"{_DOING['step']}: waiting for {named(_awaited(behind))}")
             if sum(pending.values()) > best:
                 best, deadline = sum(pending.values()), self._clock() + patience_s
             if self._clock() > deadline:
@@ -351,7 +363,7 @@ class Controller:
         return self._polled.ask(lambda id: wire.Save(id, token))
 
 
-_DOING: Final = {"pause": "pausing", "checkpoint": "checkpoint", "stop": "stopping"}
+_DOING: Final = {"pause": "pausing", "step": "stepping", "checkpoint": "checkpoint", "stop": "stopping"}
 
 
 def _awaited(behind: Mapping[int, Reply]) -> str:

@@ -7,7 +7,7 @@ One action at a time, whether on the run shown or on one of the list. When an ac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from textual.app import App
@@ -54,7 +54,8 @@ class _UnderWay:
 
     name: str
     run: str
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: Waiting | None
+    """What it waits for; None where it waits for no rank, and so cannot be cancelled."""
     freeze: Control | None = None
     """What is to freeze the run as soon as the action has been cancelled."""
 
@@ -103,9 +104,9 @@ class Acting:
             case "resume":
                 do(control.resume)
             case "freeze":
-                self._ask_to_freeze(control, run.run, "")
+                self._ask_to_freeze(control, run, "")
             case "step":
-                do(partial(control.step, steps))
+                do(partial(control.step, steps, waiting), waiting)
             case "checkpoint":
                 do(partial(control.checkpoint, waiting), waiting)
             case "stop":
@@ -121,11 +122,21 @@ class Acting:
 
     def marked(self, frame: Frame) -> Frame:
         """Return a frame with what an action of this dashboard waits for, if one does."""
-        turn = self._under_way
-        if turn is None or turn.run != frame.run or not turn.waiting.line or frame.state in ENDED:
+        if frame.run != self.awaited() or frame.state in ENDED:
             return frame
-        line = "cancelling …" if turn.waiting.cancelled else turn.waiting.line
-        return replace(frame, waiting=line)
+        return replace(frame, waiting=self._line)
+
+    def awaited(self) -> str:
+        """Return the name of the run whose ranks an action of this dashboard waits for, empty where none does."""
+        return self._under_way.run if self._under_way is not None and self._line else ""
+
+    @property
+    def _line(self) -> str:
+        """What the action that is under way waits for, empty where it waits for nothing."""
+        waiting = None if self._under_way is None else self._under_way.waiting
+        if waiting is None or not waiting.line:
+            return ""
+        return "cancelling …" if waiting.cancelled else waiting.line
 
     def _stop(self, do: Callable[..., None], control: Control, waiting: Waiting, answer: str | None) -> None:
         if answer in (STOP, SAVE_AND_STOP):
@@ -137,20 +148,22 @@ class Acting:
 
     def _cancel(self, run: str, do: Callable[..., None], control: Control) -> None:
         """Cancel the action that waits for the ranks of a run, whoever has begun it."""
-        if self._under_way is not None and self._under_way.run == run:
-            self._under_way.waiting.cancel()
+        turn = self._under_way
+        if turn is not None and turn.run == run and turn.waiting is not None:
+            turn.waiting.cancel()
         else:
             do(control.resume)
 
-    def _ask_to_freeze(self, control: Control, run: str, reason: str) -> None:
-        question = about_freeze(self._shown.newest(), reason, keys_of(self._app)["run.resume"])
-        self._app.push_screen(question, partial(self._freeze, control, run))
+    def _ask_to_freeze(self, control: Control, run: Frame | RunLine, reason: str) -> None:
+        timeout_s = run.timeout_s if isinstance(run, Frame) else None
+        question = about_freeze(run.run, timeout_s, reason, keys_of(self._app)["run.resume"])
+        self._app.push_screen(question, partial(self._freeze, control, run.run))
 
     def _freeze(self, control: Control, run: str, answer: str | None) -> None:
         if answer != FREEZE:
             return
         turn = self._under_way
-        if turn is not None and turn.run == run:
+        if turn is not None and turn.run == run and turn.waiting is not None:
             # What waits for ranks has to end first: frozen ranks would not answer it.
             turn.freeze = control
             turn.waiting.cancel()
@@ -159,13 +172,12 @@ class Acting:
 
     def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None) -> None:
         if self._under_way is not None:
-            turn = self._under_way
-            text = f"{turn.name} is still under way"
-            if turn.waiting.line:
-                text = f"{text}: {turn.waiting.line.rpartition(': ')[2]}"
+            text = f"{self._under_way.name} is still under way"
+            if self._line:
+                text = f"{text}: {self._line.rpartition(': ')[2]}"
             self._app.notify(text, severity="warning", markup=False)
             return
-        self._under_way = _UnderWay(name, run, waiting or Waiting())
+        self._under_way = _UnderWay(name, run, waiting)
         self._shown.let_go()
         self._app.run_worker(partial(self._work, work), thread=True)
 
@@ -182,6 +194,10 @@ class Acting:
         turn, self._under_way = self._under_way, None
         shown = self._shown.newest().run == turn.run
         match acted.refusal:
+            case None if turn.freeze is not None:
+                # It was decided before it could be cancelled.
+                text = f"not frozen: {acted.text}"
+                self._app.notify(text, title="" if shown else turn.run, severity="warning", markup=False)
             case None:
                 self._app.notify(acted.text, title="" if shown else turn.run, markup=False)
             case Refused() if turn.freeze is not None:
@@ -189,7 +205,7 @@ class Acting:
             case Cancelled():
                 self._app.notify(acted.text, title=turn.name, markup=False)
             case Unholdable() if shown:
-                self._ask_to_freeze(self._shown.source.control, turn.run, acted.text)
+                self._ask_to_freeze(self._shown.source.control, self._shown.newest(), acted.text)
             case Busy():
                 text = f"{acted.text}; {keys_of(self._app)['run.resume']} cancels it"
                 self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)

@@ -40,7 +40,7 @@ from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
-from ddptop.tui.link.source import ReadOnly, Source
+from ddptop.tui.link.source import LONG_POLL_S, ReadOnly, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.events import EventScreen
@@ -52,14 +52,13 @@ from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
+from ddptop.tui.screens.with_roll import RollScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
 
 POLL_HZ: Final = 20
 PAINT_HZ: Final = 4
-LONG_POLL_S: Final = 0.014
-"""Where it took longer to take in messages, some may have been left for the next time."""
 TERMINAL_S: Final = 1.0
 """Seconds between two looks whether the terminal is still there."""
 DEFAULT: Final = Settings()
@@ -183,7 +182,7 @@ class DdptopApp(App[None]):
         self.shown.advance()
         frame = self.shown.newest()
         if self.several is not None and not frame.run:
-            return RunsScreen(self.several.fleet, frame)
+            return RunsScreen(self.several.fleet, frame, self.acting.awaited)
         return RunScreen(frame, self.settings.look.view)
 
     def refresh_css(self, animate: bool = True) -> None:
@@ -274,7 +273,7 @@ class DdptopApp(App[None]):
             return
         for screen in reversed(self.screen_stack):
             if isinstance(screen, RunScreen) and self._hint is not None:
-                screen.hint = self._hint.text(frame, screen.view_name, self.key_names)
+                screen.hint = self._hint.text(frame, self.key_names)
             if isinstance(screen, LiveScreen):
                 screen.take(frame)
                 self.source.watch(screen.in_sight)
@@ -339,17 +338,28 @@ class DdptopApp(App[None]):
     def action_logs(self) -> None:
         """Show what the chosen rank printed."""
         if (live := self._live) is not None:
-            self.push_screen(LogScreen(self.shown.frame(), live.rank), self._returned)
+            self._show_roll(LogScreen(self.shown.frame(), live.rank))
 
     def action_events(self) -> None:
         """Show what has happened in the run."""
         if (live := self._live) is not None:
-            self.push_screen(EventScreen(self.shown.frame(), live.rank), self._returned)
+            self._show_roll(EventScreen(self.shown.frame(), live.rank))
+
+    def _show_roll(self, screen: RollScreen) -> None:
+        """Show logs in the place of events, and events in that of logs: `back` leads to where both came from."""
+        if isinstance(top := self.screen, RollScreen):
+            top.dismiss(top.rank)
+        self.push_screen(screen, self._returned)
 
     def action_plot(self) -> None:
         """Show the plot on the whole screen."""
         if isinstance(live := self._live, PlottedScreen):
             self.push_screen(PlotScreen(self.shown.frame(), live.rank, live.look, alone=live.alone), self._returned)
+
+    @on(RunScreen.Viewed)
+    def _view_chosen(self, message: RunScreen.Viewed) -> None:
+        if self._hint is not None:
+            self._hint.use(f"view.{message.name}")
 
     @on(RankView.Opened)
     def _show_rank(self, message: RankView.Opened) -> None:
@@ -402,7 +412,13 @@ class DdptopApp(App[None]):
             self._hint.use(HELP)
         inner = self.screen.focused or self.screen
         chain = [type(node) for node in inner.ancestors_with_self]
-        here, rest = keymap.help_tables(type(self), self.settings.keymap, chain, ascii_only=self.ascii_only)
+        here, rest = keymap.help_tables(
+            type(self),
+            self.settings.keymap,
+            chain,
+            counts=isinstance(self.screen, LiveScreen) and self.screen.can_count,
+            ascii_only=self.ascii_only,
+        )
         self.push_screen(HelpScreen(here, rest))
 
     def action_command_palette(self) -> None:

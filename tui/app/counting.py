@@ -52,5 +52,7 @@ KEYS: Final = (
     ),
 )
 """Bindings of the app."""
+DIGITS: Final = frozenset(f"run.count_{digit}" for digit in range(10))
+"""Ids of the digits: while the run is paused they come before whatever has the same key."""
 PASSING: Final = frozenset({"run.count_back", "run.count_clear", "run.count_view"})
 """Ids of those that act only while a number is typed: another action may have the same key."""

@@ -23,25 +23,31 @@ HELP: Final = "app.help"
 """Ids of the actions that are pointed out."""
 
 
+def _place() -> Path | None:
+    """Return the file by which the use of the hint is remembered; None where this user has no home."""
+    try:
+        return remembered.place().with_name("hint-used")
+    except OSError:
+        return None
+
+
 class FirstHint:
     """What to press next, for somebody who has not pressed it yet."""
 
     def __init__(self, file: Path | None = None) -> None:
         """Begin; that the hint was used is kept in `file`, by itself one of this user."""
-        self._file = remembered.place().with_name("hint-used") if file is None else file
-        self._used = os.path.lexists(self._file)
+        self._file = _place() if file is None else file
+        self._used = self._file is not None and os.path.lexists(self._file)
         self._since: float | None = None
         """When a run was first shown, by the clock of the frames."""
 
-    def text(self, frame: Frame, view: str, keys: Mapping[str, str]) -> str:
+    def text(self, frame: Frame, keys: Mapping[str, str]) -> str:
         """Return the hint for a frame, empty where there is none.
 
         Args:
             frame: what is shown.
-            view: the id of the view of the ranks that is shown.
             keys: by the id of an action, the key that does it.
         """
-        self.use(f"view.{view}")
         if self._used or not frame.run or frame.state in ENDED or frame.state == "starting":
             return ""
         self._since = frame.at if self._since is None else self._since
@@ -56,6 +62,8 @@ class FirstHint:
         if self._used or action not in (WAITS, HELP):
             return
         self._used = True
+        if self._file is None:
+            return
         # Where it cannot be kept, the hint comes again with the next dashboard, which does no harm.
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from textual.dom import DOMNode
 from textual.keys import Keys, format_key
 from textual.screen import Screen
 
-from ddptop.tui.app.counting import PASSING
+from ddptop.tui.app.counting import DIGITS, PASSING
 from ddptop.tui.screens.dialogs.field import Choice
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
@@ -119,8 +119,8 @@ def actions(app: type[App[Any]], remapped: Remapped | None = None) -> Iterator[t
 KeyLines = list[tuple[str, str, str]]
 """Section, keys and meaning, a line for each."""
 _MOUSE: Final = "mouse", "Click chooses a rank, double click opens it"
-_COUNT: Final = "run.count_"
-"""How the ids of the digits begin: while a run is paused they come before whatever has the same key."""
+_CLEAR: Final = ".clear"
+"""How the ids of actions end that act only while a filter is set: another action may have the same key."""
 
 
 def key_table(app: type[App[Any]], remapped: Remapped | None = None, *, ascii_only: bool = False) -> KeyLines:
@@ -129,27 +129,47 @@ def key_table(app: type[App[Any]], remapped: Remapped | None = None, *, ascii_on
 
 
 def help_tables(
-    app: type[App[Any]], remapped: Remapped, chain: Sequence[type], *, ascii_only: bool = False
+    app: type[App[Any]], remapped: Remapped, chain: Sequence[type], *, counts: bool, ascii_only: bool = False
 ) -> tuple[KeyLines, KeyLines]:
     """Return the keys that work where the user is, none of them twice, and those of everything else.
 
-    `chain` has the classes of what is in focus, of what is around it, and of the app: the first that has a key takes
-    it.
+    Args:
+        app: the app.
+        remapped: the keys that the user has changed.
+        chain: the classes of what is in focus, of what is around it, and of the app: the first that has a key takes
+            it; one that only clears a filter leaves it to the next one, with its meaning.
+        counts: True where a number of steps can be typed.
+        ascii_only: True where keys are written in ASCII.
     """
     every = list(actions(app, remapped))
     sections = {action.id: section for section, action in every}
-    here: list[tuple[str, Action]] = []
+    here: list[Action] = []
     taken: set[str] = set()
+    clears: dict[str, Action] = {}
+    """By its key, what clears a filter, as long as nothing else has that key."""
+    merged: set[str] = set()
     for owner in (each for node in chain for each in node.__mro__ if each.__module__.startswith(_OURS)):
         own = [action for action in _of(owner, remapped) if action.id in sections]
+        own = [action for action in own if counts or action.id not in DIGITS | PASSING]
         for action in own:
-            left = tuple(key for key in action.keys if key not in taken or action.id.startswith(_COUNT))
-            if left:
-                here.append((sections[action.id], replace(action, keys=left)))
-        taken.update(key for action in own for key in action.keys)
-    listed = {action.id for _, action in here}
+            had = taken | clears.keys() if action.id in PASSING else taken
+            left = tuple(key for key in action.keys if key not in had or action.id in DIGITS)
+            if not left:
+                continue
+            for clear in [clears.pop(key) for key in left if key in clears]:
+                here.remove(clear)
+                merged.add(clear.id)
+                action = replace(action, meaning=f"{clear.meaning} · {action.meaning}")
+            here.append(replace(action, keys=left))
+            if action.id.endswith(_CLEAR) and len(left) == 1:
+                clears[left[0]] = here[-1]
+        taken.update(key for action in own for key in action.keys if key not in clears)
+    listed = {action.id for action in here} | merged
     rest = ((section, action) for section, action in every if action.id not in listed)
-    return _table(here, ascii_only=ascii_only), _table(rest, ascii_only=ascii_only)
+    return (
+        _table(((sections[action.id], action) for action in here), ascii_only=ascii_only),
+        _table(rest, ascii_only=ascii_only),
+    )
 
 
 def _table(found: Iterable[tuple[str, Action]], *, ascii_only: bool) -> KeyLines:

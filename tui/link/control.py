@@ -69,9 +69,9 @@ class RunControl:
         """Pause all ranks at the same step; see `Controller.pause`."""
         return self._at_step("pause", lambda controller: controller.pause(), waiting)
 
-    def step(self, steps: int) -> str:
+    def step(self, steps: int, waiting: Waiting | None = None) -> str:
         """Let a paused group do so many steps; see `Controller.advance`."""
-        return self._at_step(f"step {steps}", lambda controller: controller.advance(steps))
+        return self._at_step(f"step {steps}", lambda controller: controller.advance(steps), waiting)
 
     def checkpoint(self, waiting: Waiting | None = None) -> str:
         """Have all ranks save at the same step; see `Controller.checkpoint`."""

@@ -24,7 +24,7 @@ from ddptop.agent.wire import EACH_RECORD
 from ddptop.tui.link.control import RunControl
 from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
-from ddptop.tui.link.source import Refused
+from ddptop.tui.link.source import DRAIN_S, Refused
 from ddptop.tui.link.turns import Turns
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.framer import Framer
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
-DRAIN_S = 0.016
-"""How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
 CATCH_UP_S = 0.03
 """The same while the history is taken in: the frame is not complete before."""
 EARLIER_S = 0.012

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from ddptop.agent.control.controller import Busy, Cancelled, Refused, Unholdable, Unsavable
 from ddptop.agent.run import rundir
@@ -24,13 +24,19 @@ __all__ = [
 ]  # fmt: skip
 
 
+DRAIN_S: Final = 0.016
+"""How long one `poll` takes in what was sent by itself, so that a flood of messages does not hold up a key."""
+LONG_POLL_S: Final = 0.9 * DRAIN_S
+"""Where a `poll` took longer, it may have stopped at its limit, and more messages may be there."""
+
+
 class Control(Protocol):
     """What acts on one run, or tells what would be acted on."""
 
     def pause(self, waiting: Waiting | None = None) -> str:
         """Hold all ranks at one step. Blocks; returns one line saying what was done.
 
-        `waiting` is told which ranks it waits for, and ends it once cancelled; so of `checkpoint` and `stop`.
+        `waiting` is told which ranks it waits for, and ends it once cancelled; so of `step`, `checkpoint` and `stop`.
 
         Raises:
             Refused: they are not held, and why.
@@ -47,11 +53,12 @@ class Control(Protocol):
         """
         ...
 
-    def step(self, steps: int) -> str:
+    def step(self, steps: int, waiting: Waiting | None = None) -> str:
         """From a pause, let all ranks do exactly so many more steps. Blocks; returns one line.
 
         Raises:
             Refused: they were not made, and why.
+            Cancelled: `waiting` was cancelled; the ranks are held once they have made the steps.
         """
         ...
 

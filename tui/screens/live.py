@@ -33,7 +33,7 @@ class LiveScreen(Transient[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "app.act('pause')", "Pause", id="run.pause", tooltip="Pause all ranks at the same step"),
         Binding("space", "app.act('resume')", "Resume", id="run.resume", tooltip="Resume all ranks"),
-        Binding("space", "app.act('cancel')", "Cancel", id="run.cancel", tooltip="Cancel a pause that waits for ranks"),
+        Binding("space", "app.act('cancel')", "Cancel", id="run.cancel", tooltip="Cancel what waits for ranks"),
         Binding(
             "F",
             "app.act('freeze')",
@@ -160,8 +160,13 @@ class LiveScreen(Transient[int]):
     def counts(self) -> bool:
         """True where digits are a number of steps: the run is paused, and they mean nothing else."""
         held = is_offered("step", self.frame.state, launched=self.frame.launched, waiting=bool(self.frame.waiting))
+        return held and self.can_count and not self._passes_on
+
+    @property
+    def can_count(self) -> bool:
+        """True where digits are a number of steps as soon as the run is paused."""
         # A number that nobody sees would be taken for less than what was typed.
-        return held and bool(self._headers) and not self._passes_on and not self._is_typed_into
+        return bool(self._headers) and not self._is_typed_into
 
     @property
     def _is_typed_into(self) -> bool:

@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.widgets import ContentSwitcher
 
 from ddptop.tui.model.frame import Frame
@@ -64,6 +65,13 @@ class RunScreen(PlottedScreen):
         for view in VIEWS
     ]
 
+    class Viewed(Message):
+        """The user has chosen a view of the ranks."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
     def __init__(self, frame: Frame, first: str = VIEWS[0].id) -> None:
         super().__init__(frame, frame.ranks[0].rank if frame.ranks else 0)
         self._first = next((view for view in VIEWS if view.id == first), VIEWS[0])
@@ -105,6 +113,7 @@ class RunScreen(PlottedScreen):
 
     def action_view(self, name: str) -> None:
         """Show the ranks another way, with the same one chosen."""
+        self.post_message(self.Viewed(name))
         switcher = self.query_one("#views", ContentSwitcher)
         if name == switcher.current:
             return

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
-from ddptop.tui.drawing.lines import Page, Roll, Row, spread
+from ddptop.tui.drawing.lines import Page, Roll, Row, spread, width_of
 from ddptop.tui.drawing.theme import MARKS
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
@@ -61,7 +61,9 @@ class RollScreen(LiveScreen):
         width = max(10, self.app.size.width - 2)
         keys = keys_of(self)
         where, hue = " following", "label"
-        if frame.view_held_s is not None:
+        if frame.waiting:
+            where, hue = f" {frame.waiting} · {keys['run.cancel']} cancels", "bold state-pausing"
+        elif frame.view_held_s is not None:
             where, hue = f" VIEW HELD {units.duration(frame.view_held_s)}: {keys['view.freeze']} resumes", "held"
         elif not roll.following:
             where, hue = f" scrolled back: {keys['log.follow']} follows again", "bold state-paused"
@@ -70,6 +72,7 @@ class RollScreen(LiveScreen):
             Segment(f" {name} ", ink["bold value"]),
             Segment(f"{MARKS[state]} {state} ", ink[f"bold state-{state}"]),
         ]
+        where = units.shorten(where, max(0, width - width_of(left) - 1))
         rows = [spread(left, [Segment(where, ink[hue])], width)]
         rows.append([Segment(units.shorten(f" {below}", width), ink["label"])])
         page.show_rows(rows)

@@ -6,7 +6,7 @@ may change with every look: the mark stays with the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
@@ -41,6 +41,14 @@ class RunList(Page, can_focus=True):
         Binding("enter", "show", "Show", id="runs.show", tooltip="Show the marked run on the dashboard"),
         Binding("space", "ask('pause')", "Pause", id="runs.pause", tooltip="Pause all ranks of the marked run"),
         Binding("space", "ask('resume')", "Resume", id="runs.resume", tooltip="Resume the marked run"),
+        Binding("space", "ask('cancel')", "Cancel", id="runs.cancel", tooltip="Cancel what waits for its ranks"),
+        Binding(
+            "F",
+            "ask('freeze')",
+            "Freeze",
+            id="runs.freeze",
+            tooltip="Freeze the marked run, if it cannot be paused: asks first",
+        ),
         Binding("c", "ask('checkpoint')", "Save", id="runs.checkpoint", tooltip="Save a checkpoint of the marked run"),
         Binding("x", "ask('stop')", "Stop", id="runs.stop", tooltip="Stop the marked run at a step: asks first"),
         Binding("k", "ask('kill')", "Kill", id="runs.kill", tooltip="Kill the marked run: asks first"),
@@ -92,10 +100,28 @@ class RunList(Page, can_focus=True):
             super().__init__()
             self.listing = listing
 
-    def __init__(self, fleet: Fleet, frame: Frame, listing: Listing | None = None, **options: Any) -> None:
-        """Prepare to list the runs; `frame` is of the one shown, `listing` what another list had found."""
+    def __init__(
+        self,
+        fleet: Fleet,
+        frame: Frame,
+        listing: Listing | None = None,
+        awaited: Callable[[], str] = lambda: "",
+        **options: Any,
+    ) -> None:
+        """Prepare to list the runs.
+
+        Args:
+            fleet: where they are found.
+            frame: of the run shown.
+            listing: what another list had found.
+            awaited: returns the run whose ranks an action of this dashboard waits for, if one does.
+            options: those of a widget.
+        """
         super().__init__(**options)
         self._fleet = fleet
+        self._awaited = awaited
+        self._offers: tuple[object, ...] = ()
+        """What decides which keys are offered, as it was drawn last."""
         self._frame = frame
         self.listing = listing
         self.marked = frame.run
@@ -176,6 +202,10 @@ class RunList(Page, can_focus=True):
                 rows.append(list(Segment.apply_style(row, None, self._ground)) if line == marked else row)
         rows += self._invitation(len(lines))
         self.show_rows(rows)
+        offers = () if marked is None else (marked.state, marked.launched, marked.checkpoints, self._is_awaited(marked))
+        if offers != self._offers:
+            self._offers = offers
+            self.refresh_bindings()
 
     def _invitation(self, runs: int) -> list[Row]:
         """Return the lines that tell a new user what to do, where there are hardly any runs."""
@@ -213,7 +243,10 @@ class RunList(Page, can_focus=True):
         line = self.line
         if line is None:
             return False
-        return is_offered(str(parameters[0]), line.state, launched=line.launched)
+        return is_offered(str(parameters[0]), line.state, launched=line.launched, waiting=self._is_awaited(line))
+
+    def _is_awaited(self, line: RunLine) -> bool:
+        return line.run == self._awaited()
 
     def lacks(self, action: str) -> bool:
         """Say whether an action is offered although the marked run has not what it needs; see `LiveScreen.lacks`."""

@@ -230,6 +230,38 @@ def test_an_action_that_waits_can_be_cancelled(group_of, act):
     assert "waiting for rank 1" in told[0]
 
 
+def test_what_waits_for_ranks_says_so_no_longer_once_they_are_held(group_of):
+    """A checkpoint that comes after may take minutes: it waits for no rank, and cannot be cancelled."""
+    group, told = group_of(4, 4), []
+    group.members[1].moving = False
+
+    def tell(line: str) -> None:
+        told.append(line)
+        group.members[1].moving = True
+
+    def save() -> Saved:
+        assert told[-1] == ""
+        return Saved(True, "/data/c.pt", 1)
+
+    for member in group.members:
+        member.checkpoint = save
+    group.controller(waits=tell).checkpoint()
+    assert set(told[:-1]) == {"checkpoint: waiting for rank 1"}
+    assert told[-1] == ""
+
+
+def test_a_step_that_waits_can_be_cancelled(group_of):
+    """It names the rank that it waits for; the ranks are held at the step when they come there."""
+    group, told = group_of(4, 4), []
+    group.controller().pause()
+    held = group.gates[0].limit
+    group.members[1].moving = False
+    with pytest.raises(Cancelled, match=f"cancelled; all ranks are held at step {held + 2} when they come there"):
+        group.controller(waits=told.append, cancelled=lambda: len(told) > 3).advance(2)
+    assert set(told) == {"stepping: waiting for rank 1"}
+    assert [gate.limit for gate in group.gates] == [held + 2, held + 2]
+
+
 def test_an_interrupted_pause_lets_the_ranks_go_at_once(group_of):
     """Ctrl+c at the terminal leaves nobody held for the rest of a lease."""
     group = group_of(4, 4)

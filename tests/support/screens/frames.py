@@ -232,7 +232,7 @@ class StillSource:
         """Go on."""
         return self._do("resume", "4 ranks go on", "running")
 
-    def step(self, steps: int) -> str:
+    def step(self, steps: int, waiting: Waiting | None = None) -> str:
         """Go on a little."""
         return self._do(f"step {steps}", f"held at step {1284 + steps:,} after {steps} steps", "paused")
 

@@ -19,7 +19,7 @@ from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.source import Busy, Cancelled, Unsavable
 from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.dialogs.question import FREEZE, RESUME, SAVE_AND_STOP
+from ddptop.tui.screens.dialogs.question import FREEZE, RESUME, SAVE_AND_STOP, Question
 
 ANSWERS = {"stop": SAVE_AND_STOP, "restart": RESUME, "freeze": FREEZE}
 """What the user says where there is a question before."""
@@ -145,7 +145,7 @@ def test_a_run_that_is_busy_is_not_offered_to_be_frozen() -> None:
 
 
 def waiting_pause(source: StillSource) -> Callable[[Waiting | None], str]:
-    """Return a pause that waits for rank 1 until it is cancelled; it is cancelled when it is asked the second time."""
+    """Return a pause that tells of a wait for rank 1, and ends: cancelled where it was cancelled by then, else held."""
 
     def pause(waiting: Waiting | None = None) -> str:
         assert waiting is not None
@@ -167,6 +167,7 @@ def test_a_pause_that_waits_is_shown_and_cancelled() -> None:
     acts.begin("pause", source, source.current)
     turn = acts._under_way
     assert turn is not None
+    assert turn.waiting is not None
     turn.waiting.tell("pausing: waiting for rank 1")
     assert acts.marked(source.current).waiting == "pausing: waiting for rank 1"
     assert acts.marked(frame("stalled", run="another")).waiting == ""
@@ -181,8 +182,58 @@ def test_a_pause_that_waits_is_shown_and_cancelled() -> None:
     assert acts.marked(source.current).waiting == ""
 
 
+def test_a_step_is_cancelled_as_a_pause_is_and_a_resume_is_not() -> None:
+    """What waits for no rank says that it is under way, whether it is to be cancelled or a freeze to take its place."""
+    source = StillSource(frame("pausing"))
+    app, acts = acting(source)
+    acts.begin("step", source, source.current, steps=3)
+    turn = acts._under_way
+    assert turn is not None
+    assert turn.waiting is not None
+    acts.begin("cancel", source, source.current)
+    assert turn.waiting.is_cancelled()
+    work(app, acts)
+    app.told.clear()
+    acts.begin("resume", source, source.current)
+    acts.begin("cancel", source, source.current)
+    acts.begin("freeze", source, source.current)
+    ((_, answer),) = app.pushed
+    answer(FREEZE)
+    assert app.told == [("", "resume is still under way")] * 2
+    work(app, acts)
+    assert source.asked == ["step 3", "resume"]
+
+
+def test_what_waits_no_more_is_not_said_to_wait() -> None:
+    """As soon as the ranks are held and save, the header says so no longer, and nothing is offered to cancel."""
+    source = StillSource(frame("paused"))
+    _, acts = acting(source)
+    acts.begin("checkpoint", source, source.current)
+    turn = acts._under_way
+    assert turn is not None
+    assert turn.waiting is not None
+    turn.waiting.tell("checkpoint: waiting for rank 1")
+    assert acts.awaited() == source.current.run
+    turn.waiting.tell("")
+    assert acts.awaited() == ""
+    assert acts.marked(source.current) == source.current
+
+
+def test_a_listed_run_is_named_in_the_question_about_its_freeze() -> None:
+    """And not the run that is shown."""
+    source = StillSource(frame())
+    app, acts = acting(source)
+    acts.begin("freeze", source, line_of(frame("stalled", run="another")), listed=True)
+    ((question, answer),) = app.pushed
+    assert isinstance(question, Question)
+    assert question._question == "Freeze another?"
+    answer(FREEZE)
+    work(app, acts)
+    assert source.asked == ["freeze"]
+
+
 def test_a_freeze_takes_the_place_of_a_pause_that_waits() -> None:
-    """The pause is cancelled first; one that came to its end meanwhile stays, and nothing is frozen."""
+    """The pause is cancelled first; one that came to its end meanwhile stays, and it is told that nothing is frozen."""
     for held in (False, True):
         source = StillSource(frame("stalled"))
         source.pause = waiting_pause(source)  # type: ignore[assignment, method-assign]
@@ -192,12 +243,13 @@ def test_a_freeze_takes_the_place_of_a_pause_that_waits() -> None:
         assert turn is not None
         acts.begin("freeze", source, source.current)
         if held:
+            assert turn.waiting is not None
             turn.waiting.is_cancelled = lambda: False  # type: ignore[method-assign]
         ((_, answer),) = app.pushed
         answer(FREEZE)
         work(app, acts)
         if held:
-            assert (source.asked, app.told) == (["pause"], [("", "held at step 7")])
+            assert (source.asked, app.told) == (["pause"], [("", "not frozen: held at step 7")])
         else:
             work(app, acts)
             assert source.asked == ["pause", "freeze"]

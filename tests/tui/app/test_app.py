@@ -22,9 +22,10 @@ from support.screens.terminal import RUN, Terminal
 from textual.binding import Binding
 from textual.widgets import Button
 
-from ddptop.tui.app.app import LONG_POLL_S, DdptopApp
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.control.consent import Aim, Consent
 from ddptop.tui.control.waiting import Waiting
+from ddptop.tui.link.source import LONG_POLL_S
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.pickers.processes import ProcessMenu
@@ -598,17 +599,15 @@ async def test_messages_are_taken_in_with_each_frame_and_between_two_only_while_
     app = DdptopApp(source)
     async with app.run_test(size=(120, 40)) as pilot:
         app.repaint()
-        await pilot.pause(0.2)
+        between = app._between._active
+        await until(pilot, lambda: not between.is_set(), "no polls between two frames")
         before = source.polls
-        await pilot.pause(0.2)
-        assert source.polls == before
         app._next_frame()
+        assert not between.is_set()
         assert source.polls == before + 1, "a frame shows what has come by then"
         source.takes_s = 1.5 * LONG_POLL_S
         app._next_frame()
+        assert between.is_set()
         await until(pilot, lambda: source.polls > before + 5, "polls between two frames")
         source.takes_s = 0.0
-        await pilot.pause(0.2)
-        before = source.polls
-        await pilot.pause(0.2)
-        assert source.polls == before
+        await until(pilot, lambda: not between.is_set(), "no more of them")

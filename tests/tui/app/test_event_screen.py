@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import EventLine, Frame
 from ddptop.tui.screens.events import EventScreen
+from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.screen.events import EventSearch
 
@@ -72,6 +73,26 @@ async def test_each_event_can_be_chosen_and_is_then_whole() -> None:
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "back")
 
 
+async def test_logs_and_events_take_the_place_of_each_other() -> None:
+    """However often one changes between them, one way back leads to the ranks."""
+    async with dashboard(StillSource(eventful())).run_test(size=(80, 24)) as pilot:
+        for key, kind in (("g", LogScreen), ("e", EventScreen), ("g", LogScreen), ("e", EventScreen)):
+            await pilot.press(key)
+            await until(pilot, lambda kind=kind: isinstance(pilot.app.screen, kind), key)
+            assert len(pilot.app.screen_stack) == 2
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "back")
+
+
+@pytest.mark.parametrize(("key", "width", "said"), [("e", 80, " · space cancels"), ("g", 50, "…")])
+async def test_what_waits_for_ranks_is_said_above_logs_and_events(key: str, width: int, said: str) -> None:
+    """With the key that cancels it, as far as there is room."""
+    source = StillSource(replace(eventful(), waiting="pausing: waiting for rank 1"))
+    async with dashboard(source).run_test(size=(width, 24)) as pilot:
+        await pilot.press(key)
+        await until(pilot, lambda: re.search(f"pausing: waiting for.*{said}", seen(pilot.app)), "the wait")
+
+
 async def test_a_chosen_event_stays_chosen_while_others_come() -> None:
     """The list does not move under the reader; the newest is followed only where it is the chosen one."""
     source = StillSource(eventful("last"))
@@ -102,6 +123,38 @@ async def test_events_are_searched_by_their_words() -> None:
         await pilot.press("escape")
         await until(pilot, lambda: " 42 events" in seen(pilot.app), "all of them")
         assert isinstance(pilot.app.screen, EventScreen)
+
+
+async def test_the_marked_event_is_in_sight_while_words_are_typed() -> None:
+    """A chosen one that matches stays so; where it does not, the newest that does is marked, and followed."""
+    async with dashboard(StillSource(eventful("last", before=80))).run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "home", *["down"] * 60)
+        roll = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: roll.chosen is not None and roll.chosen.text.endswith("at 60"), "chosen")
+        await pilot.press("slash", *"waits")
+        await until(pilot, lambda: roll.count[0] == 80, "filtered")
+        await until(pilot, lambda: "waits at 60" in seen(pilot.app), "in sight")
+        assert roll.chosen is not None
+        await pilot.press(*" 5", "enter")
+        await until(pilot, lambda: roll.count[0] == 17, "narrower")
+        assert (roll.chosen, roll.following, roll._matching[roll._index].text) == (None, True, "rank 3 waits at 75")
+
+
+async def test_what_is_in_sight_stays_when_the_oldest_events_go() -> None:
+    """By as many lines as they took; a chosen one took several."""
+    first = eventful("last", before=40)
+    events = (first.events[-2], *first.events)
+    source = StillSource(replace(first, events=events))
+    async with dashboard(source).run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "home")
+        roll = pilot.app.screen.query_one(EventSearch)
+        await until(pilot, lambda: roll.chosen is not None, "chosen")
+        roll.scroll_to(y=9, animate=False)
+        await until(pilot, lambda: roll.scroll_y == 9, "scrolled")
+        top = roll._items[9].event
+        source.current = replace(first, events=events[2:])
+        await until(pilot, lambda: len(roll._events or ()) == len(events) - 2, "taken in")
+        await until(pilot, lambda: roll._items[int(roll.scroll_y)].event == top, "the same on top")
 
 
 async def test_a_click_chooses_an_event() -> None:

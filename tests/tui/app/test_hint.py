@@ -13,8 +13,11 @@ from textual.pilot import Pilot
 
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.hint import QUIET_S, FirstHint
+from ddptop.tui.control.launch import remembered
+from ddptop.tui.control.launch.form import Draft
+from ddptop.tui.control.launch.options import Request
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.settings import Settings
+from ddptop.tui.settings import Look, Settings
 from ddptop.tui.views.screen.header import header_rows
 
 SEE_WAITS = "press 4: see who waits"
@@ -38,7 +41,7 @@ def test_it_comes_with_the_first_verdict_or_after_half_a_minute(file: Path) -> N
     run = frame()
 
     def text(shown: Frame, after: float) -> str:
-        return hint.text(replace(shown, at=NOW + after), "panels", KEYS)
+        return hint.text(replace(shown, at=NOW + after), KEYS)
 
     assert text(frame("starting"), -60.0) == ""
     assert text(run, 0.0) == ""
@@ -67,7 +70,33 @@ async def test_it_is_gone_once_a_key_that_it_may_name_was_pressed(file: Path, ke
         await until(pilot, lambda: file.exists(), "remembered")
         await pilot.press("escape")
         await until(pilot, lambda: SEE_WAITS not in seen(app), "gone")
-    assert FirstHint(file).text(verdict_frame(), "panels", KEYS) == ""
+    assert FirstHint(file).text(verdict_frame(), KEYS) == ""
+
+
+async def test_a_view_that_is_shown_from_the_start_was_not_chosen(file: Path) -> None:
+    """Settings that begin with the timeline are no sign that somebody has read the hint."""
+    mine = Settings(look=Look(view="timeline"))
+    app = DdptopApp(StillSource(verdict_frame()), clock=lambda: NOW, settings=mine, hint=FirstHint(file))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: SEE_WAITS in seen(app), "the hint")
+        assert not file.exists()
+
+
+def test_without_a_home_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint, the settings of a launch and the programs launched are then of this dashboard only."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    hint = FirstHint()
+    hint.use("view.timeline")
+    assert hint.text(verdict_frame(), KEYS) == ""
+    remembered.note_launch(Request("toy"))
+    assert remembered.recent() == []
+    assert remembered.recall() == (Draft(), None)
+    assert "set HOME or XDG_STATE_HOME" in (remembered.remember(Draft()) or "")
 
 
 async def test_it_names_the_key_that_the_user_has(file: Path) -> None:
@@ -81,9 +110,9 @@ async def test_it_names_the_key_that_the_user_has(file: Path) -> None:
 def test_a_place_that_cannot_be_written_ends_nothing() -> None:
     """The hint is over for this dashboard all the same."""
     hint = FirstHint(Path("/proc/nowhere/hint-used"))
-    assert hint.text(verdict_frame(), "panels", KEYS) == SEE_WAITS
+    assert hint.text(verdict_frame(), KEYS) == SEE_WAITS
     hint.use("view.timeline")
-    assert hint.text(verdict_frame(), "panels", KEYS) == ""
+    assert hint.text(verdict_frame(), KEYS) == ""
 
 
 @pytest.mark.parametrize("roomy", [True, False])

@@ -27,6 +27,8 @@ def test_a_terminal_shows_one_line_and_loses_it_again(monkeypatch: pytest.Monkey
             line.show("pausing: waiting for rank 1")
         shown = read(master)
         assert shown == "\r\x1b[Kpausing: waiting for rank 1 · ctrl+c cancels"
+        line.show("")
+        assert read(master) == "\r\x1b[K"
         monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((120, 24)))
         line.show("pausing: waiting for rank 2")
         assert read(master).endswith(" · ctrl+c cancels · in another terminal: ddptop pause resnet-7f3a --freeze")

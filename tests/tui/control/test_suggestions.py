@@ -114,6 +114,30 @@ def test_a_launch_is_remembered_with_its_arguments(project: Path, monkeypatch: p
     assert [each.text for each in remembered.recent()] == ["toy", "train.py"]
 
 
+def test_a_script_with_the_name_of_a_program_stays_a_script(project: Path) -> None:
+    """`./toy` comes back as a path with its arguments, beside the program of the catalogue."""
+    (project / "toy").write_text("")
+    remembered.note_launch(Request("toy"))
+    file = remembered.place().with_name("launched.json")
+    (entry,) = json.loads(file.read_text())
+    file.write_text(json.dumps([{**entry, "program": str(project / "toy"), "arguments": "--lr 1"}, entry]))
+    assert [(each.text, each.arguments) for each in remembered.recent()] == [("./toy", "--lr 1"), ("toy", None)]
+
+
+def test_no_folder_is_read_for_the_name_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for at every key: only the folder that is typed is read."""
+    read: list[str] = []
+    scan = os.scandir
+
+    def noted(folder: str) -> object:
+        read.append(folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", noted)
+    assert "pkg." in modules("")
+    assert read == ["."]
+
+
 def test_what_was_launched_may_be_damaged_or_unwritable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is offered then, and a launch is noted again, or not at all."""
     remembered.note_launch(Request("toy"))

@@ -19,9 +19,9 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member
 from ddptop.tui.cli import status
-from ddptop.tui.link.live import CATCH_UP_S, DRAIN_S, EARLIER_S, Link
+from ddptop.tui.link.live import CATCH_UP_S, EARLIER_S, Link
 from ddptop.tui.link.replay import RECENT_RECORDS
-from ddptop.tui.link.source import frame_now
+from ddptop.tui.link.source import DRAIN_S, frame_now
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.store import Store
 

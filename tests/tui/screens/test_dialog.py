@@ -222,6 +222,8 @@ async def test_the_warning_names_the_timeout_of_this_run() -> None:
 
 CONFIRMING = {"k": KillDialog, "x": Question, "F": Question, "R": Question}
 """Keys of dialogs with buttons, of which one ends, stops or starts something."""
+SHIPPED_SETTLE_S = dialog.SETTLE_S
+"""Read before a fixture changes it."""
 STATES = {"F": "stalled", "R": "failed"}
 
 
@@ -264,8 +266,10 @@ async def test_an_enter_that_comes_with_the_opening_is_ignored(key: str, monkeyp
         monkeypatch.setattr(dialog, "SETTLE_S", 3600.0)
         await pilot.press(key, "right", "enter")
         assert isinstance(app.screen, CONFIRMING[key])
-        await until(pilot, lambda: "Enter ignored" in text_of(app), "the hint")
+        await until(pilot, lambda: "Enter ignored, it came too soon" in text_of(app), "the hint")
         assert source.asked == []
+        await pilot.press("f9")
+        await until(pilot, lambda: "Enter ignored" not in text_of(app), "the keys again")
         monkeypatch.setattr(dialog, "SETTLE_S", 0.0)
         await pilot.press("enter")
         await until(pilot, lambda: source.asked, "done")
@@ -280,10 +284,29 @@ async def test_an_enter_after_other_text_is_ignored_once(key: str) -> None:
         assert isinstance(app, DdptopApp)
         await pilot.press(key, "right", *"ddptop", "space", *"attach", "enter")
         assert isinstance(app.screen, CONFIRMING[key])
-        await until(pilot, lambda: "Enter ignored" in text_of(app), "the hint")
+        await until(pilot, lambda: "Enter ignored, it came with other keys" in text_of(app), "the hint")
         assert source.asked == []
         await pilot.press("enter")
         await until(pilot, lambda: source.asked, "done")
+
+
+def test_nobody_reads_a_question_faster_than_it_takes_an_enter() -> None:
+    """What ships is long enough for text that is typed on; the other tests do without it."""
+    assert SHIPPED_SETTLE_S >= 0.3
+
+
+async def test_news_stays_when_a_dialog_over_another_one_closes() -> None:
+    """What was told before the first one opened is taken away, and nothing that was told since."""
+    async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
+        pilot.app.notify("old")
+        await pilot.press("k")
+        pilot.app.notify("news")
+        await pilot.press("s")
+        assert isinstance(pilot.app.screen, SignalMenu)
+        pilot.app.notify("latest")
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, KillDialog)
+        assert "latest" in {each.message for each in pilot.app._notifications}
 
 
 async def test_a_signal_is_sent_only_once_it_was_chosen() -> None:

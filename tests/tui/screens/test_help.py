@@ -9,10 +9,17 @@ from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import StillSource, frame
 from textual.binding import Binding
 
+from ddptop.tui.app import keymap
+from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import Page
+from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.panels.panels import PanelGrid
+from ddptop.tui.views.runs import RunList
+from ddptop.tui.views.screen.events import EventSearch
+from ddptop.tui.views.table.table import RankTable
 
 HELPED: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "panels": ((), ("panels", "all ranks", "plots", "everywhere"), "Choose the rank to the left"),
@@ -40,6 +47,28 @@ async def test_the_help_begins_with_the_screen_one_is_on(name: str) -> None:
         assert [key for key, count in Counter(named).items() if count > 1] == []
 
 
+@pytest.mark.parametrize(
+    ("chain", "counts", "back"),
+    [
+        ((PanelGrid, RunScreen), True, None),
+        ((EventSearch, EventScreen), False, "Show all events again · Return to where you came from"),
+        ((RunList, RunScreen), False, "Return to the ranks"),
+        ((RankTable, RunScreen), True, "Show all ranks again"),
+        ((PlotScreen,), True, None),
+    ],
+)
+def test_a_key_has_one_line_for_all_that_it_does_here(chain: tuple[type, ...], counts: bool, back: str | None) -> None:
+    """Where a filter may be set the way back is listed, too; digits are steps only where a number can be typed."""
+    here, rest = keymap.help_tables(DdptopApp, {}, [*chain, DdptopApp], counts=counts, ascii_only=True)
+    named = Counter(key for _, keys, _ in here for key in keys.split())
+    assert [key for key, count in named.items() if count > 1] == []
+    assert ("0-9" in named) == counts
+    assert ("⌫" in named) == counts
+    if back is not None:
+        assert [meaning for _, keys, meaning in here if "esc" in keys.split()] == [back]
+        assert back not in {meaning for _, _, meaning in rest}
+
+
 @pytest.mark.parametrize(("width", "columns"), [(80, 1), (120, 2), (200, 2)])
 async def test_the_help_has_two_columns_where_they_fit(width: int, columns: int) -> None:
     """The screen's own keys are beside each other in a wide terminal; no meaning is cut in any."""
@@ -63,7 +92,7 @@ async def test_the_help_is_filtered() -> None:
         await until(pilot, lambda: "Sort by the next column" in page.text, "filtered")
         assert "Choose the rank to the left" not in page.text
         await pilot.press("enter", "slash", "backspace", "backspace", "backspace", "backspace", "k")
-        await until(pilot, lambda: "Kill the run or the chosen rank: asks first" in page.text, "a key")
+        await until(pilot, lambda: "Kill the run, or the chosen rank: asks first" in page.text, "a key")
         assert "Sort by" not in page.text
         await pilot.press("q", "z")
         await until(pilot, lambda: "nothing here has 'kqz'" in page.text, "nothing is found")

@@ -155,6 +155,37 @@ async def test_keys_that_come_at_once_launch_what_they_name() -> None:
         assert (fleet.launched[0].program, fleet.launched[0].arguments) == ("src/train.py", ("--lr", "0.1"))
 
 
+async def test_an_enter_takes_from_the_list_of_what_was_typed_before_it() -> None:
+    """However quickly it follows: not from the list that was open for less."""
+    async with dashboard(StillFleet()).run_test(size=(80, 24)) as pilot:
+        screen = await dialog(pilot)
+        await pilot.press("space")
+        await until(pilot, lambda: offered(screen)[:2] == ["quick.py", "train.py"], "all programs")
+        # As keys that arrive in one read: nothing else runs between them.
+        field = screen.query_one(ProgramInput)
+        field.value = "train"
+        await field.action_take()
+        await until(pilot, lambda: line(screen) == "$ ddptop launch train.py", "what was typed")
+
+
+async def test_a_recent_program_leaves_typed_arguments() -> None:
+    """Its own fill an empty field, and one that holds those of another recent program."""
+    remembered.note_launch(Request("quick.py", arguments=("--lr", "0.2")))
+    remembered.note_launch(Request("src/train.py", arguments=("--lr", "0.1")))
+    async with dashboard(StillFleet()).run_test(size=(120, 40)) as pilot:
+        screen = await dialog(pilot)
+        await pilot.press("space", "enter")
+        await until(pilot, lambda: line(screen) == "$ ddptop launch src/train.py -- --lr 0.1", "its arguments")
+        await pilot.click(ProgramInput)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: line(screen) == "$ ddptop launch quick.py -- --lr 0.2", "those of the other")
+        await pilot.press("down", "end", *" --mine")
+        await pilot.click(ProgramInput)
+        await until(pilot, lambda: offered(screen)[:2] == ["src/train.py", "quick.py"], "all programs")
+        await pilot.press("enter")
+        await until(pilot, lambda: line(screen) == "$ ddptop launch src/train.py -- --lr 0.2 --mine", "kept")
+
+
 async def test_a_module_is_typed() -> None:
     """`-m` and a module, package by package, make the line and the request that say so."""
     fleet = StillFleet()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from support.screens.dashboards import SIZES, rests, seen, settled, until
+from support.screens.dashboards import SIZES, footer_keys, rests, seen, settled, until
 from support.screens.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
 from support.screens.frames import EVIL, NOW, frame
 from textual.pilot import Pilot
@@ -27,7 +28,9 @@ from ddptop.tui.cli.verbs.launch import requested
 from ddptop.tui.control.launch import form, programs, remembered
 from ddptop.tui.control.launch.form import Draft
 from ddptop.tui.control.launch.options import OPTIONS as LAUNCH_OPTIONS
+from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import Fleet
+from ddptop.tui.link.source import Cancelled
 from ddptop.tui.screens.dialogs.field import Field
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
@@ -158,6 +161,35 @@ async def test_keys_in_the_list_act_on_the_marked_run_alone() -> None:
         await pilot.press("right", "enter")
         await until(pilot, lambda: fleet.control("toy-77aa").asked == ["restart True"], "it starts again")
         assert pilot.app.source.asked == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_what_waits_is_cancelled_in_the_list_too(place: int) -> None:
+    """The same key that paused the marked run cancels, whether it is the one shown; `F` asks about that run."""
+    names = ("shown-0001", "other-0002")
+    fleet = StillFleet(tuple(frame("stalled", run=name) for name in names))
+
+    def pause(waiting: Waiting | None = None) -> str:
+        assert waiting is not None
+        waiting.tell("pausing: waiting for rank 1")
+        give_up = time.monotonic() + 30
+        while not waiting.is_cancelled() and time.monotonic() < give_up:
+            time.sleep(0.01)
+        raise Cancelled("cancelled; the run goes on")
+
+    app = dashboard(fleet, names[0])
+    for control in (app.source, fleet.control(names[1])):
+        control.pause = pause  # type: ignore[union-attr]
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        listed = await listing(pilot, *["down"] * place, "space")
+        await until(pilot, lambda: "Cancel" in footer_keys(app), "it waits")
+        assert marked(listed) == names[place]
+        await pilot.press("F")
+        assert isinstance(app.screen, Question)
+        await until(pilot, lambda: f"Freeze {names[place]}?" in seen(app), "the question")
+        await pilot.press("escape", "space")
+        await until(pilot, lambda: app.acting.awaited() == "", "it waits no more")
+        await until(pilot, lambda: "Pause" in footer_keys(app), "it can be paused again")
 
 
 async def test_the_mark_stays_with_its_run() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.screens.dashboards import INK, KEYS, text_of
-from support.screens.frames import EVIL, frame, frame_at, rank_frame, verdict_frame
+from support.screens.frames import EVIL, NOW, frame, frame_at, rank_frame, verdict_frame
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
@@ -20,13 +20,13 @@ from ddptop.tui.cli.card import card
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
-from ddptop.tui.model.frame import STATES, Frame, RankFrame
+from ddptop.tui.model.frame import STATES, Frame, RankFrame, Restart
 from ddptop.tui.model.store import Store
 from ddptop.tui.views.panels.panel import Shape, draw_panel
 from ddptop.tui.views.panels.panels import arrange
 from ddptop.tui.views.rank.facts import fact_rows
 from ddptop.tui.views.rank.histories import history_rows
-from ddptop.tui.views.screen.header import header_rows
+from ddptop.tui.views.screen.header import header_rows, message
 from ddptop.tui.views.screen.log import LogFile
 from ddptop.tui.views.table.columns import columns_of
 
@@ -163,6 +163,22 @@ def test_the_header_says_at_once_that_a_rank_has_failed(state: str) -> None:
     failing = frame(state, cause="rank 0: unrecognized arguments: 2", launched=True)
     said = " ".join(text_of(row) for row in header_rows(failing, 118, INK, KEYS, roomy=True))
     assert "rank 0: unrecognized arguments: 2 · the other ranks are being ended" in said
+
+
+@pytest.mark.parametrize(
+    ("world", "most", "done", "said"),
+    [
+        (4, 2, 1, " · all ranks are being restarted"),
+        (4, 2, 2, " · the other ranks are being ended"),
+        (1, 2, 1, " · it is being restarted"),
+        (1, 0, 0, ""),
+    ],
+)
+def test_the_header_says_what_follows_on_a_failure(world: int, most: int, done: int, said: str) -> None:
+    """A restart as long as one is left; the end of other ranks where there are others."""
+    restarts = tuple(Restart(number + 1, NOW, 10) for number in range(done))
+    failing = frame(cause="rank 0: bad lr", world=world, max_restarts=most, restarts=restarts)
+    assert message(failing, KEYS)[0] == f"rank 0: bad lr{said}"
 
 
 def test_the_header_says_what_to_do() -> None:

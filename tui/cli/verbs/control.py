@@ -113,8 +113,11 @@ class _LiveLine:
         self._shown = ""
 
     def show(self, line: str) -> None:
-        """Show this line now, with as many pieces of advice as the terminal is wide enough for, each whole."""
+        """Show this line now, with as many pieces of advice as there is room for, each whole; an empty one clears it."""
         if line == self._shown or not sys.stderr.isatty():
+            return
+        if not line:
+            self.clear()
             return
         self._shown = line
         width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
@@ -129,6 +132,7 @@ class _LiveLine:
         """Take the line away, so that the outcome stands in its place."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown = ""
 
 
 def _carry_out(options: argparse.Namespace, control: RunControl, waiting: Waiting) -> str:
@@ -136,7 +140,7 @@ def _carry_out(options: argparse.Namespace, control: RunControl, waiting: Waitin
         case "pause":
             return control.freeze() if options.freeze else control.pause(waiting)
         case "step":
-            return control.step(options.steps)
+            return control.step(options.steps, waiting)
         case "resume":
             return control.resume()
         case "checkpoint":

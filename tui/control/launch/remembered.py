@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 from pathlib import Path
@@ -34,16 +35,24 @@ class _Launched(msgspec.Struct, frozen=True):
 
 
 def place() -> Path:
-    """Return the file."""
+    """Return the file.
+
+    Raises:
+        FileNotFoundError: nobody knows the home of this user.
+    """
     state = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    try:
+        home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    except RuntimeError:
+        # An account without a name, in a container without HOME.
+        raise FileNotFoundError(errno.ENOENT, "no home: set HOME or XDG_STATE_HOME") from None
     return home / "ddptop" / "launch.json"
 
 
 def recall() -> tuple[Draft, str | None]:
     """Return the last draft, a fresh one where there is none, and what was wrong with the file, if anything."""
-    file = place()
     try:
+        file = place()
         draft = cleaned(_draft(msgspec.json.decode(private.read(file), type=_Stored)))
     except FileNotFoundError:
         return Draft(), None
@@ -56,7 +65,10 @@ def recall() -> tuple[Draft, str | None]:
 
 def remember(draft: Draft) -> str | None:
     """Keep a draft, but for its secrets and the name of its run; return what went wrong, if anything."""
-    file = place()
+    try:
+        file = place()
+    except FileNotFoundError as problem:
+        return f"these settings are not remembered: {problem.strerror}"
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         stored = msgspec.to_builtins(without_secrets(draft))
@@ -83,17 +95,19 @@ def recent() -> list[Suggestion]:
                 continue
             path = Path(text)
             text = str(path.relative_to(folder)) if path.is_relative_to(folder) else text
+            # A script may have the name of a program of the catalogue.
+            text = f"./{text}" if text in CATALOGUE else text
         elif text not in CATALOGUE and each.folder != folder:
             continue
-        arguments = None if text in CATALOGUE else each.arguments
+        arguments = None if each.program in CATALOGUE else each.arguments
         found.setdefault(text, Suggestion(text, f"recent · {arguments}" if arguments else "recent", arguments))
     return list(found.values())
 
 
 def note_launch(request: Request) -> None:
     """Keep what was launched, for `recent`; where that cannot be written, the launch is as good without."""
-    file = _place_of_launched()
     with contextlib.suppress(OSError, ValueError):
+        file = _place_of_launched()
         program, arguments = _lasting(request)
         # Where it is does not tell a path or a name of the catalogue from another.
         folder = os.getcwd() if request.as_module else ""

@@ -102,7 +102,10 @@ def paths(typed: str) -> list[str]:
 
 
 def modules(typed: str) -> list[str]:
-    """Return the modules and packages of this folder that a typed name may become; a package has a dot behind it."""
+    """Return the modules of this folder that a typed name may become, and the folders, with a dot behind each.
+
+    A folder may be a package without an `__init__.py`.
+    """
     package, dot, stem = typed.rpartition(".")
     place = os.path.join(*package.split("."), "") if package else "."
     if "/" in typed:
@@ -114,7 +117,8 @@ def modules(typed: str) -> list[str]:
             continue
         if is_script:
             found.append(package + dot + name)
-        elif _is_package(entry):
+        elif _is_folder(entry):
+            # Whether there is Python in it is not looked up: that would read every folder at every key.
             found.append(f"{package}{dot}{name}.")
     return sorted(found)
 
@@ -133,11 +137,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
-
-
-def _is_package(entry: os.DirEntry[str]) -> bool:
-    """Say whether a folder has Python files; a namespace package has no `__init__.py`."""
-    return _is_folder(entry) and any(each.name.endswith(".py") for each in _entries(entry.path))
 
 
 def _path(path: str) -> Suggestion:

@@ -24,6 +24,7 @@ from textual.geometry import Region
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.strip import Strip
+from textual.visual import VisualType
 from textual.widget import _RenderCache
 from textual.widgets import Static
 
@@ -48,6 +49,8 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
         """When it came to the top, by the monotonic clock; None before that."""
         self._astray = False
         """A key that means nothing here was the last that was pressed."""
+        self._replaced: list[tuple[Static, VisualType, Content]] = []
+        """Each hint in whose place stands that an Enter was ignored, what it said, and what it says now."""
         self._veil: Color | None = None
         """The color that `_darkened` was made with."""
         self._darkened: dict[Style | None, Style | None] = {}
@@ -55,10 +58,10 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
 
     def on_screen_resume(self) -> None:
         """Begin to wait for the user to have seen it, also where another dialog over it has closed."""
-        self._opened = time.monotonic()
-        if self.DECIDES:
-            # They would cover what it says; what they told of is among the events, too.
+        if self.DECIDES and self._opened is None:
+            # They would cover what it says. Those that come later are news, and stay.
             self.app.clear_notifications()
+        self._opened = time.monotonic()
 
     def ignores_enter(self) -> bool:
         """Say whether an Enter of now is to be ignored.
@@ -68,11 +71,22 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
         """
         fresh = self._opened is None or time.monotonic() - self._opened < SETTLE_S
         ignored = self.DECIDES and (fresh or self._astray)
+        reason = "with other keys" if self._astray else "too soon"
         self._astray = False
+        self._restore_hints()
         if ignored:
+            said = Content(f"Enter ignored, it came {reason}: press it again")
             for hint in self.query("#hint").results(Static):
-                hint.update(Content("Enter ignored: it came with other keys. Press it again to confirm."))
+                self._replaced.append((hint, hint.content, said))
+                hint.update(said)
         return ignored
+
+    def _restore_hints(self) -> None:
+        """Take back that an Enter was ignored, but for a hint that says something else by now."""
+        for hint, before, said in self._replaced:
+            if hint.content is said:
+                hint.update(before)
+        self._replaced.clear()
 
     def on_key(self, event: events.Key) -> None:
         """Keep an Enter from the button that is marked, where it is to be ignored."""
@@ -81,6 +95,7 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
                 event.stop()
                 event.prevent_default()
         else:
+            self._restore_hints()
             self._astray = event.is_printable and event.key not in self.active_bindings
 
     def hint(self, text: str) -> Content:

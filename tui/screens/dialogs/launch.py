@@ -186,7 +186,9 @@ class LaunchDialog(Dialog["str | None"]):
 
     @on(ProgramInput.Taken)
     def _taken(self, message: ProgramInput.Taken) -> None:
-        if message.suggestion.arguments is not None:
+        # Those of a recent program come back with it; others would be lost.
+        replaceable = {"", *(each.arguments for each in self._recent)}
+        if message.suggestion.arguments is not None and self._field("arguments").current in replaceable:
             # Here too: the field tells of it later, perhaps after an enter that is on its way.
             self.draft.arguments = message.suggestion.arguments
             self._field("arguments").fill(message.suggestion.arguments)

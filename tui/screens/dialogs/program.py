@@ -55,6 +55,8 @@ class ProgramInput(Input):
         self._recent = recent
         self._found: list[Suggestion] = []
         """What the list offers; nothing while it is closed."""
+        self._offered_for = ""
+        """What stood there when the list was made: the list of all may be opened over any text."""
         self._settled: str | None = value
         """The value for which nothing is offered: it was put there, not typed; None once there was typing."""
 
@@ -76,13 +78,19 @@ class ProgramInput(Input):
         if [each.text for each in found] == [typed]:
             found = []
         opened = bool(found) != self.offering
-        self._found = found
+        self._found, self._offered_for = found, self.value
         self._listing.display = bool(found)
         self._listing.clear_options()
         self._listing.add_options([Option(_row(each), id=str(number)) for number, each in enumerate(found)])
         self._listing.highlighted = 0 if found else None
         if opened:
             self.post_message(self.Offered())
+
+    def _catch_up(self) -> None:
+        """Offer what the present text may become: a key may overtake the word that it was typed."""
+        if self.offering and self._offered_for != self.value:
+            self._settled = None
+            self.offer(self.value)
 
     def take(self, number: int) -> None:
         """Take a program of the list; of a folder or a package, offer what is in it."""
@@ -119,7 +127,8 @@ class ProgramInput(Input):
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
-        if event.value != self._settled and event.value == self.value:
+        caught_up = self.offering and event.value == self._offered_for
+        if event.value != self._settled and event.value == self.value and not caught_up:
             self._settled = None
             self.offer(event.value)
 
@@ -129,10 +138,13 @@ class ProgramInput(Input):
 
     def action_mark(self, by: int) -> None:
         """Mark a program further on; the first follows on the last."""
-        self._listing.highlighted = ((self._listing.highlighted or 0) + by) % len(self._found)
+        self._catch_up()
+        if self._found:
+            self._listing.highlighted = ((self._listing.highlighted or 0) + by) % len(self._found)
 
     async def action_take(self) -> None:
         """Take the marked program; without a list, submit what is typed."""
+        self._catch_up()
         if self.offering:
             self.take(self._listing.highlighted or 0)
         else:
@@ -147,6 +159,7 @@ class ProgramInput(Input):
 
     def action_complete(self) -> None:
         """Complete the text as far as it is clear, else take the marked program; go on where all is complete."""
+        self._catch_up()
         whole = completed(self.value, self._found or suggestions(self.value, self._recent))
         if not self.offering and (not self.value or whole == self.value == self._settled):
             self.screen.focus_next()

@@ -111,24 +111,23 @@ def about_stop(frame: Frame | RunLine) -> Question:
     return Question(f"Stop {frame.run}?", (order, lost), (unsaved,))
 
 
-def about_freeze(frame: Frame, reason: str, resume: str) -> Question:
+def about_freeze(run: str, timeout_s: float | None, reason: str, resume: str) -> Question:
     """Offer to stop the processes where they are, and tell what that may cost.
 
     Args:
-        frame: the run.
+        run: its name.
+        timeout_s: of its collectives; None where it is not known.
         reason: why it cannot be paused; empty where nobody tried.
         resume: the key that undoes a freeze.
     """
-    limit = (
-        "its timeout, which is not known here," if frame.timeout_s is None else units.duration(frame.timeout_s).strip()
-    )
+    limit = "its timeout, which is not known here," if timeout_s is None else units.duration(timeout_s).strip()
     risk = (
         f"Sends SIGSTOP to all processes. The timeout of a collective in progress goes on: "
         f"frozen for longer than {limit}, the run may fail. A countdown is shown; {resume} resumes."
     )
     if not reason:
-        return Question(f"Freeze {frame.run}?", (risk,), ((FREEZE, "Freeze"),))
-    return Question(f"Freeze {frame.run} instead?", (reason, risk), ((FREEZE, "Freeze"),))
+        return Question(f"Freeze {run}?", (risk,), ((FREEZE, "Freeze"),))
+    return Question(f"Freeze {run} instead?", (reason, risk), ((FREEZE, "Freeze"),))
 
 
 def about_restart(run: str, *, resumable: bool) -> Question:

@@ -125,6 +125,8 @@ class EventSearch(Filtered, EventList, can_focus=True):
         self.chosen: EventLine | None = None
         """The event that is shown whole; None for the newest, whichever that is."""
         self._matching: list[EventLine] = []
+        self._laid_out_for: list[str] = []
+        """The words that the lines now shown match."""
         self._chosen_at = 0
         """The line at which the chosen event begins."""
 
@@ -141,10 +143,12 @@ class EventSearch(Filtered, EventList, can_focus=True):
         return len(self._matching) - 1
 
     def lay_out(self) -> None:
-        words, before = self.words, self._matching
+        words = self.words
         self._matching = [
             event for event in self._events or () if all(word in text_of(event).lower() for word in words)
         ]
+        if self.chosen not in self._matching:
+            self.chosen = None
         index, (width, height) = self._index, self.room
         lines: list[Line] = []
         for number, event in enumerate(self._matching):
@@ -155,8 +159,12 @@ class EventSearch(Filtered, EventList, can_focus=True):
                 lines += lines_of(event, width, 1)
         clear = keys_of(self)["events.clear"]
         empty = f"no event has these words; {clear} shows all again" if words else "nothing has happened yet"
-        # Beyond the most that are held, the oldest go: what is in sight stays where it is.
-        gone = before.index(self._matching[0]) if self._matching and self._matching[0] in before else 0
+        gone = 0
+        if self._matching and words == self._laid_out_for:
+            # Beyond the most that are held, the oldest go: what is in sight stays where it is.
+            places = (number for number, line in enumerate(self._items) if line.event == self._matching[0])
+            gone = next(places, 0)
+        self._laid_out_for = words
         self.show_items(lines, dropped=gone, empty=empty)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -165,10 +173,15 @@ class EventSearch(Filtered, EventList, can_focus=True):
         self.following = self.following and self.chosen is None
 
     def renew(self) -> None:
-        """Show what matches."""
+        """Show what matches, with the chosen one in sight: the newest where the one before does not match."""
         self.lay_out()
+        self.following = self.chosen is None
         self.post_message(self.Followed())
         self.refresh_bindings()
+        if self._matching:
+            height = len(lines_of(self._matching[self._index], *self.room))
+            region = Region(0, self._chosen_at, self.size.width, height)
+            self.scroll_to_region(region, animate=False, force=True)
 
     def _choose(self, index: int) -> None:
         if not self._matching:
@@ -177,10 +190,6 @@ class EventSearch(Filtered, EventList, can_focus=True):
         self.following = index == len(self._matching) - 1
         self.chosen = None if self.following else self._matching[index]
         self.renew()
-        below = self._chosen_at + len(lines_of(self._matching[index], *self.room))
-        self.scroll_to_region(
-            Region(0, self._chosen_at, self.size.width, below - self._chosen_at), animate=False, force=True
-        )
 
     def follow(self) -> None:
         """Choose the newest, also once there is a newer one."""

@@ -193,7 +193,7 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
         text = f"the launcher is gone, its ranks still run: {keys['run.kill']} ends them"
         return text, "bold level-error"
     if frame.cause is not None and frame.launched:
-        return f"{frame.cause} · the other ranks are being ended", "bold level-error"
+        return _BETWEEN.join(filter(None, (frame.cause, _after_failure(frame)))), "bold level-error"
     if frame.state == "starting":
         return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":
@@ -234,6 +234,14 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return "", "label"
+
+
+def _after_failure(frame: Frame) -> str:
+    """Say what becomes of the ranks of a run of which one has failed."""
+    done = frame.restarts[-1].generation if frame.restarts else 0
+    if done < frame.max_restarts:
+        return "all ranks are being restarted" if frame.world > 1 else "it is being restarted"
+    return "the other ranks are being ended" if frame.world > 1 else ""
 
 
 def _start(frame: Frame, logs: str) -> str:
