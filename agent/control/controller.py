@@ -291,7 +291,7 @@ class Controller:
             if self._cancelled():
                 raise Cancelled(f"cancelled; all ranks are held at step {target:,} when they come there")
             if self._clock() > began + SOON_S:
-                self._waits(f"{_DOING['step']}: waiting for {named(_awaited(behind))}")
+                self._waits(f"{_DOING['step']}: waiting for {_awaited(behind)}")
             if sum(pending.values()) > best:
                 best, deadline = sum(pending.values()), self._clock() + patience_s
             if self._clock() > deadline:

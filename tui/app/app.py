@@ -301,6 +301,8 @@ class DdptopApp(App[None]):
                 return not isinstance(live, LogScreen)
             case "events":
                 return not isinstance(live, EventScreen)
+            case "number":
+                return isinstance(top, LiveScreen) and bool(top.check_action(str(parameters[0]), parameters[1:]))
             case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
                 return False
             case "runs" | "launch":
@@ -320,6 +322,10 @@ class DdptopApp(App[None]):
             # Whatever is done, the number that was typed before is over.
             steps = live.take_count()
             self.acting.begin(action, self.source.control, self.shown.newest(), rank=live.rank, steps=steps)
+
+    async def action_number(self, part: str, *digit: int) -> None:
+        """Do what a key of `counting` does on the screen."""
+        await self.run_action(f"{part}({', '.join(map(str, digit))})", self.screen)
 
     @on(Acted)
     def _acted(self, message: Acted) -> None:

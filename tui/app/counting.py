@@ -1,6 +1,7 @@
 """The keys that type a number of steps, while the run is paused: they come before what the same keys do elsewhere.
 
-What they do is in `screens.live`, whose `check_action` keeps each of them to where it does something.
+What they do is in `screens.live`, whose `check_action` keeps each of them to where it does something; the app passes
+them on to the topmost screen, where that shows a run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ KEYS: Final = (
     *(
         Binding(
             str(digit),
-            f"screen.count({digit})",
+            f"app.number('count', {digit})",
             "Count",
             id=f"run.count_{digit}",
             tooltip="While paused: type how many steps to make",
@@ -25,7 +26,7 @@ KEYS: Final = (
     ),
     Binding(
         "backspace",
-        "screen.uncount",
+        "app.number('uncount')",
         "Delete digit",
         id="run.count_back",
         tooltip="Number of steps: delete the last digit",
@@ -34,7 +35,7 @@ KEYS: Final = (
     ),
     Binding(
         "escape",
-        "screen.forget_count",
+        "app.number('forget_count')",
         "Clear",
         id="run.count_clear",
         tooltip="Number of steps: clear it",
@@ -43,7 +44,7 @@ KEYS: Final = (
     ),
     Binding(
         "enter",
-        "screen.leave_count",
+        "app.number('leave_count')",
         "View",
         id="run.count_view",
         tooltip="Number of steps: show the view of the digit instead",

@@ -252,7 +252,8 @@ def test_what_waits_for_ranks_says_so_no_longer_once_they_are_held(group_of):
 
 def test_a_step_that_waits_can_be_cancelled(group_of):
     """It names the rank that it waits for; the ranks are held at the step when they come there."""
-    group, told = group_of(4, 4), []
+    group = group_of(4, 4)
+    told: list[str] = []
     group.controller().pause()
     held = group.gates[0].limit
     group.members[1].moving = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -599,7 +600,7 @@ async def test_messages_are_taken_in_with_each_frame_and_between_two_only_while_
     app = DdptopApp(source)
     async with app.run_test(size=(120, 40)) as pilot:
         app.repaint()
-        between = app._between._active
+        between: asyncio.Event = app._between._active
         await until(pilot, lambda: not between.is_set(), "no polls between two frames")
         before = source.polls
         app._next_frame()

@@ -92,7 +92,7 @@ async def test_the_help_is_filtered() -> None:
         await until(pilot, lambda: "Sort by the next column" in page.text, "filtered")
         assert "Choose the rank to the left" not in page.text
         await pilot.press("enter", "slash", "backspace", "backspace", "backspace", "backspace", "k")
-        await until(pilot, lambda: "Kill the run, or the chosen rank: asks first" in page.text, "a key")
+        await until(pilot, lambda: "Kill the run or the chosen rank: asks first" in page.text, "a key")
         assert "Sort by" not in page.text
         await pilot.press("q", "z")
         await until(pilot, lambda: "nothing here has 'kqz'" in page.text, "nothing is found")

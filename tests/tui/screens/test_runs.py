@@ -179,7 +179,7 @@ async def test_what_waits_is_cancelled_in_the_list_too(place: int) -> None:
 
     app = dashboard(fleet, names[0])
     for control in (app.source, fleet.control(names[1])):
-        control.pause = pause  # type: ignore[union-attr]
+        control.pause = pause  # type: ignore[attr-defined]
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         listed = await listing(pilot, *["down"] * place, "space")
         await until(pilot, lambda: "Cancel" in footer_keys(app), "it waits")

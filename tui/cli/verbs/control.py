@@ -113,7 +113,7 @@ class _LiveLine:
         self._shown = ""
 
     def show(self, line: str) -> None:
-        """Show this line now, with as many pieces of advice as there is room for, each whole; an empty one clears it."""
+        """Show this line now, with as many whole pieces of advice as fit; an empty one clears it."""
         if line == self._shown or not sys.stderr.isatty():
             return
         if not line:
