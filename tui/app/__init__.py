@@ -2,6 +2,7 @@
 
 app         takes frames, shows screens; every action `app.…` of a key begins here
 shown       the run that is shown, now or as the user holds it
+rhythm      when messages are taken in and frames painted
 acting      which action asks first, does it and tells the outcome; the words of questions are in screens.dialogs
 several     the list of runs, another run, a launch
 keymap      which keys do what

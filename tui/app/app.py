@@ -34,13 +34,14 @@ from ddptop.tui.app import counting, keymap
 from ddptop.tui.app.acting import Acted, Acting
 from ddptop.tui.app.hint import HELP, FirstHint
 from ddptop.tui.app.palette import Palette, RunCommands
+from ddptop.tui.app.rhythm import Rhythm
 from ddptop.tui.app.several import SeveralRuns
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import is_offered
 from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
-from ddptop.tui.link.source import LONG_POLL_S, ReadOnly, Source
+from ddptop.tui.link.source import ReadOnly, Source
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.events import EventScreen
@@ -57,8 +58,6 @@ from ddptop.tui.settings import Settings
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
 
-POLL_HZ: Final = 20
-PAINT_HZ: Final = 4
 TERMINAL_S: Final = 1.0
 """Seconds between two looks whether the terminal is still there."""
 DEFAULT: Final = Settings()
@@ -200,8 +199,8 @@ class DdptopApp(App[None]):
 
     def on_mount(self) -> None:
         """Start the clocks."""
-        self._between = self.set_interval(1 / POLL_HZ, self._take_in)
-        self.set_interval(1 / PAINT_HZ, self._next_frame)
+        # The source and the frame are others once another run is shown.
+        self.rhythm = Rhythm(self, lambda: self.source.poll(), lambda: self.frame, self.repaint)
         if not self.is_headless and sys.stdin is not None and sys.stdin.isatty():
             terminal = select.poll()
             terminal.register(sys.stdin, 0)
@@ -227,37 +226,6 @@ class DdptopApp(App[None]):
 
     def _end_by(self, number: int) -> None:
         self.exit(return_code=128 + number)
-
-    def _take_in(self) -> None:
-        """Take in what has come between two frames: only while there is more than a frame's turn takes in."""
-        waited = self._waits
-        more = self._poll()
-        if waited and not self._waits:
-            # The history is whole, and is shown without waiting for the clock.
-            self.repaint()
-        elif not more and self.frame is not None:
-            self._between.pause()
-
-    def _poll(self) -> bool:
-        """Take in new messages, and return whether more of them may be there already."""
-        began = time.monotonic()
-        self.source.poll()
-        return self._waits or time.monotonic() - began > LONG_POLL_S
-
-    @property
-    def _waits(self) -> bool:
-        """True while the history that is looked at is not whole."""
-        history = None if self.frame is None else self.frame.history
-        return history is not None and not history.by_step.complete
-
-    def _next_frame(self) -> None:
-        """Take in new messages and show them."""
-        if not self._poll():
-            self.repaint()
-            return
-        self._between.resume()
-        # A key that has come meanwhile is done before.
-        self.call_later(self.repaint)
 
     def repaint(self) -> None:
         """Show the present frame at once."""

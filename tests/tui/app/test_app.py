@@ -594,20 +594,20 @@ async def test_messages_are_taken_in_with_each_frame_and_between_two_only_while_
 ) -> None:
     """A frame shows what has come by then; where a poll took long, more are made before the next frame."""
     # Frames come when the test says so.
-    monkeypatch.setattr("ddptop.tui.app.app.PAINT_HZ", 1e-3)
-    monkeypatch.setattr("ddptop.tui.app.app.POLL_HZ", 100)
+    monkeypatch.setattr("ddptop.tui.app.rhythm.PAINT_HZ", 1e-3)
+    monkeypatch.setattr("ddptop.tui.app.rhythm.POLL_HZ", 100)
     source = Polled()
     app = DdptopApp(source)
     async with app.run_test(size=(120, 40)) as pilot:
         app.repaint()
-        between: asyncio.Event = app._between._active
+        between: asyncio.Event = app.rhythm.between._active
         await until(pilot, lambda: not between.is_set(), "no polls between two frames")
         before = source.polls
-        app._next_frame()
+        app.rhythm.next_frame()
         assert not between.is_set()
         assert source.polls == before + 1, "a frame shows what has come by then"
         source.takes_s = 1.5 * LONG_POLL_S
-        app._next_frame()
+        app.rhythm.next_frame()
         assert between.is_set()
         await until(pilot, lambda: source.polls > before + 5, "polls between two frames")
         source.takes_s = 0.0

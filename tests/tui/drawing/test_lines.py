@@ -151,7 +151,7 @@ def cells_of(strip: Strip) -> list[tuple[str, Style | None]]:
 async def test_a_frame_is_painted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Header and panels change in the same painting: nothing of a frame is seen before the rest of it."""
     # Frames come when the test says so: of one in between the header may be the same.
-    monkeypatch.setattr("ddptop.tui.app.app.PAINT_HZ", 1e-3)
+    monkeypatch.setattr("ddptop.tui.app.rhythm.PAINT_HZ", 1e-3)
     paintings: list[set[str]] = []
     source = MovingSource()
     clock = [NOW]
