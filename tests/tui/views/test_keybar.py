@@ -16,8 +16,8 @@ from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.settings import Settings
 from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.settings import Settings
 from ddptop.tui.views.screen.keybar import AT_THE_END, FIRST, Hint, KeyBar, chosen, hints_of
 
 INK = Ink(DARK)
@@ -181,3 +181,12 @@ async def test_a_moved_key_is_told_in_its_new_place() -> None:
         await until(pilot, lambda: "f8 cancels" in seen(app), "the hint")
         await pilot.press("f8")
         await until(pilot, lambda: len(app.screen_stack) == 1, "closed")
+
+
+def test_keys_in_words_are_told_apart() -> None:
+    """A terminal without arrows has their names, with a sign between; a click on either does what it does."""
+    words = Hint("rank.previous", (("left", "left"), ("right", "right")), "Step", "")
+    assert "".join(segment.text for segment in words.drawn(INK)) == "left/right Step"
+    assert [words.key_at(x) for x in (0, 3, 5, 9)] == ["left", "left", "right", "right"]
+    arrows = Hint("rank.previous", (("left", "←"), ("right", "→")), "Step", "")
+    assert "".join(segment.text for segment in arrows.drawn(INK)) == "←→ Step"
