@@ -296,7 +296,7 @@ class Observer:
             if self._orders.killed_by is not None or rank not in self._members:
                 self._say(f"rank {rank} is gone", "info", rank)
             else:
-                text, level = cause.describe_end(self._members[rank])
+                text, level = cause.describe_end(self._members[rank], on_request=rank in self._orders.ranks_killed_by)
                 self._say(text, level, rank)
                 failed = failed or level == "error"
         if failed:

@@ -55,6 +55,8 @@ class _UnderWay:
     name: str
     run: str
     waiting: Waiting = field(default_factory=Waiting)
+    killed: bool = False
+    """True where its run was killed meanwhile, so that it cannot be done any more."""
     freeze: Control | None = None
     """What is to freeze the run as soon as the action has been cancelled."""
 
@@ -184,6 +186,9 @@ class Acting:
         match acted.refusal:
             case None:
                 self._app.notify(acted.text, title="" if shown else turn.run, markup=False)
+            case Refused() if turn.killed:
+                # The kill is what the user asked for last, and tells its own end.
+                pass
             case Refused() if turn.freeze is not None:
                 self._do("freeze", turn.run, turn.freeze.freeze)
             case Cancelled():
@@ -198,7 +203,9 @@ class Acting:
                 self._app.notify(acted.text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
 
     def look_after(self, begun: KillDialog.Begun) -> None:
-        """Tell the end of a kill, should its dialog be closed before."""
+        """Tell the end of a kill, should its dialog be closed before; what waits for the ranks ends with them."""
+        if self._under_way is not None and self._under_way.run == begun.run:
+            self._under_way.killed = True
         self._killing, self._killed = begun.killing, begun.run
 
     def tell_kill(self) -> None:
