@@ -119,12 +119,14 @@ def about_freeze(frame: Frame, reason: str, resume: str) -> Question:
         reason: why it cannot be paused; empty where nobody tried.
         resume: the key that undoes a freeze.
     """
-    limit = (
-        "its timeout, which is not known here," if frame.timeout_s is None else units.duration(frame.timeout_s).strip()
-    )
+    left = frame.collective_left_s
+    if left is None:
+        when = "after its timeout, which is not known here"
+    else:
+        when = f"in {units.duration(left).strip()}" if left > 0 else "at any moment"
     risk = (
         f"Sends SIGSTOP to all processes. The timeout of a collective under way goes on: "
-        f"frozen for longer than {limit}, the run may fail. A countdown is shown; {resume} resumes."
+        f"it may fail {when}. A countdown is shown; {resume} resumes."
     )
     if not reason:
         return Question(f"Freeze {frame.run}?", (risk,), ((FREEZE, "Freeze"),))
