@@ -296,7 +296,7 @@ class Observer:
             if self._orders.killed_by is not None or rank not in self._members:
                 self._say(f"rank {rank} is gone", "info", rank)
             else:
-                text, level = cause.describe_end(self._members[rank])
+                text, level = cause.describe_end(self._members[rank], on_request=rank in self._orders.ranks_killed_by)
                 self._say(text, level, rank)
                 # Of a crash in native code or a SIGKILL a rank leaves no record.
                 unrecorded = self._run.launched and self._members[rank].ended is None

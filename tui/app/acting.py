@@ -56,6 +56,8 @@ class _UnderWay:
     run: str
     waiting: Waiting | None
     """What it waits for; None where it waits for no rank, and so cannot be cancelled."""
+    killed: bool = False
+    """True where its run was killed meanwhile, so that it cannot be done any more."""
     freeze: Control | None = None
     """What is to freeze the run as soon as the action has been cancelled."""
 
@@ -155,8 +157,8 @@ class Acting:
             do(control.resume)
 
     def _ask_to_freeze(self, control: Control, run: Frame | RunLine, reason: str) -> None:
-        timeout_s = run.timeout_s if isinstance(run, Frame) else None
-        question = about_freeze(run.run, timeout_s, reason, keys_of(self._app)["run.resume"])
+        left_s = run.collective_left_s if isinstance(run, Frame) else None
+        question = about_freeze(run.run, left_s, reason, keys_of(self._app)["run.resume"])
         self._app.push_screen(question, partial(self._freeze, control, run.run))
 
     def _freeze(self, control: Control, run: str, answer: str | None) -> None:
@@ -200,6 +202,9 @@ class Acting:
                 self._app.notify(text, title="" if shown else turn.run, severity="warning", markup=False)
             case None:
                 self._app.notify(acted.text, title="" if shown else turn.run, markup=False)
+            case Refused() if turn.killed:
+                # The kill is what the user asked for last, and tells its own end.
+                pass
             case Refused() if turn.freeze is not None:
                 self._do("freeze", turn.run, turn.freeze.freeze)
             case Cancelled():
@@ -217,7 +222,9 @@ class Acting:
                 self._app.notify(acted.text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
 
     def look_after(self, begun: KillDialog.Begun) -> None:
-        """Tell the end of a kill, should its dialog be closed before."""
+        """Tell the end of a kill, should its dialog be closed before; what waits for the ranks ends with them."""
+        if self._under_way is not None and self._under_way.run == begun.run:
+            self._under_way.killed = True
         self._killing, self._killed = begun.killing, begun.run
 
     def tell_kill(self) -> None:

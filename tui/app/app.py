@@ -263,6 +263,7 @@ class DdptopApp(App[None]):
                         live.frame.state,
                         launched=live.frame.launched,
                         waiting=bool(live.frame.waiting),
+                        all_ended=live.frame.all_ended,
                     )
                 )
             case "logs":

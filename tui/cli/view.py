@@ -19,7 +19,7 @@ from ddptop.tui.control.actor import who
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import Home, Refused, Source, frame_now
-from ddptop.tui.model.frame import ENDED, Frame, RankFrame
+from ddptop.tui.model.frame import ENDED, Frame, RankFrame, lasting
 from ddptop.tui.settings import Settings
 
 BEGUN_S: Final = 10.0
@@ -162,7 +162,8 @@ def farewell(frame: Frame) -> list[str]:
     """Return the two lines that stand on the terminal after the dashboard."""
     if frame.state in ENDED:
         code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
-        cause = f": {frame.cause}" if frame.cause else ""
+        why = " · ".join(filter(None, (frame.cause, lasting(frame))))
+        cause = f": {why}" if why else ""
         return [f"{frame.run} {frame.state}{code}{cause}", f"its logs:      ddptop logs {frame.run}"]
     return [f"{frame.run} goes on.  Come back: ddptop attach {frame.run}", f"End it:        ddptop kill {frame.run}"]
 

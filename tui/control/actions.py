@@ -44,7 +44,7 @@ WAITING: Final = frozenset({"cancel", "freeze", "kill"})
 """What is offered while an action of this dashboard waits for ranks."""
 
 
-def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False) -> bool:
+def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False, all_ended: bool = False) -> bool:
     """Say whether an action of `RULES` is offered for a run in a state.
 
     Args:
@@ -52,8 +52,11 @@ def is_offered(action: str, state: str, *, launched: bool, waiting: bool = False
         state: the run's.
         launched: True where ddptop has launched the run.
         waiting: True while an action of this dashboard waits for ranks to come to a step.
+        all_ended: True where every rank has ended already, whatever the state of the run.
     """
     rule = RULES[action]
+    if all_ended and state not in ENDED:
+        return action == "kill"
     if waiting and state not in ENDED:
         return action in WAITING
     fits = state not in ENDED if rule.states is None else state in rule.states

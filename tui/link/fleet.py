@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _HELD_BACK_BY: Final = {
     "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",
+    "no_communication": "no DDP?",
 }  # fmt: skip
 
 

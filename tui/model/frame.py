@@ -95,6 +95,8 @@ class RankFrame:
     """Where it stands on a device mesh or in a pipeline, as its script says."""
     stands: bool = False
     """True where it should complete steps and has not for long: `step_ms` is then of before; see `states.stands`."""
+    communicated: bool | None = None
+    """Whether it has called a collective so far; None where it may have done so unseen."""
 
     @property
     def current_step_ms(self) -> float | None:
@@ -255,6 +257,27 @@ class Frame:
         known = zip(self.values("step_age_s"), self.values("state"), strict=True)
         return min((age for age, state in known if age is not None and state not in ENDED), default=None)
 
+    @property
+    def collective_left_s(self) -> float | None:
+        """Seconds until a collective under way may fail, at the earliest; None where its timeout is not known.
+
+        A rank may have entered it right after its last completed step: it is not told how long ago that was.
+        """
+        if self.timeout_s is None:
+            return None
+        known = zip(self.values("step_age_s"), self.values("state"), strict=True)
+        ages = [age for age, state in known if state not in ENDED]
+        # Before its first step a rank may be in one since it began.
+        begun = None if self.started_at is None else self.at - self.started_at
+        stepped = [begun if age is None else age for age in ages]
+        oldest = [age for age in stepped if age is not None]
+        return self.timeout_s - max(oldest) if oldest else None
+
+    @property
+    def all_ended(self) -> bool:
+        """True where every rank has ended, and nobody has said yet that the run is over."""
+        return bool(self.ranks) and self.state not in ENDED and ENDED.issuperset(self.values("state"))
+
     def rank(self, number: int) -> RankFrame | None:
         """Return a rank by its number."""
         if 0 <= number < len(self.ranks) and self.ranks[number].rank == number:
@@ -273,7 +296,13 @@ def unobserved(frame: Frame, gone: str) -> str:
         return ""
     silent = frame.unobserved_s
     as_of = "" if silent is None else f"; its ranks are as they were {silent:.0f} s ago"
-    # A job that was started by hand has ranks before it has its first observer.
-    if not frame.supervised and (frame.launched or frame.state != "starting" or silent is not None):
+    # A run is there before its first observer, which takes a moment to start.
+    if not frame.supervised and (frame.state != "starting" or silent is not None):
         return f"its observer is gone: {gone}{as_of}"
     return f"its observer does not answer{as_of}" if silent is not None else ""
+
+
+def lasting(frame: Frame) -> str:
+    """Return what was wrong with the whole run and stays worth telling after its end; empty where that is nothing."""
+    found = next((verdict for verdict in frame.verdicts if verdict.kind == "no_communication"), None)
+    return "" if found is None else found.text.partition(" · ")[0]

@@ -208,6 +208,7 @@ def rank_frame(
         log=log if member is None else member.log,
         metrics=dict(model.metrics),
         missed=model.missed,
+        communicated=None if beat is None else beat.communicated,
         dropped=0 if beat is None else beat.dropped,
         refused=0 if beat is None else beat.refused,
         faults=0 if beat is None else beat.faults,

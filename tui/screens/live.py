@@ -22,9 +22,9 @@ MOST_DIGITS: Final = 6
 """Digits of a number of steps; what is typed beyond them is left out."""
 
 
-def _offers(frame: Frame) -> tuple[str, bool, bool]:
+def _offers(frame: Frame) -> tuple[str, bool, bool, bool]:
     """Return what of a frame decides which keys are offered, and how."""
-    return frame.state, bool(frame.waiting), frame.checkpoints
+    return frame.state, bool(frame.waiting), frame.checkpoints, frame.all_ended
 
 
 class LiveScreen(Transient[int]):

@@ -30,6 +30,9 @@ ONE_LINE: Final = 78
 """Cells from which on a run takes one line."""
 _ROOMY: Final = 96
 """Cells from which on its program stands in the line."""
+MARKED: Final = "▸"
+SHOWN: Final = "*"
+"""Before the run that keys act on, and before the one on the dashboard where that is another."""
 MOST_GPUS: Final = 8
 """GPUs that have a line each; more are told together."""
 
@@ -120,8 +123,6 @@ class RunList(Page, can_focus=True):
         super().__init__(**options)
         self._fleet = fleet
         self._awaited = awaited
-        self._offers: tuple[object, ...] = ()
-        """What decides which keys are offered, as it was drawn last."""
         self._frame = frame
         self.listing = listing
         self.marked = frame.run
@@ -129,6 +130,8 @@ class RunList(Page, can_focus=True):
         self._looking = False
         self._first = 0
         """The number of the line on which the first run is drawn."""
+        self._offers: tuple[str, bool, bool, bool] | None = None
+        """What of the marked run decides which keys are offered, as it was drawn last; None where there is no run."""
 
     @property
     def lines(self) -> Sequence[RunLine]:
@@ -197,12 +200,15 @@ class RunList(Page, can_focus=True):
         for line in lines:
             drawn = _broad(line, width, self.ink) if one_line else _narrow(line, width, self.ink)
             for index, row in enumerate(drawn):
-                sign = "▸" if line.run == self._frame.run and not index else " "
+                shown = SHOWN if line.run == self._frame.run else " "
+                sign = " " if index else MARKED if line == marked else shown
                 row = fitted([Segment(f"{sign} ", self.ink["bold brand"]), *row], width)
                 rows.append(list(Segment.apply_style(row, None, self._ground)) if line == marked else row)
         rows += self._invitation(len(lines))
         self.show_rows(rows)
-        offers = () if marked is None else (marked.state, marked.launched, marked.checkpoints, self._is_awaited(marked))
+        offers = (
+            None if marked is None else (marked.state, marked.launched, marked.checkpoints, self._is_awaited(marked))
+        )
         if offers != self._offers:
             self._offers = offers
             self.refresh_bindings()

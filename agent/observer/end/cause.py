@@ -158,9 +158,11 @@ def describe_end_of_run(state: str, why: str | None) -> tuple[str, str]:
     return f"run {text}", "error" if state == "failed" else "info"
 
 
-def describe_end(member: Member) -> tuple[str, str]:
-    """Return text and level of the event of a rank's end, from the rank's record."""
+def describe_end(member: Member, *, on_request: bool = False) -> tuple[str, str]:
+    """Return text and level of the event of a rank's end, from the rank's record; `on_request`: it was killed."""
     ended = member.ended
+    if ended is None and on_request:
+        return f"rank {member.rank} is gone", "info"
     if ended is None:
         return f"rank {member.rank} exited without reporting a cause", "warning"
     if ended.exit_code is None and not ended.stopped_by:

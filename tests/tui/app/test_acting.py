@@ -15,6 +15,7 @@ from textual.screen import Screen
 from ddptop.tui.app.acting import Acted, Acting
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control.actions import RULES
+from ddptop.tui.control.kill import Killing
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import line_of
 from ddptop.tui.link.source import Busy, Cancelled, Unsavable
@@ -285,3 +286,19 @@ def test_who_acts_sees_the_effect() -> None:
         assert shown.frame().view_held_s == 0.0
         acts.begin(action, source, source.current)
         assert shown.frame().view_held_s is None, action
+
+
+def test_a_kill_ends_what_waits_without_a_refusal() -> None:
+    """A stop that waits for ranks which are then killed is not told to have failed: the kill tells its own end."""
+    for killed in ("", "another", "resnet-7f3a"):
+        source = StillSource(frame("stalled"))
+        source.refusal = "every rank has ended meanwhile"
+        app, acts = acting(source)
+        acts.begin("stop", source, source.current)
+        app.pushed.pop()[1](SAVE_AND_STOP)
+        if killed:
+            acts.look_after(KillDialog.Begun(Killing(lambda _: None, killed), killed))
+        work(app, acts)
+        told = [] if killed == source.current.run else [("stop refused", source.refusal)]
+        assert app.told == told
+        assert acts._under_way is None

@@ -23,6 +23,7 @@ from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.launch import LaunchDialog
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.views.screen.keybar import KeyBar
 
 
 class HomeOf(FleetSource):
@@ -67,6 +68,15 @@ def run_of(screen: object) -> str:
     """Return the run that a screen shows."""
     assert isinstance(screen, RunScreen)
     return screen.frame.run
+
+
+async def test_the_keys_of_the_list_are_told_as_soon_as_there_are_runs() -> None:
+    """With a list alone, first how a run is shown; without waiting for another key."""
+    async with at_home(StillFleet()).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunsScreen), "the list")
+        bar = pilot.app.screen.query_one(KeyBar)
+        await until(pilot, lambda: bar.text.strip().startswith("⏎ Show"), "the way to a run comes first")
+        assert "Kill" in bar.text
 
 
 async def test_any_run_can_be_opened_from_the_list() -> None:

@@ -31,3 +31,10 @@ def test_what_waits_for_ranks_can_be_cancelled_or_replaced_by_a_freeze(state: st
     """Whatever the ranks do meanwhile; once the run is over there is nothing to cancel."""
     offered = {action for action in RULES if is_offered(action, state, launched=False, waiting=True)}
     assert offered == (set() if state in ENDED else {"cancel", "freeze", "kill"})
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_run_whose_ranks_have_all_ended_can_only_be_killed(state: str) -> None:
+    """Nobody is left to pause, to save or to stop, until the run is over."""
+    offered = {action for action in RULES if is_offered(action, state, launched=True, all_ended=True)}
+    assert offered == ({"restart"} if state in ENDED else {"kill"})

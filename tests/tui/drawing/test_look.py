@@ -28,6 +28,7 @@ from ddptop.tui.drawing import glyphs
 from ddptop.tui.drawing.theme import LETTERS, MARKS, THEMES, ink
 from ddptop.tui.model.frame import STATES
 from ddptop.tui.settings import Look, Settings
+from ddptop.tui.views.timeline.lines import LAST
 
 TUI = Path(ddptop.tui.drawing.theme.__file__).parent.parent
 DECORATION = {"rank-border", "row-chosen"}
@@ -133,7 +134,9 @@ def test_every_sign_has_one_in_ascii_of_its_own_width() -> None:
         plain = glyphs.ascii_of(sign)
         assert plain.isascii()
         assert plain != "?", f"{sign} is missing in glyphs.py"
-    assert len({glyphs.ascii_of(MARKS[state]) for state in STATES}) == len(STATES)
+    plain_marks = {glyphs.ascii_of(MARKS[state]) for state in STATES}
+    assert len(plain_marks) == len(STATES)
+    assert glyphs.ascii_of(LAST) not in plain_marks, "the rank that came last is no state"
     for text in (EVIL, "温度 émile ⠿⠁⠀ 👩‍👩‍👧 \u202e"):
         assert cell_len(glyphs.ascii_of(text)) == cell_len(text)
         assert glyphs.ascii_of(text).isascii()

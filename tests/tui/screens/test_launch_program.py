@@ -133,7 +133,7 @@ async def test_a_recent_program_comes_first_with_its_arguments(project: Path) ->
         await until(pilot, lambda: line(screen) == "$ ddptop launch src/train.py -- --lr 0.1", "its arguments")
         await pilot.click(ProgramInput)
         await until(pilot, lambda: bool(offered(screen)), "all programs")
-        await pilot.click(".programs", offset=(2, 1))
+        await pilot.click(".programs", offset=(2, 2))
         await until(pilot, lambda: line(screen).startswith("$ ddptop launch toy"), "the clicked one")
         assert isinstance(pilot.app.focused, Input), "the keys stay with the form"
         await pilot.click(".arrow")

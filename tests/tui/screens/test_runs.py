@@ -19,15 +19,18 @@ from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
 from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.agent.wire import Verdict
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.cli import view
 from ddptop.tui.cli.main import _parser
 from ddptop.tui.cli.verbs import options, watching
 from ddptop.tui.cli.verbs.launch import requested
-from ddptop.tui.control.launch import form, programs, remembered
+from ddptop.tui.control.launch import form, programs, remembered, target
 from ddptop.tui.control.launch.form import Draft
 from ddptop.tui.control.launch.options import OPTIONS as LAUNCH_OPTIONS
+from ddptop.tui.control.launch.options import Request
+from ddptop.tui.control.launch.target import RequestError
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Cancelled
@@ -205,6 +208,22 @@ async def test_the_mark_stays_with_its_run() -> None:
         assert marked(listed) == FIRST
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_marked_run_is_told_without_color(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a sign before its name, and the one on the dashboard another."""
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def signs(listed: RunList) -> dict[str, str]:
+        rows = listed.text.splitlines()
+        return {run: row[0] for run in (FIRST, "simplenet-01") for row in rows if run in row}
+
+    async with dashboard(StillFleet()).run_test(size=size) as pilot:
+        listed = await listing(pilot)
+        assert signs(listed) == {FIRST: "▸", "simplenet-01": " "}
+        await pilot.press("down")
+        assert signs(listed) == {FIRST: "*", "simplenet-01": "▸"}
+
+
 async def test_a_run_that_is_gone_is_not_shown() -> None:
     """Removed between look and key: one line says so, and what was shown stays."""
     fleet = StillFleet()
@@ -334,6 +353,9 @@ async def test_what_is_wrong_stands_beside_its_field() -> None:
             field(screen, "world" if key != "world" else "name").enter()
             await pilot.press("enter")
             assert field(screen, key).query_one(Input).has_focus
+            # The message calls it as the form does.
+            begins = f"{field(screen, key).title}: "
+            await until(pilot, lambda begins=begins: said(screen, "account").startswith(begins), begins)  # type: ignore[misc]
             field(screen, key).fill("")
             await until(pilot, lambda note=note: not note.has_class("-wrong"), "mended")  # type: ignore[misc]
         field(screen, "start").fill("spawn")
@@ -343,6 +365,21 @@ async def test_what_is_wrong_stands_beside_its_field() -> None:
             note = field(screen, key).query_one(".note", Static)
             await until(pilot, lambda note=note: "needs --start torchrun" in str(note.content), key)  # type: ignore[misc]
         assert not fleet.launched
+
+
+async def test_a_message_of_the_form_is_not_cut_on_a_small_terminal() -> None:
+    """A program that does not exist: all of the sentence stands in the dialog, on several lines if need be."""
+    fleet = StillFleet()
+    with pytest.raises(RequestError) as refusal:
+        target.target(Request("nope.py"))
+    fleet.refusal = str(refusal.value)
+    async with dashboard(fleet).run_test(size=(80, 24)) as pilot:
+        screen = await dialog(pilot)
+        field(screen, "world").enter()
+        await pilot.press("enter")
+        await until(pilot, lambda: "no program or script" in seen(pilot.app), "the reason")
+        shown = " ".join(line.strip(" ┃│") for line in seen(pilot.app).splitlines())
+        assert fleet.refusal in " ".join(shown.split())
 
 
 async def test_a_refusal_leaves_the_form_as_it_is() -> None:
@@ -519,6 +556,8 @@ def test_the_remark_is_that_of_the_verdict() -> None:
 
     assert line_of(FRAMES[0]).remark == "rank 2"
     assert line_of(replace(FRAMES[0], verdict=None)).remark == ""
+    alone = Verdict(1, "no_communication", "these ranks do not communicate", 0)
+    assert line_of(replace(FRAMES[0], verdict=alone)).remark == "no DDP?"
 
 
 async def test_arrows_reach_every_field_of_a_short_form() -> None:

@@ -181,3 +181,12 @@ async def test_a_moved_key_is_told_in_its_new_place() -> None:
         await until(pilot, lambda: "f8 cancels" in seen(app), "the hint")
         await pilot.press("f8")
         await until(pilot, lambda: len(app.screen_stack) == 1, "closed")
+
+
+def test_keys_in_words_are_told_apart() -> None:
+    """A terminal without arrows has their names, with a sign between; a click on either does what it does."""
+    words = Hint("rank.previous", (("left", "left"), ("right", "right")), "Step", "")
+    assert "".join(segment.text for segment in words.drawn(INK)) == "left/right Step"
+    assert [words.key_at(x) for x in (0, 3, 5, 9)] == ["left", "left", "right", "right"]
+    arrows = Hint("rank.previous", (("left", "←"), ("right", "→")), "Step", "")
+    assert "".join(segment.text for segment in arrows.drawn(INK)) == "←→ Step"

@@ -17,6 +17,7 @@ from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import Verdict
 from ddptop.tui.cli import plain, status
 from ddptop.tui.cli.card import card
+from ddptop.tui.cli.view import farewell
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, LETTERS, LIGHT, MARKS
@@ -298,6 +299,16 @@ def test_the_screen_of_a_rank_begins_with_what_it_does() -> None:
     assert stalled[1].split() == ["doing", "backward"]
 
 
+def test_a_rank_that_has_called_no_collective_is_told_from_one_that_nobody_sees() -> None:
+    """Where collectives would be seen, the panel and the screen of the rank say that there was none so far."""
+    for communicated, panel, screen in ((False, "no collective so far", "no collective so far"),
+                                        (None, "not seen: open the rank", "not hooked")):  # fmt: skip
+        rank = rank_frame(1, mechanism=None, allreduce_p50_ms=None, communicated=communicated)
+        drawn = "\n".join(map(text_of, draw_panel(rank, frame(), Shape(50, 10, False), INK)))
+        assert panel in drawn
+        assert screen in "\n".join(map(text_of, fact_rows(rank, frame(), 100, INK)))
+
+
 @pytest.mark.parametrize("width", [24, 38, 60, 118])
 def test_the_sentences_of_a_rank_are_not_cut(width: int) -> None:
     """However narrow its screen: all of a cause, a fault and a remark is there, and no line of it is too wide."""
@@ -366,3 +377,65 @@ def test_a_log_that_is_no_file_is_said(tmp_path: Path) -> None:
     assert log.read()
     assert log.error
     assert not log.lines
+
+
+def said(whole: Frame, width: int = 198) -> str:
+    """Return what the header says of a run."""
+    return "\n".join(text_of(row) for row in header_rows(whole, width, INK, KEYS, roomy=True))
+
+
+def test_the_countdown_of_a_freeze_begins_at_the_oldest_step() -> None:
+    """A rank may have waited in a collective since its last step, long before the freeze; one that ended does not."""
+    ages = (("frozen", 3.0), ("frozen", 135.0), ("failed", 900.0))
+    ranks = tuple(rank_frame(rank, state, step_age_s=age) for rank, (state, age) in enumerate(ages))
+    frozen = frame("frozen", ranks=ranks, timeout_s=1800.0)
+    assert "a collective may fail in 27:45" in said(frozen)
+    assert "a collective may fail in" not in said(replace(frozen, timeout_s=None))
+    assert "may fail" in said(replace(frozen, timeout_s=130.0))
+    first = replace(frozen, ranks=(replace(ranks[0], step=None, step_age_s=None),), started_at=frozen.at - 60)
+    assert "a collective may fail in 29:00" in said(first)
+
+
+def test_an_observer_that_is_still_starting_is_not_told_to_be_gone() -> None:
+    """In the first moments of a launch there is none yet; one that was heard and is silent is missed even then."""
+    assert "observer" not in said(frame("starting", supervised=False))
+    assert "observer is gone" in said(frame("starting", supervised=False, unobserved_s=3.0))
+    assert "observer is gone" in said(frame("running", supervised=False))
+
+
+def test_a_run_whose_ranks_have_all_ended_is_not_told_to_run() -> None:
+    """Until the observer has said how it ended; where torchrun may restart the ranks, that is left open."""
+    over = frame("running", ranks=tuple(rank_frame(rank, "finished") for rank in range(4)))
+    assert "ENDING" in said(over)
+    assert "RUNNING" not in said(over)
+    assert "every rank has ended; the run is being closed" in said(over)
+    assert "being closed" not in said(replace(over, max_restarts=1))
+    one_left = (*over.ranks[:3], rank_frame(3))
+    assert "RUNNING" in said(replace(over, ranks=one_left))
+    assert "FINISHED" in said(frame("finished"))
+
+
+def test_ranks_that_never_communicated_are_told_after_the_end() -> None:
+    """After the exit code, and in the line that the dashboard leaves behind; a verdict on speed is over by then."""
+    text = "these ranks do not communicate: 2 trainings of their own?"
+    alone = Verdict(1, "no_communication", f"{text} · is the model wrapped in DistributedDataParallel?", 0)
+    ended = frame("finished", verdict=alone, verdicts=(alone,))
+    assert f"exit code 0 · {text}" in said(ended)
+    assert text in farewell(ended)[0]
+    slow = verdict_frame().verdict
+    assert slow is not None
+    assert slow.text not in said(frame("finished", verdict=slow, verdicts=(slow,)))
+
+
+def test_wrong_arguments_are_to_be_changed_not_tried_again() -> None:
+    """A script that ended with exit code 2 before any step; one that failed later may be started again."""
+    again, change = f"{KEYS['run.restart']} starts it again", f"{KEYS['app.launch']} changes the arguments"
+    refused = frame("failed", step=None, exit_code=2)
+    by_torchrun = frame(
+        "failed", step=None, exit_code=1, cause_rank=0, ranks=(rank_frame(0, "failed", ended="exit code 2"),)
+    )
+    for whole in (refused, by_torchrun):
+        assert change in said(whole)
+        assert again not in said(whole)
+    assert again in said(frame("failed", step=None, exit_code=1))
+    assert again in said(frame("failed", exit_code=2))

@@ -99,10 +99,14 @@ class Dialog(ModalScreen[ScreenResultType], Transient[ScreenResultType]):
             self._astray = event.is_printable and event.key not in self.active_bindings
 
     def hint(self, text: str) -> Content:
-        """Return a line on the keys: `{close}` in `text` becomes the user's key of this dialog's action `….close`."""
+        """Return a line on the keys: `{close}` in `text` becomes the user's key of this dialog's action `….close`.
+
+        `{enter}` is what a list of the widget library calls its own.
+        """
         keys = keys_of(self)
         ids = [binding.id for binding in self.BINDINGS if isinstance(binding, Binding) and binding.id is not None]
-        return Content(text.format_map({each.partition(".")[2]: keys[each] for each in ids}))
+        named = {each.partition(".")[2]: keys[each] for each in ids}
+        return Content(text.format_map({"enter": self.app.get_key_display(Binding("enter", "")), **named}))
 
     @property
     def _below(self) -> Screen[object] | None:

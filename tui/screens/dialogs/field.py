@@ -57,14 +57,15 @@ class Field(Horizontal):
         super().__init__()
         self.key = key
         self.help = clean(help, 400)
-        self._title = clean(title, 60)
+        self.title = clean(title, 60)
+        """What stands before it, by which messages call it, too."""
         self._usual = clean(usual, 60)
         self._choices = choices
         self.value = value
 
     def compose(self) -> ComposeResult:
         """Title, what is filled in, and a note."""
-        yield Label(Content(self._title), classes="title")
+        yield Label(Content(self.title), classes="title")
         if self._choices:
             known = [value for _, value in self._choices]
             yield Choice(

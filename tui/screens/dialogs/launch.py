@@ -219,9 +219,14 @@ class LaunchDialog(Dialog["str | None"]):
         """Tell all about the field that is being filled in."""
         field = next((node for node in event.widget.ancestors if isinstance(node, Field)), None)
         if field is not None and self._notice is None:
-            self._say(field.help)
+            self._explain(field)
         self._notice = None
         self._hint()
+
+    def _explain(self, field: Field) -> None:
+        """Say what is wrong with a field, else what it is for; beside it there may be no room for all of that."""
+        problem = None if field.key == "program" and self._choosing else self._problems.get(field.key)
+        self._say(f"{field.title}: {problem}" if problem else field.help, wrong=problem is not None)
 
     def _say(self, text: str, *, wrong: bool = False) -> None:
         account = self.query_one("#account", Static)
@@ -255,7 +260,7 @@ class LaunchDialog(Dialog["str | None"]):
         for field in self.query(Field):
             if field.key in self._problems:
                 field.enter()
-                self._say(f"{field.key.lstrip('-')}: {self._problems[field.key]}", wrong=True)
+                self._explain(field)
                 return
         self._starting = True
         self._say("starting …")

@@ -191,15 +191,19 @@ class ProgramField(Field):
 
     def compose(self) -> ComposeResult:
         """Title, what is typed with the list below it, and a note."""
-        yield Label(Content(self._title), classes="title")
+        yield Label(Content(self.title), classes="title")
         listing = OptionList(markup=False, compact=True, classes="programs")
         listing.can_focus = False
         listing.display = False
         with Vertical(classes="offering"):
             yield ProgramInput(self.value, listing, self._recent)
             yield listing
-        yield Label(Content("▾"), classes="arrow")
+        yield Label(Content("▼"), classes="arrow")
         yield Label(Content(self.help), classes="note")
+
+    def on_resize(self) -> None:
+        """Give the list, which stands over the form, all of the width."""
+        self.query_one(".programs").styles.width = self.size.width
 
     @property
     def offering(self) -> bool:

@@ -111,19 +111,22 @@ def about_stop(frame: Frame | RunLine) -> Question:
     return Question(f"Stop {frame.run}?", (order, lost), (unsaved,))
 
 
-def about_freeze(run: str, timeout_s: float | None, reason: str, resume: str) -> Question:
+def about_freeze(run: str, left_s: float | None, reason: str, resume: str) -> Question:
     """Offer to stop the processes where they are, and tell what that may cost.
 
     Args:
         run: its name.
-        timeout_s: of its collectives; None where it is not known.
+        left_s: seconds after which a collective in progress may fail; None where that is not known.
         reason: why it cannot be paused; empty where nobody tried.
         resume: the key that undoes a freeze.
     """
-    limit = "its timeout, which is not known here," if timeout_s is None else units.duration(timeout_s).strip()
+    if left_s is None:
+        when = "after its timeout, which is not known here"
+    else:
+        when = f"in {units.duration(left_s).strip()}" if left_s > 0 else "at any moment"
     risk = (
-        f"Sends SIGSTOP to all processes. The timeout of a collective in progress goes on: "
-        f"frozen for longer than {limit}, the run may fail. A countdown is shown; {resume} resumes."
+        f"Sends SIGSTOP to all processes. The timeout of a collective in progress keeps running: "
+        f"it may fail {when}. A countdown is shown; {resume} resumes."
     )
     if not reason:
         return Question(f"Freeze {run}?", (risk,), ((FREEZE, "Freeze"),))

@@ -191,7 +191,8 @@ def _long_legend(amounts: tuple[str, ...], inner: int, ink: Ink) -> list[Row]:
 
 def _all_reduce(rank: RankFrame, ink: Ink) -> Row:
     if rank.mechanism is None and rank.allreduce_p50_ms is None and rank.step:
-        return [Segment("all-reduce ", ink["label"]), Segment("not seen: open the rank", ink["faint"])]
+        said = "not seen: open the rank" if rank.communicated is not False else "no collective so far"
+        return [Segment("all-reduce ", ink["label"]), Segment(said, ink["faint"])]
     return [
         Segment("all-reduce ", ink["label"]),
         Segment("p50", ink["label"]),

@@ -163,7 +163,8 @@ def _communication(rank: RankFrame, frame: Frame, width: int, ink: Ink) -> Itera
         )
     yield from _fact("in flight", str(rank.outstanding).rjust(6) if rank.mechanism else units.DASH, width, ink)
     sampled = f", one step of {rank.timed_every} timed" if rank.timed_every > 1 else ""
-    seen = f"{units.DASH} (collectives are not hooked in this process)"
+    why = "no collective so far" if rank.communicated is False else "collectives are not hooked in this process"
+    seen = f"{units.DASH} ({why})"
     yield from _fact("seen by", f"{rank.mechanism}{sampled}" if rank.mechanism else seen, width, ink)
     if frame.history is not None:
         yield from latency_rows(frame.history.steps.by_rank(rank.rank), width, ink)

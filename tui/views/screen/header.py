@@ -17,7 +17,7 @@ from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
-from ddptop.tui.model.frame import ENDED, Frame, unobserved
+from ddptop.tui.model.frame import ENDED, Frame, lasting, unobserved
 
 _BETWEEN: Final = " · "
 """The sign between the clauses of a message, of which the most important comes first."""
@@ -116,6 +116,9 @@ def _clauses(text: str, width: int) -> str:
 def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     # A run that stands is not green, whatever its state.
     hue = ink[f"bold state-{frame.state if frame.standing_s is None else 'stalled'}"]
+    state = f"{MARKS[frame.state]} {frame.state.upper()}"
+    if frame.all_ended:
+        hue, state = ink["bold label"], f"{MARKS['ended']} ENDING"
     clock: Row = []
     if frame.view_held_s is not None:
         # In the place of the clock, which stands still: it must be seen at once, on every screen.
@@ -129,7 +132,7 @@ def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     world, ranks = plural(frame.world, "rank").split()
     pieces: list[Row] = [
         [Segment(units.shorten(frame.run, max(8, width // 3)), ink["bold brand"])],
-        [Segment(f"{MARKS[frame.state]} {frame.state.upper()}", hue)],
+        [Segment(state, hue)],
         clock,
         [Segment(world, ink["value"]), Segment(f" {ranks}", ink["label"])],
         [Segment(units.shorten(frame.program, max(8, width // 3)), ink["value"])],
@@ -184,6 +187,10 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
     """
     if frame.state in ENDED:
         return _ending(frame, keys), f"bold state-{frame.state}"
+    if frame.all_ended:
+        # torchrun may start them anew.
+        closed = "" if frame.generation < frame.max_restarts else "; the run is being closed"
+        return _BETWEEN.join(filter(None, (frame.cause, f"every rank has ended{closed}"))), "bold value"
     if frame.waiting:
         text = f"{frame.waiting} · {keys['run.cancel']} cancels · {keys['run.freeze']} freezes"
         return text, "bold state-pausing"
@@ -262,17 +269,20 @@ def _since(frame: Frame) -> str:
 
 def _frozen(frame: Frame, key: str) -> str:
     """Say how long a collective under way may still wait: its timeout does not stand still."""
-    if frame.timeout_s is None or frame.held_since is None:
+    left = frame.collective_left_s
+    if left is None:
         return f"frozen{_since(frame)}; a collective in progress fails after its timeout: {key} resumes it"
-    left = frame.held_since + frame.timeout_s - frame.at
     if left <= 0:
         return f"frozen{_since(frame)}; the collective timeout is over, so it may fail: {key} resumes it"
-    return f"frozen{_since(frame)}; a collective fails in {units.duration(left).strip()}: {key} resumes it"
+    return f"frozen{_since(frame)}; a collective may fail in {units.duration(left).strip()}: {key} resumes it"
 
 
 def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
     advice = [f"{keys['app.leave']} leaves", f"{keys['rank.logs']} shows the logs"]
-    if frame.launched:
+    if frame.launched and _had_wrong_arguments(frame):
+        # The same ones would fail again.
+        advice.append(f"{keys['app.launch']} changes the arguments")
+    elif frame.launched:
         advice.append(f"{keys['run.restart']} starts it again")
     if frame.state in ("killed", "stopped") and frame.cause:
         return _BETWEEN.join((frame.cause, *advice))
@@ -283,7 +293,14 @@ def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
     else:
         said = f"exit code {frame.exit_code}"
     # The cause comes first: what to do is in the line of keys, too.
-    return _BETWEEN.join(filter(None, (frame.cause, said, *advice)))
+    return _BETWEEN.join(filter(None, (frame.cause, said, lasting(frame), *advice)))
+
+
+def _had_wrong_arguments(frame: Frame) -> bool:
+    """Say whether the script refused its arguments: argparse and its like then exit with 2, before any step."""
+    culprit = None if frame.cause_rank is None else frame.rank(frame.cause_rank)
+    told = culprit.ended if culprit is not None else None
+    return not frame.step and (frame.exit_code == 2 or (told or "").partition(":")[0] == "exit code 2")
 
 
 def _background(frame: Frame, width: int, ink: Ink) -> Row:

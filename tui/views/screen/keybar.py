@@ -24,10 +24,10 @@ AT_THE_END: Final = ("app.help", "app.leave")
 """Ids of the actions that stand at the right edge, always in the same place."""
 FIRST: Final = (
     "crosshair.close", "crosshair.left",
-    "rank.back", "plot.leave", "log.back", "runs.leave", "run.pause", "run.resume", "runs.pause", "runs.resume",
-    "run.cancel", "run.freeze",
+    "rank.back", "plot.leave", "log.back", "runs.leave", "runs.show", "run.pause", "run.resume", "runs.pause",
+    "runs.resume", "run.cancel", "run.freeze",
     "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "events.clear",
-    "events.filter", "run.step", "run.checkpoint", "runs.checkpoint", "runs.show", "ranks.open", "view.panels",
+    "events.filter", "run.step", "run.checkpoint", "runs.checkpoint", "ranks.open", "view.panels",
     "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
     "plot.next", "log.next", "rank.logs", "run.events", "app.runs", "plot.full", "log.follow", "table.sort",
     "heatmap.metric", "app.launch", "view.freeze",
@@ -52,9 +52,14 @@ class Hint:
     dim: bool = False
     """The run has not what the action needs; the key says what."""
 
+    @property
+    def _between(self) -> str:
+        """What stands between the keys: names in words need something there, single signs do not."""
+        return "/" if any(len(shown) > 1 for _, shown in self.keys) else ""
+
     def drawn(self, ink: Ink) -> Row:
         """Return its cells."""
-        named = "".join(shown for _, shown in self.keys)
+        named = self._between.join(shown for _, shown in self.keys)
         if self.dim:
             return [Segment(f"{named} {self.text}", ink["label"] + _DIM)]
         return [Segment(f"{named} ", ink["bold brand"]), Segment(self.text, ink["label"])]
@@ -64,6 +69,7 @@ class Hint:
         for key, shown in self.keys:
             if (x := x - len(shown)) < 0:
                 return key
+            x -= len(self._between)
         return self.keys[0][0]
 
 

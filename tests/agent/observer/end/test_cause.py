@@ -196,3 +196,12 @@ def test_a_rank_that_ends_before_its_agent_is_explained_by_the_log_of_torchrun()
     judgement = cause.judge(3, {}, 1, log)
     assert judgement.cause is not None
     assert judgement.cause.endswith("; last output: ImportError: libcudart.so.12: cannot open")
+
+
+def test_a_rank_that_was_killed_on_request_is_no_warning() -> None:
+    """It leaves no record behind, as one that ran out of memory does; but somebody asked for it."""
+    silent = member(1)
+    assert cause.describe_end(silent)[1] == "warning"
+    text, level = cause.describe_end(silent, on_request=True)
+    assert level == "info"
+    assert "without reporting a cause" not in text

@@ -43,7 +43,7 @@ class ScriptPicker(Picker[str]):
         Binding("backspace", "up", "Up", id="scripts.up", tooltip="Look into the folder above"),
     ]
     LOOK = "-harmless"
-    HINT = "enter opens or takes, {up} goes up, {cancel} cancels"
+    HINT = "{enter} opens or takes, {up} goes up, {cancel} cancels"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(_shown(folder))
