@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs.options import Verbs, add_verb
@@ -25,7 +26,7 @@ def add(verbs: Verbs) -> None:
         verbs, "config", "show where the settings file is, and every setting with its meaning",
         "Prints the path of the settings file, and all settings as that file would have them, each with its meaning.",
         "ddptop config",
-        {0: "printed", 2: "the settings file has an error"},
+        {0: "printed", 2: "printed, but the settings file has an error"},
     )  # fmt: skip
     config.set_defaults(carry=_config)
 
@@ -48,22 +49,33 @@ def _help(options: argparse.Namespace) -> int:
 
 
 def _config(_: argparse.Namespace) -> int:
+    import msgspec
+
     from ddptop.agent.text import clean
     from ddptop.tui import settings
     from ddptop.tui.app import keymap
     from ddptop.tui.app.app import DdptopApp
 
     file = settings.path()
-    found = settings.load()
-    keymap.check(DdptopApp, found.keymap)
+    # The list is the help for a file with an error.
+    found, problem = settings.load_or_default()
+    if problem is None:
+        try:
+            keymap.check(DdptopApp, found.keymap)
+        except settings.SettingsError as refused:
+            found, problem = msgspec.structs.replace(found, keys={}), refused
     rows = {
         action.id: (action.id, action.written, action.written_default, action.meaning)
         for _, action in keymap.actions(DdptopApp, found.keymap)
     }
     print(f"# Settings of ddptop, in {clean(str(file))}")
     absent = f"which is not there: all is as below; mkdir -p {clean(str(file.parent))}"
-    print(f"# ({'which is there' if file.exists() else absent})")
+    there = "which is there" if problem is None else "which has an error: below is what can be set"
+    print(f"# ({there if file.exists() else absent})")
     print("# A commented line shows the default.\n")
     for line in settings.as_toml(found, rows.values()):
         print(clean(line))
-    return 0
+    if problem is None:
+        return 0
+    sys.stdout.flush()
+    return complain(problem, 2)
