@@ -204,9 +204,12 @@ class Controller:
             step = _common(promises)
             self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
             self._await_held(action, token, step, started + patience_s, patience_s)
-        except (Refused, KeyboardInterrupt):
+        except Refused:
             self._polled.resume(promises)
             raise
+        except KeyboardInterrupt as interrupt:
+            self._polled.resume(promises)
+            raise Cancelled("cancelled; the run goes on") from interrupt
         return _Held(step, token, serial, was_paused=False)
 
     def _check_free(self, promises: Mapping[int, Reply]) -> None:

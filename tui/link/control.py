@@ -156,8 +156,9 @@ class RunControl:
         except Refused as refusal:
             self._note(action, str(refusal), "warning", refused=True)
             raise
-        except KeyboardInterrupt:
-            self._note(action, "cancelled (SIGINT)", "info")
+        except KeyboardInterrupt as interrupt:
+            # It has the name of the signal where that is another one.
+            self._note(action, f"cancelled ({interrupt or 'SIGINT'})", "info")
             raise
         self._note(action, outcome, "info")
         return outcome

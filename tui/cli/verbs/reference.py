@@ -32,6 +32,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _help(options: argparse.Namespace) -> int:
+    from ddptop.tui.cli.main import FAMILIES, main
     from ddptop.tui.cli.manual import pages
 
     known = pages.topics()
@@ -40,6 +41,9 @@ def _help(options: argparse.Namespace) -> int:
             print(f"{topic:<12}{title}")
         print("\nread one: ddptop help TOPIC      options of a verb: ddptop VERB --help")
         return 0
+    if options.topic in FAMILIES and options.topic not in known:
+        sys.argv[1:] = [options.topic, "--help"]
+        main()
     if options.topic not in known:
         meant = pages.nearest(options.topic)
         hint = f" (did you mean {meant!r}?)" if meant else ""
