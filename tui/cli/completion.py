@@ -60,9 +60,9 @@ def _teach(parser: argparse.ArgumentParser) -> None:
             action.completer = _COMPLETERS[action.dest]  # type: ignore[attr-defined]
 
 
-def _runs(parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
     from ddptop.agent.observer.status import survey
-    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError, runs
+    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError, digits_of, runs
 
     found = {}
     for directory in runs():
@@ -73,7 +73,12 @@ def _runs(parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
         ended = look.state in ENDED_STATES
         if parsed_args.verb in (_LIVE_VERBS if ended else _ENDED_VERBS):
             continue
-        found[directory.name] = f"{look.state}, {look.run.program}, {look.run.world} ranks"
+        told = f"{look.state}, {look.run.program}, {look.run.world} ranks"
+        digits = digits_of(directory.name)
+        if prefix and digits is not None and digits.startswith(prefix):
+            # A shell matches beginnings alone.
+            found[digits] = f"{directory.name}, {told}"
+        found[directory.name] = told
     return found
 
 

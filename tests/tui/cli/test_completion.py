@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from ddptop.agent.run import rundir
 from ddptop.trainers import CATALOGUE
+from ddptop.tui.cli import completion
 from ddptop.tui.cli.main import FAMILIES
 from ddptop.tui.cli.verbs.completion import LINES
 
@@ -118,6 +120,17 @@ def test_runs_are_those_that_the_verb_can_act_on(quiet_run: str, ended_run: str,
     assert quiet_run not in ask("bash", "ddptop restart ")
     assert ended_run in ask("bash", "ddptop restart ")
     assert {quiet_run, ended_run} <= set(ask("bash", "ddptop attach "))
+
+
+def test_the_last_digits_of_a_name_are_completed(runtime: Path) -> None:
+    """As that which `find` takes: beside the names, where they begin with what is typed."""
+    name = f"toy-{os.urandom(2).hex()}"
+    rundir.create(rundir.Run(name, name, "toy", (), 2, "gloo", "cpu", 10**9, True, state="finished", exit_code=0))
+    asked = argparse.Namespace(verb="attach")
+    digits = name[-4:]
+    assert completion._runs(digits[:2], asked)[digits] == f"{name}, finished, toy, 2 ranks"
+    assert digits not in completion._runs("", asked)
+    assert digits not in completion._runs("to", asked)
 
 
 def test_a_completion_is_asked_for_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import RUNS_OWN, Verbs, add_verb, add_view, chosen, configured, show, typed
+from ddptop.tui.cli.verbs.options import RUN_HELP, RUNS_OWN, Verbs, add_verb, add_view, chosen, configured, show, typed
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def add(verbs: Verbs) -> None:
         """,
         RUNS_OWN,
     )  # fmt: skip
-    restart.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
+    restart.add_argument("run", metavar="RUN", help=RUN_HELP)
     restart.add_argument("--resume", action="store_true", help="resume from its checkpoint, if its program can")
     restart.set_defaults(carry=_restart)
     _add_watching(restart)

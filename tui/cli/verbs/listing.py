@@ -45,7 +45,7 @@ def add(verbs: Verbs) -> None:
         """,
         PRINTED,
     )  # fmt: skip
-    add_run(status)
+    add_run(status, last=True)
     status.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
     status.set_defaults(carry=_status)
 
@@ -55,7 +55,7 @@ def add(verbs: Verbs) -> None:
         "ddptop events resnet-7f",
         PRINTED,
     )  # fmt: skip
-    add_run(events)
+    add_run(events, last=True)
     events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     events.set_defaults(carry=_events)
 
@@ -157,7 +157,7 @@ def _ps(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import card, parsing, status
 
-    directory = chosen(options.run)
+    directory = chosen(options.run, last=True)
     shown = _frames([directory], _thresholds(), measured=False)
     if not shown:
         return complain(f"run {directory.name} was removed just now", 1)
@@ -175,7 +175,7 @@ def _events(options: argparse.Namespace) -> int:
     from ddptop.agent.run.files.private import is_plain
     from ddptop.tui.cli import status
 
-    directory = chosen(options.run, ended=True)
+    directory = chosen(options.run, last=True)
     database = directory.database
     verdicts = recording.read_verdicts(database) if is_plain(database) else ()
     found = status.happened(journal.events(database), verdicts, directory.read().ended_at_ns)

@@ -12,14 +12,15 @@ from ddptop.tui.cli.verbs.options import Verbs, add_verb
 def add(verbs: Verbs) -> None:
     manual = add_verb(
         verbs, "help", "read the manual; without a topic, list its pages",
-        "Shows a page of the manual; without a topic, lists the pages. The options of a verb: ddptop VERB --help.",
+        "Shows a page of the manual, or the help of a verb; without a topic, lists the pages.",
         """
         ddptop help
         ddptop help keys
+        ddptop help launch  # as `ddptop launch --help`
         """,
-        {0: "shown", 2: "no such page"},
+        {0: "shown", 2: "no such page or verb"},
     )  # fmt: skip
-    manual.add_argument("topic", metavar="TOPIC", nargs="?", help="a page, as `ddptop help` lists them")
+    manual.add_argument("topic", metavar="TOPIC", nargs="?", help="a page, as `ddptop help` lists them, or a verb")
     manual.set_defaults(carry=_help)
 
     config = add_verb(
@@ -32,7 +33,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _help(options: argparse.Namespace) -> int:
-    from ddptop.tui.cli.main import FAMILIES, main
+    from ddptop.tui.cli.main import FAMILIES, print_help
     from ddptop.tui.cli.manual import pages
 
     known = pages.topics()
@@ -41,13 +42,16 @@ def _help(options: argparse.Namespace) -> int:
             print(f"{topic:<12}{title}")
         print("\nread one: ddptop help TOPIC      options of a verb: ddptop VERB --help")
         return 0
-    if options.topic in FAMILIES and options.topic not in known:
-        sys.argv[1:] = [options.topic, "--help"]
-        main()
+    if options.topic not in known and options.topic in FAMILIES:
+        print_help(options.topic)
+        return 0
     if options.topic not in known:
-        meant = pages.nearest(options.topic)
+        import difflib
+
+        verbs = difflib.get_close_matches(options.topic.lower(), FAMILIES, n=1)
+        meant = next(iter(verbs), None) or pages.nearest(options.topic)
         hint = f" (did you mean {meant!r}?)" if meant else ""
-        return complain(f"help: no page {options.topic!r}{hint}; `ddptop help` lists the pages", 2)
+        return complain(f"help: no page or verb {options.topic!r}{hint}; `ddptop help` lists the pages", 2)
     pages.show(options.topic)
     return 0
 
