@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
@@ -13,6 +16,7 @@ from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
+    from ddptop.tui.cli.parsing import Parser
     from ddptop.tui.settings import Settings
 
 
@@ -29,7 +33,7 @@ def add(verbs: Verbs) -> None:
         """,
         RUNS_OWN,
     )  # fmt: skip
-    launch.more = " (arguments of the program go after --, as in `ddptop launch train.py -- --lr 0.1`)"
+    launch.more = partial(_advise, launch)
     launch.set_defaults(carry=_run)
     launch.usage = "ddptop launch [options] (PROGRAM | -m MODULE) [-- ARGS ...]"
     launch.add_argument("program", metavar="PROGRAM", nargs="?", help="a name from `ddptop programs`, or a script")
@@ -52,6 +56,33 @@ def add(verbs: Verbs) -> None:
     restart.add_argument("--resume", action="store_true", help="resume from its checkpoint, if its program can")
     restart.set_defaults(carry=_restart)
     _add_watching(restart)
+
+
+def _advise(parser: Parser, given: Sequence[str]) -> str:
+    line = _divided(parser, given) or "ddptop launch train.py -- --lr 0.1"
+    return f" (arguments of the program go after --: `{line}`)"
+
+
+def _divided(parser: Parser, given: Sequence[str]) -> str | None:
+    """Return the user's line with all that is not ours behind `--`; None where no program stands before that."""
+    ours, theirs, has_program = [], [], False
+    words = iter(given)
+    for word in words:
+        option = parser._option_string_actions.get(word.partition("=")[0])
+        if option is not None:
+            ours.append(word)
+            if option.nargs is None and "=" not in word:
+                ours += [value for value in (next(words, None),) if value is not None]
+            has_program |= option.dest == "module"
+        elif has_program:
+            theirs.append(word)
+        elif word.startswith("-"):
+            return None
+        else:
+            ours.append(word)
+            has_program = True
+    behind = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    return shlex.join(["ddptop", "launch", *ours, "--", *theirs, *behind])
 
 
 def _add_watching(verb: argparse.ArgumentParser) -> None:
