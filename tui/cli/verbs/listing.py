@@ -24,7 +24,7 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 def add(verbs: Verbs) -> None:
     ps = add_verb(
         verbs, "ps", "list live and recent runs",
-        "Lists the runs of this machine, the newest first, with state, step, age, size, and the cause of a failure.",
+        "Lists the runs of this machine, the newest first, with state, step, time, size, and the cause of a failure.",
         """
         ddptop ps
         sudo ddptop ps --all  # of all users
