@@ -103,12 +103,34 @@ def _topics(**_: Any) -> dict[str, str]:
     return pages.topics()
 
 
+def _signals(**_: Any) -> dict[str, str]:
+    from ddptop.tui.control import signals
+
+    # Those without a name of their own are many, and nobody looks for one.
+    return {signals.name(each).removeprefix("SIG"): signals.describe(each) for each in signals.every() if each < 32}
+
+
+def _injections(prefix: str, **_: Any) -> list[str]:
+    from ddptop.agent.run.injection import FAULTS, PHASES
+
+    before, comma, _word = prefix.rpartition(",")
+    if not comma:
+        return ["rank="]
+    if "phase=" in before:
+        return [f"{before},{each}=" for each in ("ms", "every", "from") if f",{each}=" not in before]
+    if set(before.split(",")) & set(FAULTS):
+        return [f"{before},from="]
+    return [f"{before},{each}" for each in (*FAULTS, *(f"phase={phase},ms=" for phase in PHASES))]
+
+
 _COMPLETERS: Final[Mapping[str, Completer]] = {
     "run": _runs,
     "runs": _runs,
     "program": _programs,
     "module": _modules,
     "topic": _topics,
+    "signal": _signals,
+    "inject": _injections,
     "environment": EnvironCompleter,
     "screenshot": FilesCompleter(),
 }

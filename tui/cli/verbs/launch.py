@@ -158,6 +158,9 @@ def _detach(directory: RunDir, settings: Settings) -> int:
     """Wait until the ranks have begun to work, then print the run's name alone; the exit code tells of a failure."""
     from ddptop.tui.cli import view
 
+    if sys.stderr.isatty():
+        # To import torch takes a while.
+        print(f"ddptop: starting {directory.name} …", file=sys.stderr)
     failure = view.await_start(directory, settings)
     if failure is not None:
         return complain(f"run {directory.name}: {failure}; `ddptop logs {directory.name}` shows more", 1)
