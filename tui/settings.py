@@ -140,10 +140,22 @@ def load() -> Settings:
         raise SettingsError(f"{file}: not TOML: {problem}") from None
 
 
+def load_or_default() -> tuple[Settings, SettingsError | None]:
+    """Return the user's settings; where they cannot be used, the defaults and the reason."""
+    try:
+        return load(), None
+    except SettingsError as problem:
+        return Settings(), problem
+
+
 def _told(problem: msgspec.ValidationError) -> str:
-    """Return `look.theme: invalid enum value 'drak'` for what msgspec says with a path at its end."""
+    """Return `look.theme: 'drak' is not one of dark, light` for what msgspec says with a path at its end."""
     text, _, place = str(problem).partition(" - at `$")
     where = place.rstrip("`").lstrip(".").replace("[...]", "")
+    value = text.removeprefix("Invalid enum value ")
+    section, _, name = where.partition(".")
+    if value != text and (allowed := _allowed(section, name)):
+        return f"{where}: {value} is not one of {', '.join(allowed)}"
     said = text[:1].lower() + text[1:]
     return f"{where}: {said}" if where else said
 
@@ -178,6 +190,12 @@ def _line(name: str, value: Any, default: Any) -> str:
 def _written(value: Any) -> str:
     # A JSON string is a TOML string, and a JSON number a TOML number.
     return msgspec.json.encode(value).decode()
+
+
+def _allowed(section: str, name: str) -> tuple[str, ...]:
+    """Return the texts that a setting may be; none where it is no choice among texts, or there is no such setting."""
+    hints = get_type_hints(type(getattr(Settings(), section, None)), include_extras=True)
+    return getattr(getattr(hints.get(name), "__origin__", None), "__args__", ())
 
 
 def _choices(hint: Any) -> str:

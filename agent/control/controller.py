@@ -213,9 +213,12 @@ class Controller:
             step = _common(promises)
             self._polled.demand(lambda id: wire.Commit(id, token, step, _LEASE_MS))
             self._await_held(action, token, step, started + patience_s, patience_s)
-        except (Refused, KeyboardInterrupt):
-            self._release(token, max((reply.step or 0 for reply in promises.values() if reply.done), default=0))
+        except Refused:
+            self._release(token, _furthest(promises))
             raise
+        except KeyboardInterrupt as interrupt:
+            self._release(token, _furthest(promises))
+            raise Cancelled("cancelled; the run goes on") from interrupt
         return _Held(step, token, serial, was_paused=False)
 
     def _release(self, token: str, step: int) -> None:
@@ -369,6 +372,11 @@ _DOING: Final = {"pause": "pausing", "step": "stepping", "checkpoint": "checkpoi
 def _awaited(behind: Mapping[int, Reply]) -> str:
     """Return `rank 3`: the ranks that are waited for, of those that are not held."""
     return named(awaited({rank: reply.outstanding for rank, reply in behind.items()}))
+
+
+def _furthest(promises: Mapping[int, Reply]) -> int:
+    """Return the last step that a rank has promised not to pass, 0 where none has."""
+    return max((reply.step or 0 for reply in promises.values() if reply.done), default=0)
 
 
 def _common(promises: Mapping[int, Reply]) -> int:

@@ -58,6 +58,7 @@ MOST_ENTRIES: Final = 100_000
 _RELEASE_S: Final = 1.0
 """Time for which an observer may still hold a run whose record says that it has ended."""
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_DIGITS = re.compile(r"-([0-9a-f]{4})$")
 _LEFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}")
 """The name of a run directory while it is made or removed."""
 
@@ -371,8 +372,14 @@ def _adopt(directory: RunDir) -> None:
                 marks.write(directory.path, Mark(marks.RUN, run_id=run.run_id))
 
 
+def digits_of(name: str) -> str | None:
+    """Return the 4 digits with which a suggested name ends: `7f3a` of `resnet-7f3a`; None where a name has none."""
+    found = _DIGITS.search(name)
+    return found and found[1]
+
+
 def find(prefix: str) -> RunDir:
-    """Return the run of that name, or the only one whose name begins with it.
+    """Return the run of that name, or the only one whose name begins with it or has it as its last 4 digits.
 
     Raises:
         RunDirError: there is none, or more than one.
@@ -380,7 +387,7 @@ def find(prefix: str) -> RunDir:
     names = {run.name: run for run in runs()}
     if prefix in names:
         return names[prefix]
-    matches = sorted(name for name in names if name.startswith(prefix))
+    matches = sorted(name for name in names if name.startswith(prefix) or digits_of(name) == prefix)
     if len(matches) == 1:
         return names[matches[0]]
     if matches:

@@ -256,7 +256,7 @@ def test_the_run_outlives_its_observer_and_another_takes_over(live):
     until(lambda: _gaps(live) == [] and _recorded(live) > seen, "the recording without gaps")
     done = ddptop("kill", "live", "--grace", "3")
     assert done.returncode == 0, done.stderr
-    assert "2 ranks and 0 helpers ended, 0 left" in done.stdout
+    assert "2 ranks ended, 0 left" in done.stdout
     assert carriers(run.run_id) == []
     assert [path.name for path in live.path.iterdir() if path.suffix in (".pub", ".cmd") or path.name == "lock"] == []
     (row,) = (row for row in json.loads(ddptop("ps", "--json").stdout) if row["run"] == "live")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import msgspec
@@ -14,10 +16,12 @@ from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 
 from ddptop.agent import wire
+from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui import settings
 from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.cli.main import main
 from ddptop.tui.control.launch import launch
 from ddptop.tui.drawing.theme import DARK, LIGHT
 from ddptop.tui.model.changes import Changes
@@ -67,7 +71,7 @@ def test_a_run_is_given_the_room_that_the_settings_say(file: Path, runtime: Path
     ("text", "says"),
     [
         ("[look]\ntheme = drak", "not TOML: .*line 2"),
-        ("[look]\ntheme = 'drak'", "look.theme: .*'drak'"),
+        ("[look]\ntheme = 'drak'", "look.theme: 'drak' is not one of dark, light;"),
         ("[look]\nthem = 'dark'", "look: .*unknown field `them`"),
         ("[lok]\n", "unknown field `lok`"),
         ("look = 3", "look: expected `object`"),
@@ -103,6 +107,40 @@ def test_a_broken_file_stops_before_anything_starts(file: Path, tmp_path: Path, 
     assert str(file) in done.stderr
     assert set(runtime.iterdir()) == before
     assert "no such run" in ddptop("kill", "nothing").stderr
+
+
+@pytest.mark.parametrize("text", ["[look]\ntheme = 'blue'\n", "[keys]\nrun.kill = 'q'\n", "look"])
+def test_config_helps_with_a_broken_file(
+    file: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It lists every setting all the same; the error is one line on stderr, and the exit code is 2."""
+    file.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["ddptop", "config"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    output, errors = capsys.readouterr()
+    assert (ended.value.code, errors.count("\n")) == (2, 1)
+    assert str(file) in errors
+    everything = msgspec.toml.decode(re.sub(r"(?m)^# (?=\S+ = )", "", output), type=Settings)
+    assert set(everything.keymap) == {action.id for _, action in keymap.actions(DdptopApp)}
+    assert "One of dark, light." in output
+
+
+def test_what_only_prints_goes_on_with_the_defaults(
+    file: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ps` and `status` print, and say once that the settings have an error."""
+    file.write_text("[look]\ntheme = 'blue'\n")
+    name = f"settled-{os.getpid()}"
+    rundir.create(Run(name, name, "toy", (), 1, "gloo", "cpu", 10**9, True, state="finished", exit_code=0))
+    for arguments in (["ps"], ["status", name]):
+        monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        output, errors = capsys.readouterr()
+        assert ended.value.code == 0
+        assert name in output
+        assert errors.count("look.theme: 'blue' is not one of dark, light") == errors.count("\n") == 1
 
 
 def test_what_config_prints_is_the_file_it_came_from(file: Path) -> None:

@@ -65,9 +65,9 @@ def _teach(parser: argparse.ArgumentParser) -> None:
             action.completer = _COMPLETERS[action.dest]  # type: ignore[attr-defined]
 
 
-def _runs(parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+def _runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
     from ddptop.agent.observer.status import survey
-    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError, runs
+    from ddptop.agent.run.rundir import ENDED_STATES, RunDirError, digits_of, runs
 
     found = {}
     for directory in runs():
@@ -78,7 +78,12 @@ def _runs(parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
         ended = look.state in ENDED_STATES
         if parsed_args.verb in (_LIVE_VERBS if ended else _ENDED_VERBS):
             continue
-        found[directory.name] = f"{look.state}, {look.run.program}, {plural(look.run.world, 'rank')}"
+        told = f"{look.state}, {look.run.program}, {plural(look.run.world, 'rank')}"
+        digits = digits_of(directory.name)
+        if prefix and digits is not None and digits.startswith(prefix):
+            # A shell matches beginnings alone.
+            found[digits] = f"{directory.name}, {told}"
+        found[directory.name] = told
     return found
 
 
@@ -103,12 +108,34 @@ def _topics(**_: Any) -> dict[str, str]:
     return pages.topics()
 
 
+def _signals(**_: Any) -> dict[str, str]:
+    from ddptop.tui.control import signals
+
+    # Those without a name of their own are many, and nobody looks for one.
+    return {signals.name(each).removeprefix("SIG"): signals.describe(each) for each in signals.every() if each < 32}
+
+
+def _injections(prefix: str, **_: Any) -> list[str]:
+    from ddptop.agent.run.injection import FAULTS, PHASES
+
+    before, comma, _word = prefix.rpartition(",")
+    if not comma:
+        return ["rank="]
+    if "phase=" in before:
+        return [f"{before},{each}=" for each in ("ms", "every", "from") if f",{each}=" not in before]
+    if set(before.split(",")) & set(FAULTS):
+        return [f"{before},from="]
+    return [f"{before},{each}" for each in (*FAULTS, *(f"phase={phase},ms=" for phase in PHASES))]
+
+
 _COMPLETERS: Final[Mapping[str, Completer]] = {
     "run": _runs,
     "runs": _runs,
     "program": _programs,
     "module": _modules,
     "topic": _topics,
+    "signal": _signals,
+    "inject": _injections,
     "environment": EnvironCompleter,
     "screenshot": FilesCompleter(),
 }

@@ -94,6 +94,13 @@ def _parser(verb: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def print_help(verb: str) -> None:
+    """Print what `--help` of a verb prints."""
+    parser = _parser(verb)
+    verbs = next(each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    verbs.choices[verb].print_help()
+
+
 def _home(options: argparse.Namespace) -> int:
     from ddptop.tui.cli.verbs import watching
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from ddptop.agent.text import clean
@@ -62,8 +62,8 @@ class Parser(argparse.ArgumentParser):
 
     verbs: Collection[str] = ()
     """The names among which a wrong verb is looked for."""
-    more: str = ""
-    """What to do with an argument that this verb does not know."""
+    more: Callable[[Sequence[str]], str] | None = None
+    """Says of the words of the line what to do with those that this verb does not know."""
 
     lenient: bool = False
     """True for a line that is half typed: an unknown option is taken for the nearest."""
@@ -78,10 +78,10 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(self._likely(given), namespace)
         if (name := self._unknown(given)) is not None:
             near = self._nearest(name)
-            self.error(f"unknown option {name}" + (f" (did you mean {near}?)" if near else self.more))
+            self.error(f"unknown option {name}" + (f" (did you mean {near}?)" if near else self._advice(given)))
         found, left = super().parse_known_args(given, namespace)
         if left and self._subparsers is None:
-            self.error(f"unexpected argument {left[0]!r}{self.more}")
+            self.error(f"unexpected argument {left[0]!r}{self._advice(given)}")
         return found, left
 
     def _likely(self, given: list[str]) -> list[str]:
@@ -124,6 +124,17 @@ class Parser(argparse.ArgumentParser):
         # Without the dashes, which all have in common.
         long = [each[2:] for each in known if each.startswith("--")]
         return next((f"--{each}" for each in difflib.get_close_matches(name.strip("-"), long, n=1)), None)
+
+    def _advice(self, given: Sequence[str]) -> str:
+        if self.more is not None:
+            return self.more(given)
+        # An option of a verb, without the verb.
+        verbs = {} if self._subparsers is None else self._subparsers._group_actions[0].choices
+        name = self._unknown(given)
+        if not isinstance(verbs, Mapping) or name is None or name[:2] != "--" or name[2:] in verbs:
+            return ""
+        found = (f"{self.prog} {verb} {near}" for verb, each in verbs.items() if (near := each._nearest(name)))
+        return next((f" (did you mean `{line}`?)" for line in found), "")
 
     def error(self, message: str) -> NoReturn:
         """Print the message in one line, and exit with 2."""

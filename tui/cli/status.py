@@ -212,7 +212,7 @@ def run_json(frame: Frame) -> dict[str, Any]:
 
 def table(frames: Sequence[Frame], now: float) -> list[str]:
     """Return the lines of `ps`."""
-    rows = [("RUN", "STATE", "RANKS", "STEP", "AGE", "SIZE", "PROGRAM", "")]
+    rows = [("RUN", "STATE", "RANKS", "STEP", "RAN", "SIZE", "PROGRAM", "")]
     for frame in frames:
         end = now if frame.ended_at is None else frame.ended_at
         rows.append(

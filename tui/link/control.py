@@ -30,8 +30,6 @@ OBSERVER_S: Final = 10.0
 """How long another observer may take to start, where the one before is gone."""
 ENDING_S: Final = 15.0
 """From the end of the scripts to the end of the run: torchrun looks at its ranks now and then."""
-_GOES_ON: Final = "the shell stopped waiting (SIGINT); the action goes on"
-_HALF_DONE: Final = "interrupted (SIGINT); it may be half done"
 
 
 class RunControl:
@@ -113,9 +111,11 @@ class RunControl:
         turn = waiting or Waiting()
         controllers: list[Controller] = []
 
-        def interrupted() -> str:
+        def interrupted(by: str) -> str:
             # Until it is decided an action holds the ranks by a lease, which is given back.
-            return _GOES_ON if any(each.goes_on for each in controllers) else "cancelled (SIGINT)"
+            if any(each.goes_on for each in controllers):
+                return f"the shell stopped waiting ({by}); the action goes on"
+            return f"cancelled ({by})"
 
         def act() -> str:
             if freezer.has_stopped(self._directory):
@@ -152,8 +152,13 @@ class RunControl:
             pid = found.run.observer.pid
             raise Refused(f"its observer is stopped (SIGSTOP), and nobody else reaches the ranks: kill -CONT {pid}")
 
-    def _noted(self, action: str, work: Callable[[], str], interrupted: Callable[[], str] = lambda: _HALF_DONE) -> str:
-        """Act, and record with the run who did it and what came of it; `interrupted` says that of a Ctrl-C."""
+    def _noted(
+        self,
+        action: str,
+        work: Callable[[], str],
+        interrupted: Callable[[str], str] = lambda by: f"interrupted ({by}); it may be half done",
+    ) -> str:
+        """Act, and record with the run who did it and what came of it; `interrupted` says that of a signal's name."""
         self._check_run()
         try:
             with _refusing():
@@ -164,8 +169,9 @@ class RunControl:
         except Refused as refusal:
             self._note(action, str(refusal), "warning", refused=True)
             raise
-        except KeyboardInterrupt:
-            self._note(action, interrupted(), "info")
+        except KeyboardInterrupt as interrupt:
+            # It has the name of the signal where that is another one.
+            self._note(action, interrupted(str(interrupt) or "SIGINT"), "info")
             raise
         self._note(action, outcome, "info")
         return outcome

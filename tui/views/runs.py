@@ -395,7 +395,7 @@ def _heads(width: int, ink: Ink) -> Row:
     name, state, program, ranks, step, loss, age = _widths(width)
     text = (
         f"{'RUN':<{name}} {'STATE':<{state + 2}} {'PROGRAM' if program else '':<{program}} {'RANKS':>{ranks}} "
-        f"{'STEP':>{step}} {'LOSS':>{loss}} {'AGE':>{age}}"
+        f"{'STEP':>{step}} {'LOSS':>{loss}} {'RAN':>{age}}"
     )
     return [Segment(f"  {text}", ink["label"])]
 

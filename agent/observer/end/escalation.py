@@ -37,6 +37,12 @@ A program may handle SIGCONT, but continues in any case.
 """
 
 
+def counted(ranks: int, helpers: int) -> str:
+    """Return `2 ranks and 3 helpers`, without a number that is zero; `0 ranks` where there is neither."""
+    told = [plural(number, name) for number, name in ((ranks, "rank"), (helpers, "helper")) if number]
+    return " and ".join(told) or plural(0, "rank")
+
+
 class NotOurs(ValueError):
     """The process or rank to be ended does not exist, or does not belong to the run; one line for the user."""
 
@@ -61,7 +67,7 @@ class Outcome:
     def text(self) -> str:
         """The result in one line."""
         left = f"{len(self.survivors)} left" + "".join(f"; {survivor}" for survivor in self.survivors)
-        return f"{plural(self.ranks, 'rank')} and {plural(self.helpers, 'helper')} ended, {left}"
+        return f"{counted(self.ranks, self.helpers)} ended, {left}"
 
     def text_of(self, process: Process) -> str:
         """Return the result for a single process in one line."""

@@ -19,12 +19,12 @@ import msgspec
 
 from ddptop.agent.control.controller import Refused
 from ddptop.agent.observer.end import processes
+from ddptop.agent.observer.end.escalation import counted
 from ddptop.agent.observer.end.processes import Target
 from ddptop.agent.run import records
 from ddptop.agent.run.files import private
 from ddptop.agent.run.identity import STOPPED, is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir
-from ddptop.agent.text import plural
 from ddptop.agent.wire.incoming import Label
 
 _SETTLE_S: Final = 2.0
@@ -60,8 +60,7 @@ def freeze(directory: RunDir, who: str, timeout_s: float | None) -> str:
         raise Refused("none of its processes could be stopped")
     ranks = sum(target.role == "rank" for target in targets)
     limit = "its collective timeout, which is not known" if timeout_s is None else f"{timeout_s:g} s"
-    who_got_it = f"{plural(ranks, 'rank')} and {plural(len(targets) - ranks, 'helper')}"
-    return f"frozen: {who_got_it} got SIGSTOP; a collective in progress fails after {limit}"
+    return f"frozen: {counted(ranks, len(targets) - ranks)} got SIGSTOP; a collective in progress fails after {limit}"
 
 
 def thaw(directory: RunDir) -> str:

@@ -186,7 +186,7 @@ def test_killing_one_rank_says_who_did_it(launch: Launch, context: zmq.Context[A
     assert not controller.ask(wire.Kill(1, 1.0, rank=5)).done
     reply = controller.ask(wire.Kill(2, 1.0, rank=1, who="ada"))
     assert reply.done
-    assert reply.text.startswith("rank 1: 1 rank and 0 helpers ended, 0 left")
+    assert reply.text.startswith("rank 1: 1 rank ended, 0 left")
     end = over(directory)
     assert (end.state, end.cause_rank, end.cause) == ("failed", 1, "rank 1 was killed by ada")
     controller.socket.close()
@@ -229,7 +229,7 @@ def test_end_of_the_observer_leaves_the_training(launch: Launch, number: int) ->
     now = survey.settle(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", False, False, (0, 1))
     assert ("observer.cmd" in left(directory)) == (number == signal.SIGKILL)
-    assert survey.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks and 0 helpers ended, 0 left"
+    assert survey.kill(directory, wire.Kill(1, 1.0, who="ada")) == "2 ranks ended, 0 left"
     assert carriers(run.run_id) == []
     assert survey.look(directory).state == "killed"
     assert [name for name in left(directory) if not name.startswith("run.db")] == []
@@ -248,7 +248,7 @@ def test_orphans_are_seen_and_ended(launch: Launch, context: zmq.Context[Any]) -
     now = survey.look(directory)
     assert (now.state, now.supervised, now.orphaned, now.alive) == ("running", True, True, (0, 1))
     controller = Controller(context, directory)
-    assert controller.ask(wire.Kill(1, 1.0)).text == "2 ranks and 0 helpers ended, 0 left"
+    assert controller.ask(wire.Kill(1, 1.0)).text == "2 ranks ended, 0 left"
     assert carriers(run.run_id) == []
     assert survey.look(directory).state == "killed"
     controller.socket.close()
@@ -262,4 +262,4 @@ def test_what_outlives_the_run_is_ended(launch: Launch) -> None:
     run_id = directory.read().run_id
     assert over(directory).state == "finished"
     assert carriers(run_id) == []
-    assert "left behind by the run: 0 ranks and 2 helpers ended, 0 left" in events(directory)
+    assert "left behind by the run: 2 helpers ended, 0 left" in events(directory)

@@ -87,6 +87,19 @@ def test_find_takes_an_unambiguous_beginning():
         rundir.find("nothing")
 
 
+def test_find_takes_the_last_four_digits():
+    """They find a run where no other has them, nor begins with them; a name without such digits ends as it likes."""
+    for name in ("resnet-7f3a", "toy-00c1", "gpt-00c1", "beef-1", "gpt-beef", "my-data"):
+        rundir.create(a_run(name))
+    assert rundir.find("7f3a").name == "resnet-7f3a"
+    for digits, choices in (("00c1", "gpt-00c1, toy-00c1"), ("beef", "beef-1, gpt-beef")):
+        with pytest.raises(RunDirError, match=choices):
+            rundir.find(digits)
+    for other in ("f3a", "data"):
+        with pytest.raises(RunDirError, match="no such run"):
+            rundir.find(other)
+
+
 @pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "a b", "x" * 41, "é"])
 def test_names_that_a_shell_or_a_path_would_trip_over_are_refused(name):
     """A run name is always one harmless path component."""

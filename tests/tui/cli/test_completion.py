@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.run import rundir
+from ddptop.agent.run import injection, rundir
 from ddptop.trainers import CATALOGUE
+from ddptop.tui.cli import completion
 from ddptop.tui.cli.main import FAMILIES
 from ddptop.tui.cli.verbs.completion import LINES
+from ddptop.tui.control import signals
 
 ASKED = {
     "bash": """
@@ -107,6 +110,8 @@ def test_a_shell_completes_verbs_and_programs(shell: str, ask: Ask) -> None:
         ("ddptop launch --wrld=2 --ba", {"--backend"}),
         ("ddptop launch --nonsense res", {"resnet", "resnet34", "restart.py"}),
         ("ddptop launch restart.py -- --data sr", {"src/"}),
+        ("ddptop kill x --signal US", {"USR1", "USR2"}),
+        ("ddptop launch --inject ra", {"rank="}),
         ("ddptop help se", {"security", "settings"}),
         ("ddptop completion ", set(LINES)),
     ],
@@ -126,6 +131,35 @@ def test_runs_are_those_that_the_verb_can_act_on(quiet_run: str, ended_run: str,
     assert quiet_run not in ask("bash", "ddptop restart ")
     assert ended_run in ask("bash", "ddptop restart ")
     assert {quiet_run, ended_run} <= set(ask("bash", "ddptop attach "))
+
+
+def test_the_last_digits_of_a_name_are_completed(runtime: Path) -> None:
+    """As that which `find` takes: beside the names, where they begin with what is typed."""
+    name = f"toy-{os.urandom(2).hex()}"
+    rundir.create(rundir.Run(name, name, "toy", (), 2, "gloo", "cpu", 10**9, True, state="finished", exit_code=0))
+    asked = argparse.Namespace(verb="attach")
+    digits = name[-4:]
+    assert completion._runs(digits[:2], asked)[digits] == f"{name}, finished, toy, 2 ranks"
+    assert digits not in completion._runs("", asked)
+    assert digits not in completion._runs("to", asked)
+
+
+def test_signals_are_completed() -> None:
+    """By the names that `kill --signal` takes."""
+    offered = completion._signals()
+    assert {"TERM", "KILL", "USR1", "STOP"} <= set(offered)
+    assert all(signals.parse(name) for name in offered)
+
+
+@pytest.mark.parametrize("typed", ["", "rank=1,", "rank=1,ph", "rank=1,phase=data,ms=30,", "rank=1,nan,"])
+def test_what_is_offered_of_an_injection_goes_on_to_one(typed: str) -> None:
+    """Each continuation can be typed to the end of what `--inject` takes."""
+    offered = completion._injections(typed)
+    assert offered
+    for each in offered:
+        text = f"{each}1" if each.endswith("=") else each
+        whole = f"{text},crash" if text == "rank=1" else text
+        assert injection.parse(whole).rank == 1
 
 
 def test_a_completion_is_asked_for_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -111,10 +111,8 @@ def test_a_terminal_gets_the_page_through_its_pager(
     [
         ("contrl", "control"),
         ("Keys", "keys"),
-        ("launch", "programs"),
+        ("lanch", "launch"),
         ("timeline", "keys"),
-        ("kill", "control"),
-        ("serve", "security"),
         ("xyzzy", None),
         ("../../main", None),
     ],
@@ -125,6 +123,15 @@ def test_a_wrong_topic(told: Callable[..., tuple[object, str, str]], word: str, 
     assert (code, output, errors.count("\n")) == (2, "", 1)
     assert ("did you mean" in errors) == (meant is not None)
     assert f"{meant!r}?" in errors or meant is None
+
+
+@pytest.mark.parametrize("verb", ["launch", "kill", "help"])
+def test_a_verb_is_a_topic(told: Callable[..., tuple[object, str, str]], verb: str) -> None:
+    """It shows what `--help` of the verb does."""
+    by_topic = told(verb)
+    assert by_topic[0] == 0
+    assert f"usage: ddptop {verb}" in by_topic[1]
+    assert "exit codes:" in by_topic[1]
 
 
 def anchors(text: str) -> set[str]:

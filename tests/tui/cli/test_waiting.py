@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from ddptop.agent.control.controller import Cancelled
+from ddptop.agent.run import rundir
+from ddptop.tui.cli.main import main
 from ddptop.tui.cli.verbs.control import _LiveLine
+from ddptop.tui.control.waiting import Waiting
+from ddptop.tui.link.control import RunControl
 
 
 def read(descriptor: int) -> str:
@@ -37,9 +45,67 @@ def test_a_terminal_shows_one_line_and_loses_it_again(monkeypatch: pytest.Monkey
     os.close(master)
 
 
-def test_without_a_terminal_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """What reads the output of a verb finds its outcome alone."""
-    line = _LiveLine("ctrl+c cancels")
-    line.show("pausing: waiting for rank 1")
-    line.clear()
-    assert capsys.readouterr().err == ""
+Act = Callable[[Waiting], str]
+
+
+@pytest.fixture
+def pause(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], object]:
+    """Run `ddptop pause` on a run, with this in place of the pause itself; returns the exit code."""
+    name = f"waits-{os.getpid()}"
+
+    def run(act: Act) -> object:
+        monkeypatch.setattr(RunControl, "pause", lambda control, waiting: act(waiting))
+        monkeypatch.setattr(sys, "argv", ["ddptop", "pause", name])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    rundir.create(rundir.Run(name, name, "toy", (), 2, "gloo", "cpu", 10**9, True, state="finished"))
+    return run
+
+
+def test_without_a_terminal_each_change_is_a_line(
+    pause: Callable[[Act], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log shows what the verb waits for, without control characters; the outcome stands alone on stdout."""
+
+    def act(waiting: Waiting) -> str:
+        for rank in (1, 1, 0, 0):
+            waiting.tell(f"pausing: waiting for rank {rank}")
+        return "paused after step 4"
+
+    assert pause(act) == 0
+    output, errors = capsys.readouterr()
+    name = f"waits-{os.getpid()}"
+    assert errors == f"{name}: pausing: waiting for rank 1\n{name}: pausing: waiting for rank 0\n"
+    assert output == f"{name}: paused after step 4\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_wait(
+    number: signal.Signals, pause: Callable[[Act], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM does what ctrl+c does: one line stays that says that nothing has changed, and the exit code is 130."""
+
+    def act(waiting: Waiting) -> str:
+        # As the controller does where it waits: it lets the ranks go on.
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+        raise Cancelled("cancelled; the run goes on")
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert pause(act) == 130
+    assert capsys.readouterr().err == f"waits-{os.getpid()}: pause cancelled; the run is as before\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupt_after_the_wait_promises_nothing(
+    pause: Callable[[Act], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ranks may have been told by then: the line says where to look."""
+
+    def act(waiting: Waiting) -> str:
+        raise KeyboardInterrupt
+
+    assert pause(act) == 130
+    assert "pause interrupted; see `ddptop status waits-" in capsys.readouterr().err

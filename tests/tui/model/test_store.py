@@ -392,3 +392,13 @@ def test_the_last_numbers_of_a_large_group_are_those_of_its_end() -> None:
     assert train(range(4, 6), 10.1) == (5, False)
     store.know_run(msgspec.structs.replace(store.run, state="finished", exit_code=0))
     assert train(range(6, 8), 10.2) == (7, True)
+
+
+def test_a_loss_is_known_before_the_records() -> None:
+    """Records of a rank that is met late are asked for; its summary tells the loss meanwhile."""
+    ms = 10**6
+    store = Store(Run("toy-1", "id", "toy.py", (), 1, "gloo", "cpu", 10**9, True))
+    store.apply(wire.Summary(0, 40, 10**9, 400, 400, 10, ms, 0, 0, ms, 0, None, 0, loss=0.5), 1.0)
+    assert frame_at(store, 1.0).loss == 0.5
+    store.apply(wire.Steps(0, (wire.Step(1, 1, 10**9, ms, 0, ms, 0, 0, 0, 0, 0.25, 32, ()),)), 1.1)
+    assert frame_at(store, 1.1).loss == 0.25

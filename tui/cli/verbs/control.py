@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.cli.complaint import complain
@@ -77,16 +81,28 @@ def _control(options: argparse.Namespace) -> int:
     from ddptop.tui.control.actor import who
     from ddptop.tui.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
-    from ddptop.tui.link.source import Busy, Refused, Unholdable, Unsavable
+    from ddptop.tui.link.source import Busy, Cancelled, Refused, Unholdable, Unsavable
 
     directory = chosen(options.run)
     freeze = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
     line = _LiveLine("ctrl+c cancels", f"in another terminal: ddptop pause {directory.name} --freeze")
     try:
         try:
-            done = _carry_out(options, RunControl(directory, directory.read(), who("shell")), Waiting(line.show))
+            with _sigterm_cancels():
+                waiting = Waiting(line.show if sys.stderr.isatty() else _Lines(directory.name).show)
+                done = _carry_out(options, RunControl(directory, directory.read(), who("shell")), waiting)
         finally:
             line.clear()
+    except Cancelled:
+        print(f"{directory.name}: {options.verb} cancelled; the run is as before", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        # After the wait, or before it: the ranks may have been told.
+        print(
+            f"{directory.name}: {options.verb} interrupted; see `ddptop status {directory.name}`",
+            file=sys.stderr,
+        )
+        return 130
     except Busy as refusal:
         hint = f"`ddptop resume {directory.name}` cancels it"
         if isinstance(refusal, Unholdable):
@@ -133,6 +149,34 @@ class _LiveLine:
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._shown = ""
+
+
+class _Lines:
+    """Lines for a log, one for each change of what a verb waits for."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._last = ""
+
+    def show(self, line: str) -> None:
+        """Write this line unless it is the last one again."""
+        if line != self._last:
+            self._last = line
+            print(f"{self._run}: {line}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _sigterm_cancels() -> Iterator[None]:
+    """Let SIGTERM do what ctrl+c does: end the wait, so that the ranks go on."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _carry_out(options: argparse.Namespace, control: RunControl, waiting: Waiting) -> str:

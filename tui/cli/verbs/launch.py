@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import LAUNCHED, Verbs, add_verb, add_view, chosen, configured, show, typed
+from ddptop.tui.cli.verbs.options import LAUNCHED, RUN_HELP, Verbs, add_verb, add_view, chosen, configured, show, typed
 from ddptop.tui.control.launch.options import OPTIONS, LaunchOption, Request
 
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
+    from ddptop.tui.cli.parsing import Parser
     from ddptop.tui.settings import Settings
 
 
@@ -29,7 +33,7 @@ def add(verbs: Verbs) -> None:
         """,
         LAUNCHED,
     )  # fmt: skip
-    launch.more = " (arguments of the program go after --, as in `ddptop launch train.py -- --lr 0.1`)"
+    launch.more = partial(_advise, launch)
     launch.set_defaults(carry=_run)
     launch.usage = "ddptop launch [options] (PROGRAM | -m MODULE) [-- ARGS ...]"
     launch.add_argument("program", metavar="PROGRAM", nargs="?", help="a name from `ddptop programs`, or a script")
@@ -48,10 +52,37 @@ def add(verbs: Verbs) -> None:
         """,
         {**LAUNCHED, "1": f"refused; {LAUNCHED['1']}"},
     )  # fmt: skip
-    restart.add_argument("run", metavar="RUN", help="name of the run or the beginning of it")
+    restart.add_argument("run", metavar="RUN", help=RUN_HELP)
     restart.add_argument("--resume", action="store_true", help="resume from its checkpoint, if its program can")
     restart.set_defaults(carry=_restart)
     _add_watching(restart)
+
+
+def _advise(parser: Parser, given: Sequence[str]) -> str:
+    line = _divided(parser, given) or "ddptop launch train.py -- --lr 0.1"
+    return f" (arguments of the program go after --: `{line}`)"
+
+
+def _divided(parser: Parser, given: Sequence[str]) -> str | None:
+    """Return the user's line with all that is not ours behind `--`; None where no program stands before that."""
+    ours, theirs, has_program = [], [], False
+    words = iter(given)
+    for word in words:
+        option = parser._option_string_actions.get(word.partition("=")[0])
+        if option is not None:
+            ours.append(word)
+            if option.nargs is None and "=" not in word:
+                ours += [value for value in (next(words, None),) if value is not None]
+            has_program |= option.dest == "module"
+        elif has_program:
+            theirs.append(word)
+        elif word.startswith("-"):
+            return None
+        else:
+            ours.append(word)
+            has_program = True
+    behind = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    return shlex.join(["ddptop", "launch", *ours, "--", *theirs, *behind])
 
 
 def _add_watching(verb: argparse.ArgumentParser) -> None:
@@ -127,6 +158,9 @@ def _detach(directory: RunDir, settings: Settings) -> int:
     """Wait until the ranks have begun to work, then print the run's name alone; the exit code tells of a failure."""
     from ddptop.tui.cli import view
 
+    if sys.stderr.isatty():
+        # To import torch takes a while.
+        print(f"ddptop: starting {directory.name} …", file=sys.stderr)
     failure = view.await_start(directory, settings)
     if failure is not None:
         return complain(f"run {directory.name}: {failure}; `ddptop logs {directory.name}` shows more", 1)

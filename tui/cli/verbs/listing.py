@@ -15,6 +15,7 @@ from ddptop.tui.cli.verbs.options import PRINTED, Verbs, add_run, add_verb, chos
 if TYPE_CHECKING:
     from ddptop.agent.run.rundir import RunDir
     from ddptop.tui.model.frame import Frame
+    from ddptop.tui.settings import Thresholds
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
 """Environment variables that set the number of threads, one for each library that NumPy may be built with."""
@@ -23,7 +24,7 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 def add(verbs: Verbs) -> None:
     ps = add_verb(
         verbs, "ps", "list live and recent runs",
-        "Lists the runs of this machine, the newest first, with state, step, age, size, and the cause of a failure.",
+        "Lists the runs of this machine, the newest first, with state, step, time, size, and the cause of a failure.",
         """
         ddptop ps
         sudo ddptop ps --all  # of all users
@@ -44,7 +45,7 @@ def add(verbs: Verbs) -> None:
         """,
         {0: "printed", 1: "the run was removed just now", 2: PRINTED[2]},
     )  # fmt: skip
-    add_run(status)
+    add_run(status, last=True)
     status.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
     status.set_defaults(carry=_status)
 
@@ -54,7 +55,7 @@ def add(verbs: Verbs) -> None:
         "ddptop events resnet-7f",
         PRINTED,
     )  # fmt: skip
-    add_run(events)
+    add_run(events, last=True)
     events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     events.set_defaults(carry=_events)
 
@@ -67,18 +68,27 @@ def add(verbs: Verbs) -> None:
     programs.set_defaults(carry=_programs)
 
 
-def _frames(directories: list[RunDir], *, measured: bool) -> list[Frame]:
+def _thresholds() -> Thresholds:
+    """Return those of the user's settings; the defaults, and say why, where the settings cannot be used."""
+    from ddptop.tui import settings
+
+    found, problem = settings.load_or_default()
+    if problem is not None:
+        complain(f"{problem}; the defaults are used", 2)
+    return found.thresholds
+
+
+def _frames(directories: list[RunDir], thresholds: Thresholds, *, measured: bool) -> list[Frame]:
     import gc
 
     # What is imported and taken in stays, and need not be looked through for garbage.
     collects = gc.isenabled()
     gc.disable()
     try:
-        from ddptop.tui import settings
         from ddptop.tui.control.actor import who
         from ddptop.tui.link import look
 
-        return look.frames(directories, who("shell"), settings.load().thresholds, measured=measured)
+        return look.frames(directories, who("shell"), thresholds, measured=measured)
     finally:
         if collects:
             gc.enable()
@@ -99,16 +109,15 @@ def _no_threads_of_numpy() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _others() -> list[Frame]:
+def _others(thresholds: Thresholds) -> list[Frame]:
     """Return the runs of other users, and print whose runs could not be read."""
     from ddptop.agent.run import rundir
 
     with _no_threads_of_numpy():
-        from ddptop.tui import settings
         from ddptop.tui.cli import foreign
         from ddptop.tui.control.actor import who
 
-    shown, problems = foreign.frames(rundir.bases_of_others(), who("shell"), settings.load().thresholds)
+    shown, problems = foreign.frames(rundir.bases_of_others(), who("shell"), thresholds)
     for line in problems:
         print(f"ddptop: {line}", file=sys.stderr)
     return shown
@@ -122,18 +131,20 @@ def _ps(options: argparse.Namespace) -> int:
     from ddptop.agent.text import clean_line
     from ddptop.tui.cli import status
 
+    thresholds = _thresholds()
     others: list[Frame] = []
     if options.all and os.getuid() != 0:
         print("ddptop: only root sees the runs of others: sudo ddptop ps --all", file=sys.stderr)
     elif options.all:
         # Before anything else: the processes that do it are forked, and what a thread holds then is held for ever.
-        others = _others()
+        others = _others(thresholds)
     takeover.tidy()
     damaged: list[str] = []
     own = rundir.runs(damaged)
     for line in damaged:
         print(f"ddptop: {clean_line(line)}", file=sys.stderr)
-    shown = sorted(_frames(own, measured=True) + others, key=lambda frame: frame.started_at or 0.0, reverse=True)
+    found = _frames(own, thresholds, measured=True) + others
+    shown = sorted(found, key=lambda frame: frame.started_at or 0.0, reverse=True)
     if options.json:
         print_json([status.run_json(frame) for frame in shown])
     elif shown:
@@ -146,8 +157,8 @@ def _ps(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import card, parsing, status
 
-    directory = chosen(options.run)
-    shown = _frames([directory], measured=False)
+    directory = chosen(options.run, last=True)
+    shown = _frames([directory], _thresholds(), measured=False)
     if not shown:
         return complain(f"run {directory.name} was removed just now", 1)
     if options.json:
@@ -164,7 +175,7 @@ def _events(options: argparse.Namespace) -> int:
     from ddptop.agent.run.files.private import is_plain
     from ddptop.tui.cli import status
 
-    directory = chosen(options.run, ended=True)
+    directory = chosen(options.run, last=True)
     database = directory.database
     verdicts = recording.read_verdicts(database) if is_plain(database) else ()
     found = status.happened(journal.events(database), verdicts, directory.read().ended_at_ns)

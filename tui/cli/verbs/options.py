@@ -36,7 +36,7 @@ LAUNCHED: Final = {
 }
 """The exit codes of a verb that starts a run."""
 
-RUN_HELP = "name of the run or the beginning of it; may be left out when only one is alive"
+RUN_HELP: Final = "name of the run, its beginning, or its last 4 digits"
 
 
 def add_verb(verbs: Verbs, name: str, title: str, text: str, examples: str, codes: Mapping[Any, str] = DONE) -> Parser:
@@ -59,9 +59,10 @@ def add_verb(verbs: Verbs, name: str, title: str, text: str, examples: str, code
     return found
 
 
-def add_run(verb: argparse.ArgumentParser) -> None:
-    """Let the verb take the name of a run."""
-    verb.add_argument("run", metavar="RUN", nargs="?", help=RUN_HELP)
+def add_run(verb: argparse.ArgumentParser, *, last: bool = False) -> None:
+    """Let the verb take the name of a run; without one it takes the only live run, or the `last` where none is."""
+    left_out = "without it the only live run, or the last one" if last else "may be left out when only one is alive"
+    verb.add_argument("run", metavar="RUN", nargs="?", help=f"{RUN_HELP}; {left_out}")
 
 
 def add_view(verb: argparse.ArgumentParser) -> None:
@@ -154,8 +155,8 @@ def live_runs() -> list[RunDir]:
     return [run for run in rundir.runs() if takeover.meet(run).state not in rundir.ENDED_STATES]
 
 
-def chosen(name: str | None, *, ended: bool = False) -> RunDir:
-    """Return the run that is meant.
+def chosen(name: str | None, *, last: bool = False) -> RunDir:
+    """Return the run that is meant; without a name and a live run the `last` one, which is then told on stderr.
 
     Raises:
         RunDirError: it is not clear, or there is none.
@@ -170,8 +171,13 @@ def chosen(name: str | None, *, ended: bool = False) -> RunDir:
     if live:
         names = ", ".join(run.name for run in live)
         raise rundir.RunDirError(f"{len(live)} runs are alive: name one of {names}")
-    more = "; `ddptop ps` lists ended ones, which can be looked at by name" if ended and rundir.runs() else ""
-    raise rundir.RunDirError(f"no run is alive{more}; `ddptop launch --world 4 resnet` starts one")
+    newest = next(iter(rundir.runs()), None)
+    if newest is None:
+        raise rundir.RunDirError("no run is alive; `ddptop launch --world 4 resnet` starts one")
+    if last:
+        print(f"ddptop: no live run; this is the last one, {newest.name}", file=sys.stderr)
+        return newest
+    raise rundir.RunDirError(f"no run is alive; the last: `ddptop attach {newest.name}`; `ddptop ps` lists all")
 
 
 def print_json(value: object) -> None:

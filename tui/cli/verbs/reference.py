@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ddptop.tui.cli.complaint import complain
 from ddptop.tui.cli.verbs.options import Verbs, add_verb
@@ -11,26 +12,28 @@ from ddptop.tui.cli.verbs.options import Verbs, add_verb
 def add(verbs: Verbs) -> None:
     manual = add_verb(
         verbs, "help", "read the manual; without a topic, list its pages",
-        "Shows a page of the manual; without a topic, lists the pages. The options of a verb: ddptop VERB --help.",
+        "Shows a page of the manual, or the help of a verb; without a topic, lists the pages.",
         """
         ddptop help
         ddptop help keys
+        ddptop help launch  # as `ddptop launch --help`
         """,
-        {0: "shown", 2: "no such page"},
+        {0: "shown", 2: "no such page or verb"},
     )  # fmt: skip
-    manual.add_argument("topic", metavar="TOPIC", nargs="?", help="a page, as `ddptop help` lists them")
+    manual.add_argument("topic", metavar="TOPIC", nargs="?", help="a page, as `ddptop help` lists them, or a verb")
     manual.set_defaults(carry=_help)
 
     config = add_verb(
         verbs, "config", "show where the settings file is, and every setting with its meaning",
         "Prints the path of the settings file, and all settings as that file would have them, each with its meaning.",
         "ddptop config",
-        {0: "printed", 2: "the settings file has an error"},
+        {0: "printed", 2: "printed, but the settings file has an error"},
     )  # fmt: skip
     config.set_defaults(carry=_config)
 
 
 def _help(options: argparse.Namespace) -> int:
+    from ddptop.tui.cli.main import FAMILIES, print_help
     from ddptop.tui.cli.manual import pages
 
     known = pages.topics()
@@ -39,31 +42,48 @@ def _help(options: argparse.Namespace) -> int:
             print(f"{topic:<12}{title}")
         print("\nread one: ddptop help TOPIC      options of a verb: ddptop VERB --help")
         return 0
+    if options.topic not in known and options.topic in FAMILIES:
+        print_help(options.topic)
+        return 0
     if options.topic not in known:
-        meant = pages.nearest(options.topic)
+        import difflib
+
+        verbs = difflib.get_close_matches(options.topic.lower(), FAMILIES, n=1)
+        meant = next(iter(verbs), None) or pages.nearest(options.topic)
         hint = f" (did you mean {meant!r}?)" if meant else ""
-        return complain(f"help: no page {options.topic!r}{hint}; `ddptop help` lists the pages", 2)
+        return complain(f"help: no page or verb {options.topic!r}{hint}; `ddptop help` lists the pages", 2)
     pages.show(options.topic)
     return 0
 
 
 def _config(_: argparse.Namespace) -> int:
+    import msgspec
+
     from ddptop.agent.text import clean
     from ddptop.tui import settings
     from ddptop.tui.app import keymap
     from ddptop.tui.app.app import DdptopApp
 
     file = settings.path()
-    found = settings.load()
-    keymap.check(DdptopApp, found.keymap)
+    # The list is the help for a file with an error.
+    found, problem = settings.load_or_default()
+    if problem is None:
+        try:
+            keymap.check(DdptopApp, found.keymap)
+        except settings.SettingsError as refused:
+            found, problem = msgspec.structs.replace(found, keys={}), refused
     rows = {
         action.id: (action.id, action.written, action.written_default, action.meaning)
         for _, action in keymap.actions(DdptopApp, found.keymap)
     }
     print(f"# Settings of ddptop, in {clean(str(file))}")
     absent = f"which is not there: all is as below; mkdir -p {clean(str(file.parent))}"
-    print(f"# ({'which is there' if file.exists() else absent})")
+    there = "which is there" if problem is None else "which has an error: below is what can be set"
+    print(f"# ({there if file.exists() else absent})")
     print("# A commented line shows the default.\n")
     for line in settings.as_toml(found, rows.values()):
         print(clean(line))
-    return 0
+    if problem is None:
+        return 0
+    sys.stdout.flush()
+    return complain(problem, 2)

@@ -31,8 +31,8 @@ def add(verbs: Verbs) -> None:
         "Shows a run on the dashboard with its whole history; without a terminal, as lines.",
         """
         ddptop attach                       # the only live run
-        ddptop attach 7f --view heatmap
-        ddptop attach 7f --screenshot a.svg
+        ddptop attach resnet-7f --view heatmap
+        ddptop attach 7f3a --screenshot a.svg  # its last 4 digits
         """,
         RUNS_OWN,
     )  # fmt: skip
@@ -67,7 +67,7 @@ def add(verbs: Verbs) -> None:
         """,
         {0: "printed", 1: "its output is elsewhere", 2: "wrong options, or no such run or rank", 130: "Ctrl-C"},
     )  # fmt: skip
-    add_run(logs)
+    add_run(logs, last=True)
     logs.add_argument("--rank", type=int, metavar="N", help="this rank only, without its number before each line")
     logs.add_argument("-f", "--follow", action="store_true", help="follow until the run ends")
     logs.set_defaults(carry=_logs)
@@ -86,7 +86,7 @@ def _attach(options: argparse.Namespace) -> int:
         live = live_runs()
         if len(live) > 1:
             return show(options, live[0], settings, listed=True)
-    directory = chosen(options.run, ended=True)
+    directory = chosen(options.run)
     if options.screenshot is None:
         return show(options, directory, settings)
     from ddptop.tui.cli import view
@@ -98,7 +98,7 @@ def _watch(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import view
 
     settings = configured(options)
-    directory = chosen(options.run, ended=True)
+    directory = chosen(options.run)
     if options.json:
         return view.stream_json(directory, settings, options.count)
     if options.count is not None:
@@ -126,7 +126,7 @@ def _size(text: str) -> tuple[int, int]:
 def _logs(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import logs
 
-    directory = chosen(options.run, ended=True)
+    directory = chosen(options.run, last=True)
     run = directory.read()
     if not run.launched:
         return complain(f"run {run.run} was started by hand: its output is on the terminal that started it", 1)

@@ -6,13 +6,18 @@ import difflib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from ddptop.agent.text import Complaint
 from ddptop.trainers import CATALOGUE
 from ddptop.tui.control.launch.options import Request
+
+_MOST_ENTRIES: Final = 5000
+"""Entries that are read of a folder in which a script is looked for."""
 
 
 class RequestError(Complaint):
@@ -36,13 +41,27 @@ def target(request: Request) -> str:
         return request.program
     if path.is_dir():
         raise RequestError(f"{path} is a directory: give the script in it, or `-m` and a module")
-    near = difflib.get_close_matches(request.program, CATALOGUE, n=1)
+    # A name that a script has as well is the program's: that is taken first.
+    near = difflib.get_close_matches(request.program, {**CATALOGUE, **dict.fromkeys(_scripts_beside(path))}, n=1)
     if near:
         raise RequestError(f"no program or script {request.program!r}: did you mean {near[0]!r}?")
+    if path.suffix == ".py" or path.name != request.program:
+        raise RequestError(f"no script {request.program!r} in {os.getcwd()}: give the path of a script")
     raise RequestError(
         f"no program or script {request.program!r} in {os.getcwd()}: give the path of a script, "
         f"or one of: {', '.join(CATALOGUE)}"
     )
+
+
+def _scripts_beside(path: Path) -> Iterator[str]:
+    """Yield the scripts in the folder of a path, each as it has to be given."""
+    try:
+        with os.scandir(path.parent) as entries:
+            for entry in islice(entries, _MOST_ENTRIES):
+                if entry.name.endswith(".py"):
+                    yield str(path.with_name(entry.name))
+    except (OSError, ValueError):
+        return
 
 
 def _check_syntax(path: Path) -> None:

@@ -113,6 +113,9 @@ class RankModel:
             self.missed += summary.number - before.number - 1
         if self.brief:
             self._note_loss(summary.step, summary.loss)
+        elif self.loss is None:
+            # Its records may still be asked for, while a list of runs shows this already.
+            self.loss = summary.loss
         self._note_metrics(summary.metrics)
 
     def watch(self, watched: bool) -> None:

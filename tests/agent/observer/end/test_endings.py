@@ -60,14 +60,14 @@ def test_a_stopped_observer_keeps_nobody_from_ending_the_run(launch: Launch) -> 
     lines: list[str] = []
     with stopped(observer):
         done = Ending(directory, "ada").kill(1.0, None, lines.append)
-        assert done == "2 ranks and 0 helpers ended, 0 left"
+        assert done == "2 ranks ended, 0 left"
         assert carriers(run.run_id) == []
     assert "the observer is stopped (SIGSTOP); going on without it" in lines
     until(lambda: not is_alive(observer), "the observer has gone")
     end = directory.read()
     assert (end.state, end.cause) == ("killed", "killed by ada")
     assert not (directory.path / "lock").exists()
-    until(lambda: "kill: 2 ranks and 0 helpers ended, 0 left · ada" in told(directory), "the event")
+    until(lambda: "kill: 2 ranks ended, 0 left · ada" in told(directory), "the event")
     assert not [text for text in told(directory) if "failed" in text or "SIGTERM (" in text]
 
 
@@ -176,5 +176,5 @@ def test_each_kill_of_a_part_leaves_its_outcome(launch: Launch) -> None:
         Ending(directory, "ada").kill(1.0, 7, lambda line: None)
     until(lambda: any("kill of rank 7 refused: rank 7: not in this run" in t for t in told(directory)), "why")
     Ending(directory, "ada").kill(1.0, 1, lambda line: None)
-    wanted = "kill of rank 1: 1 rank and 0 helpers ended, 0 left"
+    wanted = "kill of rank 1: 1 rank ended, 0 left"
     until(lambda: any(text.startswith(wanted) for text in told(directory)), "the outcome")

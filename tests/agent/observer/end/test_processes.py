@@ -49,7 +49,7 @@ def test_the_marker_decides(new_run: Callable[..., RunDir], python: Start) -> No
     for process in (ours, bare, other):
         ready(process)
     outcome, _ = end(directory)
-    assert outcome.text == "0 ranks and 1 helper ended, 0 left"
+    assert outcome.text == "1 helper ended, 0 left"
     assert ours.wait(DEADLINE_S) == -signal.SIGTERM
     assert bare.poll() is None
     assert other.poll() is None
@@ -251,7 +251,7 @@ def test_another_user_with_our_marker_is_a_stranger(new_run: Callable[..., RunDi
     # /proc shows the process as the other user's only once that user has started it; ours has changed hands since.
     assert process.pid
     assert [target.process.pid for target in processes.find(directory.read(), {})] == [ours.pid]
-    assert end(directory)[0].text == "0 ranks and 1 helper ended, 0 left"
+    assert end(directory)[0].text == "1 helper ended, 0 left"
     assert theirs.poll() is None
 
 
@@ -267,7 +267,7 @@ def test_another_user_ends_nobody_and_is_told_why(python: Start, nobody: Callabl
         "print(escalation.end(directory, run, 0.1, lambda line: None).text)"
     )
     expected = f"1 left; rank with pid {process.pid} (belongs to user 0, no permission to end it)"
-    assert said == f"0 ranks and 0 helpers ended, {expected}"
+    assert said == f"0 ranks ended, {expected}"
     assert identify(process.pid) == process
 
 
@@ -306,7 +306,7 @@ def test_what_cannot_die_is_named_with_the_reason(
         (group / "freezer.state").write_text("FROZEN")
         outcome, _ = end(directory, 0.1)
         assert outcome.text == (
-            f"0 ranks and 0 helpers ended, 1 left; rank with pid {frozen.pid} "
+            f"0 ranks ended, 1 left; rank with pid {frozen.pid} "
             "(in an uninterruptible wait of the kernel, for a disk or a device)"
         )
     finally:

@@ -256,7 +256,7 @@ def test_kill_goes_through_the_observer(by_hand: ByHand) -> None:
     watching = observed(directory)
     until(lambda: directory.read().state == "running", "both ranks are up")
     done = ddptop("kill", directory.name)
-    assert done.stdout == f"{directory.name}: 2 ranks and 0 helpers ended, 0 left\n", done.stderr
+    assert done.stdout == f"{directory.name}: 2 ranks ended, 0 left\n", done.stderr
     assert done.returncode == 0
     process.wait()
     gone(watching)

@@ -107,7 +107,7 @@ def test_last_word_of_the_observer_wins(new_run: Callable[..., RunDir]) -> None:
     enlist(directory, 1, code=0)
     before = directory.read()
     assert (survey.settle(directory).state, survey.look(directory).cause) == ("failed", "as written")
-    assert survey.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks and 0 helpers ended, 0 left"
+    assert survey.kill(directory, wire.Kill(1, 0.1, who="ada")) == "already failed: 0 ranks ended, 0 left"
     assert msgspec.json.encode(directory.read()) == msgspec.json.encode(before)
 
 

@@ -82,7 +82,7 @@ def test_another_takes_over_and_obeys(launch: Launch) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, f"{directory.name}: 2 ranks and 0 helpers ended, 0 left\n")
+    assert (done.returncode, done.stdout) == (0, f"{directory.name}: 2 ranks ended, 0 left\n")
     until(lambda: not is_alive(second), "the second observer has gone")
     assert carriers(run.run_id) == []
     assert directory.read().state == "killed"
