@@ -6,6 +6,7 @@ status      `ps` and `status`, also as JSON
 logs        `ddptop logs`
 manual      the pages that `ddptop help` shows
 foreign     the runs of other users, for root
+parsing     the parser: help, and what it says of a wrong option
 completion  what a shell completes the command line with
 complaint   a problem, in one line
 """

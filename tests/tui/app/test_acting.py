@@ -297,7 +297,7 @@ def test_a_kill_ends_what_waits_without_a_refusal() -> None:
         acts.begin("stop", source, source.current)
         app.pushed.pop()[1](SAVE_AND_STOP)
         if killed:
-            acts.look_after(KillDialog.Begun(Killing(lambda _: None, killed), killed))
+            acts.look_after(KillDialog.Begun(Killing(lambda progress, consent: "", killed), killed))
         work(app, acts)
         told = [] if killed == source.current.run else [("stop refused", source.refusal)]
         assert app.told == told
