@@ -14,8 +14,8 @@ from textual.app import App
 from textual.message import Message
 from textual.notifications import SeverityLevel
 
-from ddptop.agent.control.controller import REGISTRATION
 from ddptop.tui.app.shown import ShownRun
+from ddptop.tui.control import remedies
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
@@ -55,6 +55,8 @@ class _UnderWay:
     name: str
     run: str
     waiting: Waiting = field(default_factory=Waiting)
+    program: str = ""
+    """What the run is of."""
     freeze: Control | None = None
     """What is to freeze the run as soon as the action has been cancelled."""
 
@@ -93,7 +95,7 @@ class Acting:
             listed: True where it was asked for in the list, so that messages have to name the run.
         """
         name = f"{action} of {run.run}" if listed else action
-        do = partial(self._do, name, run.run)
+        do = partial(self._do, name, run.run, program=run.program)
         waiting = Waiting()
         match action:
             case "pause":
@@ -157,7 +159,7 @@ class Acting:
         else:
             self._do("freeze", run, control.freeze)
 
-    def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None) -> None:
+    def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None, *, program: str = "") -> None:
         if self._under_way is not None:
             turn = self._under_way
             text = f"{turn.name} is still under way"
@@ -165,7 +167,7 @@ class Acting:
                 text = f"{text}: {turn.waiting.line.rpartition(': ')[2]}"
             self._app.notify(text, severity="warning", markup=False)
             return
-        self._under_way = _UnderWay(name, run, waiting or Waiting())
+        self._under_way = _UnderWay(name, run, waiting or Waiting(), program)
         self._shown.let_go()
         self._app.run_worker(partial(self._work, work), thread=True)
 
@@ -191,8 +193,8 @@ class Acting:
             case Unholdable() if shown:
                 self._ask_to_freeze(self._shown.source.control, turn.run, acted.text)
             case Unsavable():
-                lines = "\n".join(REGISTRATION)
-                text = f"{acted.text}; these lines in the script register one:\n{lines}"
+                remedy = remedies.to_save(turn.program)
+                text = "\n".join((f"{acted.text}; {remedy[0]}", *remedy[1:]))
                 self._app.notify(text, title=turn.name, severity="warning", timeout=15, markup=False)
             case _:
                 self._app.notify(acted.text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)

@@ -16,8 +16,8 @@ from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.settings import Settings
 from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.settings import Settings
 from ddptop.tui.views.screen.keybar import AT_THE_END, FIRST, Hint, KeyBar, chosen, hints_of
 
 INK = Ink(DARK)

@@ -59,7 +59,7 @@ def add(verbs: Verbs) -> None:
     for verb in (pause, step, resume, checkpoint, stop):
         add_run(verb)
         verb.set_defaults(carry=_control)
-    step.add_argument("steps", metavar="K", nargs="?", type=_steps, default=1, help="number of steps (1)")
+    step.add_argument("steps", metavar="K", nargs="?", type=_steps, help="number of steps (1)")
 
 
 def _steps(text: str) -> int:
@@ -68,13 +68,34 @@ def _steps(text: str) -> int:
     return int(text)
 
 
+def _take_number_as_steps(options: argparse.Namespace) -> None:
+    """Read `ddptop step 3` as three steps of the only live run, where no run is called 3.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number of steps.
+    """
+    from ddptop.agent.run import rundir
+
+    if options.steps is None:
+        alone = options.run
+        if alone is not None and alone.isdecimal() and alone not in {run.name for run in rundir.runs()}:
+            options.run, options.steps = None, _steps(alone)
+        else:
+            options.steps = 1
+
+
 def _control(options: argparse.Namespace) -> int:
-    from ddptop.agent.control.controller import REGISTRATION
+    from ddptop.tui.control import remedies
     from ddptop.tui.control.actor import who
     from ddptop.tui.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
     from ddptop.tui.link.source import Busy, Refused, Unholdable, Unsavable
 
+    if options.verb == "step":
+        try:
+            _take_number_as_steps(options)
+        except argparse.ArgumentTypeError as problem:
+            return complain(f"step: {problem}", 2)
     directory = chosen(options.run)
     freeze = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
     line = _LiveLine(f"ctrl+c cancels; or `ddptop pause {directory.name} --freeze`")
@@ -89,9 +110,10 @@ def _control(options: argparse.Namespace) -> int:
     except Unholdable as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}; {freeze}", 1)
     except Unsavable as refusal:
-        complain(f"{options.verb} {directory.name}: {refusal}; these lines in the script register one:", 1)
-        print(*(f"    {line}" for line in REGISTRATION), sep="\n", file=sys.stderr)
-        print("a program that comes with ddptop saves if launched with --checkpoint-dir DIR", file=sys.stderr)
+        what, *lines = remedies.to_save(directory.read().program)
+        complain(f"{options.verb} {directory.name}: {refusal}; {what}", 1)
+        for line in lines:
+            print(f"    {line}", file=sys.stderr)
         return 1
     except Refused as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}", 1)

@@ -146,6 +146,26 @@ def live_runs() -> list[RunDir]:
     return [run for run in rundir.runs() if takeover.meet(run).state not in rundir.ENDED_STATES]
 
 
+def _named(name: str, *, ended: bool) -> RunDir:
+    """Return the run of that name or beginning; where several begin so, the only live one, if it is only looked at.
+
+    Raises:
+        RunDirError: there is none, or more than one.
+    """
+    from ddptop.agent.run import rundir
+
+    names = sorted(run.name for run in rundir.runs() if run.name.startswith(name))
+    if name in names or len(names) < 2:
+        return rundir.find(name)
+    live = [run for run in live_runs() if run.name in names]
+    if ended and len(live) == 1:
+        print(f"ddptop: {len(names)} runs begin with {name!r}; this is the live one, {live[0].name}", file=sys.stderr)
+        return live[0]
+    alive = {run.name for run in live}
+    listed = ", ".join(f"{each} (alive)" if each in alive else each for each in names)
+    raise rundir.RunDirError(f"run {name!r}: could be {listed}; give more of the name")
+
+
 def chosen(name: str | None, *, ended: bool = False) -> RunDir:
     """Return the run that is meant.
 
@@ -155,7 +175,7 @@ def chosen(name: str | None, *, ended: bool = False) -> RunDir:
     from ddptop.agent.run import rundir
 
     if name is not None:
-        return rundir.find(name)
+        return _named(name, ended=ended)
     live = live_runs()
     if len(live) == 1:
         return live[0]
