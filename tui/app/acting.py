@@ -55,8 +55,6 @@ class _UnderWay:
     name: str
     run: str
     waiting: Waiting = field(default_factory=Waiting)
-    program: str = ""
-    """What the run is of."""
     freeze: Control | None = None
     """What is to freeze the run as soon as the action has been cancelled."""
 
@@ -68,6 +66,8 @@ class Acting:
         self._app = app
         self._shown = shown
         self._grace_s = grace_s
+        self._programs: dict[str, str] = {}
+        """By name of a run that was acted on, its program."""
         self._under_way: _UnderWay | None = None
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
@@ -94,8 +94,9 @@ class Acting:
             steps: how many steps to make from a pause.
             listed: True where it was asked for in the list, so that messages have to name the run.
         """
+        self._programs[run.run] = run.program
         name = f"{action} of {run.run}" if listed else action
-        do = partial(self._do, name, run.run, program=run.program)
+        do = partial(self._do, name, run.run)
         waiting = Waiting()
         match action:
             case "pause":
@@ -159,7 +160,7 @@ class Acting:
         else:
             self._do("freeze", run, control.freeze)
 
-    def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None, *, program: str = "") -> None:
+    def _do(self, name: str, run: str, work: Work, waiting: Waiting | None = None) -> None:
         if self._under_way is not None:
             turn = self._under_way
             text = f"{turn.name} is still under way"
@@ -167,7 +168,7 @@ class Acting:
                 text = f"{text}: {turn.waiting.line.rpartition(': ')[2]}"
             self._app.notify(text, severity="warning", markup=False)
             return
-        self._under_way = _UnderWay(name, run, waiting or Waiting(), program)
+        self._under_way = _UnderWay(name, run, waiting or Waiting())
         self._shown.let_go()
         self._app.run_worker(partial(self._work, work), thread=True)
 
@@ -193,8 +194,8 @@ class Acting:
             case Unholdable() if shown:
                 self._ask_to_freeze(self._shown.source.control, turn.run, acted.text)
             case Unsavable():
-                remedy = remedies.to_save(turn.program)
-                text = "\n".join((f"{acted.text}; {remedy[0]}", *remedy[1:]))
+                what, *lines = remedies.to_save(self._programs.get(turn.run, ""))
+                text = "\n".join((f"{acted.text}; {what}", *lines))
                 self._app.notify(text, title=turn.name, severity="warning", timeout=15, markup=False)
             case _:
                 self._app.notify(acted.text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
