@@ -35,7 +35,10 @@ def add(verbs: Verbs) -> None:
     step = add_verb(
         verbs, "step", "from a pause, make all ranks do exactly K more steps",
         "Lets the ranks of a paused run do exactly K more steps; then they are paused again.",
-        "ddptop step resnet-7f 10",
+        """
+        ddptop step resnet-7f 10
+        ddptop step 3                    # the only live run
+        """,
     )  # fmt: skip
     resume = add_verb(
         verbs, "resume", "resume a paused run", "Resumes a run that is paused or frozen.", "ddptop resume resnet-7f"
@@ -112,8 +115,8 @@ def _control(options: argparse.Namespace) -> int:
     except Unsavable as refusal:
         what, *lines = remedies.to_save(directory.read().program)
         complain(f"{options.verb} {directory.name}: {refusal}; {what}", 1)
-        for line in lines:
-            print(f"    {line}", file=sys.stderr)
+        for code in lines:
+            print(f"    {code}", file=sys.stderr)
         return 1
     except Refused as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}", 1)
