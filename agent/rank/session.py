@@ -387,6 +387,7 @@ class Session:
             faults=self.faults.count,
             fault=self.faults.last,
             held_at_ns=self.gate.held_at_ns if state == "paused" else None,
+            released_at_ns=self.gate.released_at_ns,
             checkpoints=self.checkpoints,
             generation=self.hello.generation,
         )

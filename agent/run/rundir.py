@@ -378,18 +378,25 @@ def digits_of(name: str) -> str | None:
     return found and found[1]
 
 
+def meant(text: str) -> list[str]:
+    """Return the names of the runs that this may mean: the one of that name, else all that begin with it or have it as
+    their last 4 digits.
+    """
+    names = sorted(run.name for run in runs())
+    if text in names:
+        return [text]
+    return [name for name in names if name.startswith(text) or digits_of(name) == text]
+
+
 def find(prefix: str) -> RunDir:
     """Return the run of that name, or the only one whose name begins with it or has it as its last 4 digits.
 
     Raises:
         RunDirError: there is none, or more than one.
     """
-    names = {run.name: run for run in runs()}
-    if prefix in names:
-        return names[prefix]
-    matches = sorted(name for name in names if name.startswith(prefix) or digits_of(name) == prefix)
+    matches = meant(prefix)
     if len(matches) == 1:
-        return names[matches[0]]
+        return RunDir(base() / matches[0])
     if matches:
         raise RunDirError(f"run {prefix!r}: could be {', '.join(matches)}; give more of the name")
     if _NAME.fullmatch(prefix) and (damaged := RunDir(base() / prefix)).mark() is not None:

@@ -171,6 +171,8 @@ class Beat(Message, frozen=True, tag="beat"):
     """Restart count of the group when this process began. None: the agent is of an older version."""
     communicated: bool | None = None
     """Whether the rank has called a collective, a send or a receive. None: it may have done so unseen."""
+    released_at_ns: Moment | None = None
+    """Time at which a pause of the rank ended last, by a resume or for a step. None: it was not held yet."""
 
 
 class Steps(Message, frozen=True, tag="steps"):

@@ -14,8 +14,8 @@ from textual.app import App
 from textual.message import Message
 from textual.notifications import SeverityLevel
 
-from ddptop.agent.control.controller import REGISTRATION
 from ddptop.tui.app.shown import ShownRun
+from ddptop.tui.control import remedies
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
@@ -69,6 +69,8 @@ class Acting:
         self._app = app
         self._shown = shown
         self._grace_s = grace_s
+        self._programs: dict[str, str] = {}
+        """By name of a run that was acted on, its program."""
         self._under_way: _UnderWay | None = None
         self._killing: Killing | None = None
         """A kill that is under way; its dialog may be closed."""
@@ -95,6 +97,7 @@ class Acting:
             steps: how many steps to make from a pause.
             listed: True where it was asked for in the list, so that messages have to name the run.
         """
+        self._programs[run.run] = run.program
         name = f"{action} of {run.run}" if listed else action
         do = partial(self._do, name, run.run)
         waiting = Waiting()
@@ -215,8 +218,8 @@ class Acting:
                 text = f"{acted.text}; {keys_of(self._app)['run.resume']} cancels it"
                 self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
             case Unsavable():
-                lines = "\n".join(REGISTRATION)
-                text = f"{acted.text}; these lines in the script register one:\n{lines}"
+                what, *lines = remedies.to_save(self._programs.get(turn.run, ""))
+                text = "\n".join((f"{acted.text}; {what}", *lines))
                 self._app.notify(text, title=turn.name, severity="warning", timeout=15, markup=False)
             case _:
                 self._app.notify(acted.text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)

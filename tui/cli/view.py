@@ -11,6 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from ddptop.agent import wire
+from ddptop.agent.run import rundir
+from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
 from ddptop.tui.cli import plain, status
@@ -61,7 +64,7 @@ def show_dashboard(directory: RunDir | None, settings: Settings, *, listed: bool
     frame = frame_now(source)
     if not frame.run:
         return code
-    for text in farewell(frame):
+    for text in farewell(frame, stopping=_is_stopping(frame.run)):
         print(text)
     return code or (exit_code(frame) if frame.state in ENDED else 0)
 
@@ -158,13 +161,25 @@ def write_snapshot(directory: RunDir, file: Path, size: tuple[int, int], setting
     return 0
 
 
-def farewell(frame: Frame) -> list[str]:
+def _is_stopping(name: str) -> bool:
+    """Say whether it is decided that the scripts of a run end, as it is after `stop`."""
+    try:
+        decisions = Decisions(rundir.find(name).path)
+        decided = decisions.read(decisions.newest())
+        return decided is not None and isinstance(wire.read_command(decided), wire.End)
+    except (rundir.RunDirError, OSError, wire.Unreadable):
+        return False
+
+
+def farewell(frame: Frame, *, stopping: bool = False) -> list[str]:
     """Return the two lines that stand on the terminal after the dashboard."""
     if frame.state in ENDED:
         code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
         why = " · ".join(filter(None, (frame.cause, lasting(frame))))
         cause = f": {why}" if why else ""
         return [f"{frame.run} {frame.state}{code}{cause}", f"its logs:      ddptop logs {frame.run}"]
+    if stopping:
+        return [f"{frame.run} is stopping; it ends at its next step", f"its logs:      ddptop logs {frame.run}"]
     return [f"{frame.run} goes on.  Come back: ddptop attach {frame.run}", f"End it:        ddptop kill {frame.run}"]
 
 

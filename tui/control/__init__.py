@@ -6,5 +6,6 @@ kill        an ending that is under way
 consent     what it is meant for, and whether it may still begin
 signals     the signals of this platform
 actor       who acts
+remedies    what to do where an action cannot be done
 launch      checks a launch and starts it
 """

@@ -9,6 +9,8 @@ from typing import Final
 
 LABEL: Final = 8
 """Cells of a label beside an axis."""
+_FEW: Final = 3
+"""Ticks that a logarithmic axis has at least, where there is room."""
 
 
 def even_step(least: float, tolerance: float = 1e-9) -> float:
@@ -47,10 +49,21 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
 
 
 def decades(low: float, high: float, most: int) -> list[float]:
-    """Return at most so many ticks between two powers of ten, as powers; 2 and 5 only where there is room."""
+    """Return at most so many ticks between two powers of ten, as powers: 1, 2 and 5 times a power of ten, or fewer.
+
+    Where less than a decade holds hardly any of them, the ticks are at even values.
+    """
     exponents = range(math.floor(low), math.ceil(high) + 1)
-    every = max(1, math.ceil(len(exponents) / max(1, most)))
-    whole = [float(exponent) for exponent in exponents if exponent % every == 0 and low <= exponent <= high]
-    finer = sorted(e + math.log10(part) for e in exponents for part in (1, 2, 5))
-    inside = [tick for tick in finer if low <= tick <= high]
-    return inside if len(inside) <= most else whole
+    found: list[float] = []
+    for parts in ((1, 2, 5), (1, 3), (1,)):
+        ticks = sorted(exponent + math.log10(part) for exponent in exponents for part in parts)
+        found = [tick for tick in ticks if low <= tick <= high]
+        if len(found) <= most:
+            break
+    else:
+        every = math.ceil(len(exponents) / max(1, most))
+        return [tick for tick in found if tick % every == 0][:most]
+    if len(found) < min(_FEW, most) and high - low < 1:
+        even = [math.log10(value) for value in even_ticks(10**low, 10**high, most) if value > 0]
+        return max(found, [tick for tick in even if low <= tick <= high], key=len)
+    return found

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from ddptop.agent.text import clean
-from ddptop.tui.drawing import units
+from ddptop.agent.text import clean, plural
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.with_roll import RollScreen
 from ddptop.tui.views.screen.log import LogView
@@ -52,7 +51,7 @@ class LogScreen(RollScreen):
         if file is None:
             return f"rank {rank.rank}", rank.state, "not kept in a file"
         lines = file.dropped + len(file.lines)
-        return f"rank {rank.rank}", rank.state, f"{units.count(lines)} lines of {clean(file.path)}"
+        return f"rank {rank.rank}", rank.state, f"{plural(lines, 'line')} of {clean(file.path)}"
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank's log."""

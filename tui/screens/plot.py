@@ -26,13 +26,11 @@ _HINTS: Final = (
 )
 """Ids of actions that share a label, the most important first."""
 _CROSSHAIR: Final = (
-    (("crosshair.left", "crosshair.right"), "Move"),
-    (("crosshair.close",), "Close"),
     (("crosshair.far_left", "crosshair.far_right"), "Move far"),
     (("crosshair.first", "crosshair.last"), "First, last"),
     *_HINTS[1:4],
 )
-"""The same while there is a crosshair."""
+"""The same while there is a crosshair; the keys that move and close it are in the key bar."""
 
 
 class PlotScreen(PlottedScreen):

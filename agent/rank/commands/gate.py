@@ -52,6 +52,8 @@ class Gate:
         """Steps completed."""
         self.held_at_ns: int | None = None
         """Time since which the training thread waits in `boundary`; wall clock."""
+        self.released_at_ns: int | None = None
+        """Time at which it was last let go from there; wall clock."""
         self.ended_by: str | None = None
         """Author of the stop; the script ends at this boundary."""
 
@@ -76,6 +78,7 @@ class Gate:
         finally:
             with self.lock:
                 waited = waited or self.held_at_ns is not None
+                self._note_release()
                 self.held_at_ns, self._working = None, False
         return waited
 
@@ -153,6 +156,7 @@ class Gate:
         with self.lock:
             if self._limit is not None and self._token is None and step > self._limit:
                 self._limit = step
+                self._note_release()
                 self._changed.notify_all()
 
     def resume(self) -> None:
@@ -237,6 +241,12 @@ class Gate:
         self.expired(token)
         self.lapse(token)
 
+    def _note_release(self) -> None:
+        """Note it at once: a heartbeat may come before the held thread wakes up."""
+        if self.held_at_ns is not None:
+            self.released_at_ns = time.time_ns()
+
     def _open(self) -> None:
+        self._note_release()
         self._limit = self._expires = self._token = self._work = None
         self._changed.notify_all()

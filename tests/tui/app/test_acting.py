@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -256,9 +257,19 @@ def test_a_freeze_takes_the_place_of_a_pause_that_waits() -> None:
             assert source.asked == ["pause", "freeze"]
 
 
-def test_a_checkpoint_that_no_function_saves_tells_how_to_register_one() -> None:
-    """The two lines for the script stand in the message."""
-    source = StillSource(frame())
+@pytest.mark.parametrize(
+    ("program", "remedy"),
+    [
+        (
+            "toy.py",
+            ["these lines in the script register one:", "import ddptop.agent", "ddptop.agent.on_checkpoint(save)"],
+        ),
+        ("resnet", ["restart it with: ddptop launch resnet -- --checkpoint-dir DIR"]),
+    ],
+)
+def test_a_checkpoint_that_no_function_saves_tells_what_would(program: str, remedy: list[str]) -> None:
+    """The two lines for a script of the user's, the option of a program that comes with ddptop."""
+    source = StillSource(replace(frame(), program=program))
     app, acts = acting(source)
 
     def checkpoint(waiting: Waiting | None = None) -> str:
@@ -269,11 +280,7 @@ def test_a_checkpoint_that_no_function_saves_tells_how_to_register_one() -> None
     work(app, acts)
     ((title, text),) = app.told
     assert title == "checkpoint"
-    assert text.splitlines() == [
-        "no checkpoint function registered; these lines in the script register one:",
-        "import ddptop.agent",
-        "ddptop.agent.on_checkpoint(save)",
-    ]
+    assert text.splitlines() == [f"no checkpoint function registered; {remedy[0]}", *remedy[1:]]
 
 
 def test_who_acts_sees_the_effect() -> None:

@@ -32,6 +32,25 @@ def test_ticks_are_few_apart_and_short(seed: int) -> None:
         assert all(low <= power <= high for power in powers)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "most", "expected"),
+    [
+        (0.02, 2.3, 10, [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]),
+        (0.02, 2.3, 6, [0.03, 0.1, 0.3, 1]),
+        (1e-9, 1e3, 6, [1e-9, 1e-6, 1e-3, 1, 1e3]),
+        (2.1, 4.4, 10, [2.5, 3, 3.5, 4]),
+        (6.1, 6.4, 10, [6.1, 6.15, 6.2, 6.25, 6.3, 6.35, 6.4]),
+    ],
+)
+def test_a_logarithmic_axis_has_ticks_at_round_values(
+    low: float, high: float, most: int, expected: list[float]
+) -> None:
+    """1, 2, 5 times a power of ten where there is room; even values within a decade that has hardly any of these."""
+    found = [10**tick for tick in ticks.decades(math.log10(low), math.log10(high), most)]
+    assert found == pytest.approx(expected)
+    assert len({f"{value:.4g}" for value in found}) == len(found)
+
+
 def test_a_step_is_the_next_even_one() -> None:
     """1, 2 or 5 times a power of ten: the first in a list of them all that is large enough, also on the spot."""
     rng = random.Random(0)

@@ -129,6 +129,41 @@ def test_life_and_progress_are_told_apart():
     assert frame_at(store, 60.5).ranks[0].state == "running"
 
 
+@pytest.mark.parametrize("how", ["resume", "step"])
+def test_a_pause_counts_for_no_stall(how: str):
+    """After a pause of 30 s, or a step out of it, a rank has the usual time until it is stalled."""
+    store = Store(RUN)
+    for rank in (0, 1):
+        store.apply(beat(rank, step_at_ns=2 * 10**9), 2.0)
+        store.apply(wire.Steps(rank, (step(1),)), 2.0)
+    for rank in (0, 1):
+        store.apply(beat(rank, state="paused", step_at_ns=2 * 10**9, held_at_ns=2 * 10**9), 32.0)
+    held = frame_at(store, 32.0)
+    assert (held.state, held.ranks[0].step_age_s, held.stands) == ("paused", None, False)
+    store.apply(beat(0, step_at_ns=2 * 10**9, released_at_ns=32 * 10**9), 32.0)
+    if how == "resume":
+        store.apply(beat(1, step_at_ns=2 * 10**9, released_at_ns=32 * 10**9), 32.0)
+    going = frame_at(store, 33.0)
+    assert (going.ranks[0].state, going.ranks[0].step_age_s, going.ranks[0].stands) == ("running", 1.0, False)
+    assert not going.stands
+    assert not [event for event in going.events if "stalled" in event.text]
+    store.apply(beat(0, step_at_ns=2 * 10**9, released_at_ns=32 * 10**9), 60.0)
+    assert frame_at(store, 60.0).ranks[0].state == "stalled"
+
+
+def test_a_freeze_counts_for_no_stall():
+    """A rank that was stopped by a signal for 30 s is not stalled when it goes on."""
+    store = Store(RUN)
+    store.apply(beat(0, step_at_ns=2 * 10**9), 2.0)
+    store.apply(wire.Steps(0, (step(1),)), 2.0)
+    model = store.ranks[0]
+    model.look(Row(Process(100, 1.0), 1, 1, "stopped", 0), 32.0)
+    assert model.state(32.0) == "frozen"
+    model.look(Row(Process(100, 1.0), 1, 1, "sleeping", 0), 32.5)
+    store.apply(beat(0, step_at_ns=2 * 10**9), 33.0)
+    assert model.state(33.0) == "running"
+
+
 def test_the_rates_of_a_run_that_stands_are_not_told():
     """Two seconds without a step of 10 ms: no ETA, no samples/s, no step time of now; each rank is told by itself."""
     store = Store(RUN)

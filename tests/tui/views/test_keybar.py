@@ -62,6 +62,20 @@ async def test_at_every_width_words_are_whole_and_the_help_says_that_there_is_mo
             assert words[-1] == "q Leave"
 
 
+async def test_under_a_dialog_there_are_only_the_keys_of_the_dialog() -> None:
+    """The keys of the screen below do nothing then; they come back when the dialog closes."""
+    app = shown()
+    async with app.run_test(size=(120, 40)) as pilot:
+        bar = app.screen.query_one(KeyBar)
+        await until(pilot, lambda: "Kill" in bar.text, "the keys of the screen")
+        before = bar.text
+        await pilot.press("k")
+        await until(pilot, lambda: "Leave" not in bar.text, "the keys of the dialog")
+        assert app.screen.is_modal
+        await pilot.press("escape")
+        await until(pilot, lambda: bar.text == before, "the keys of the screen again")
+
+
 def test_the_most_important_keys_are_known_ones() -> None:
     """Every id in the order of importance is that of an action."""
     known = {action.id for _, action in keymap.actions(DdptopApp)}

@@ -99,7 +99,7 @@ async def test_keys_zoom_scroll_scale_and_smooth() -> None:
 
 
 async def test_the_crosshair_reads_what_is_there() -> None:
-    """It shows step, time, each rank's value and its keys; arrows move it and choose no rank; escape closes it."""
+    """It shows metric, step, time and each rank's value; arrows move it and choose no rank; escape closes it."""
     async with dashboard(StillSource(frame())).run_test(size=(120, 40)) as pilot:
         placeholder = await plotted(pilot)
         view = pilot.app.screen.query_one(RankView)
@@ -135,8 +135,11 @@ async def test_the_keys_of_the_crosshair_are_named_on_its_screen(size: tuple[int
         await pilot.press("i")
         await until(pilot, lambda: "home end First, last" in seen(pilot.app), "the crosshair's")
         assert "m Metric" not in seen(pilot.app)
-        assert "step 1,199 07:59:59 ranks 0: 0." in seen(pilot.app)
-        assert (" · ←→ move · esc closes" if size[0] > 80 else " · ←→ esc") in seen(pilot.app)
+        assert "loss  step 1,199 07:59:59 ranks 0: 0." in seen(pilot.app)
+        await pilot.press("w", "y")
+        await until(pilot, lambda: "loss, smoothed  step 1,199" in seen(pilot.app), "what is read")
+        assert " · log" in seen(pilot.app)
+        assert seen(pilot.app).count("esc") == 1, "the key is named once, in the key bar"
         assert "ranks 0: " in seen(pilot.app)
         await until(pilot, lambda: "esc Close" in seen(pilot.app).splitlines()[-1], "the footer")
         await pilot.press("escape")
@@ -319,21 +322,27 @@ async def test_an_idle_run_is_not_painted(monkeypatch: pytest.MonkeyPatch) -> No
         assert painted == []
 
 
+def lossless(steps: int) -> RecordedHistory:
+    """Return the history of a run that has no loss."""
+    history = RecordedHistory(4)
+    for number in range(1, steps):
+        history.take(0, recorded(number, number * 10**8, 60, 80))
+    history.catch_up()
+    return history
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"history": RecordedHistory(4)}, "curves begin with the second step"),
         ({"history": RecordedHistory(4), "state": "failed"}, "no step was completed: g shows what was printed"),
+        ({"history": lossless(10)}, "curves begin with the second step"),
         ({}, "no loss seen: it is read where backward() is called"),
     ],
 )
 async def test_an_empty_plot_says_what_to_do(change: dict[str, object], said: str) -> None:
     """Where there is no curve it says why, and which key helps."""
-    history = RecordedHistory(4)
-    for number in range(1, 60):
-        history.take(0, recorded(number, number * 10**8, 60, 80))
-    history.catch_up()
-    shown = frame(**{"state": "running", "history": history, **change})  # type: ignore[arg-type]
+    shown = frame(**{"state": "running", "history": lossless(60), **change})  # type: ignore[arg-type]
     async with dashboard(StillSource(shown)).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: said in seen(pilot.app), said)
         if "m shows" in seen(pilot.app):

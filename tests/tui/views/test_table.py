@@ -167,6 +167,25 @@ def test_what_matters_most_goes_last() -> None:
     assert {"rank", "state"} <= {column.key for column in fitting(columns, None, 24)}
 
 
+def test_the_phase_that_the_verdict_names_is_shown() -> None:
+    """In 80 cells there is room for few phases: the one that the header speaks of is among them."""
+    columns = columns_of(frame())
+    for phase in ("data", "backward", "optimizer", "other"):
+        assert phase in {column.key for column in fitting(columns, None, 78, phase)}
+    assert "optimizer" not in {column.key for column in fitting(columns, None, 78)}
+
+
+@pytest.mark.parametrize(("size", "told"), [((80, 24), True), ((300, 24), False)])
+async def test_columns_without_room_are_counted(size: tuple[int, int], told: bool) -> None:
+    """The title says how many of the usual columns the terminal has no room for."""
+    async with DdptopApp(StillSource(frame()), clock=lambda: NOW).run_test(size=size) as pilot:
+        view = table_of(await opened(pilot))
+        left_out = sum(column.usual for column in view.columns) - len(view.shown)
+        assert (left_out > 0) == told
+        title = str(view.border_title)
+        assert title.endswith(f" · +{left_out} columns") if told else "column" not in title
+
+
 @pytest.mark.parametrize("state", STATES)
 async def test_a_line_keeps_its_columns_in_every_state(state: str) -> None:
     """Whatever a rank is at, its numbers end where the others' do."""

@@ -40,7 +40,10 @@ def add(verbs: Verbs) -> None:
     step = add_verb(
         verbs, "step", "from a pause, make all ranks do exactly K more steps",
         "Lets the ranks of a paused run do exactly K more steps; then they are paused again.",
-        "ddptop step resnet-7f 10",
+        """
+        ddptop step resnet-7f 10
+        ddptop step 3                    # the only live run
+        """,
         AWAITED,
     )  # fmt: skip
     resume = add_verb(
@@ -67,7 +70,7 @@ def add(verbs: Verbs) -> None:
     for verb in (pause, step, resume, checkpoint, stop):
         add_run(verb)
         verb.set_defaults(carry=_control)
-    step.add_argument("steps", metavar="K", nargs="?", type=_steps, default=1, help="number of steps (1)")
+    step.add_argument("steps", metavar="K", nargs="?", type=_steps, help="number of steps (1)")
 
 
 def _steps(text: str) -> int:
@@ -76,13 +79,34 @@ def _steps(text: str) -> int:
     return int(text)
 
 
+def _take_number_as_steps(options: argparse.Namespace) -> None:
+    """Read `ddptop step 3` as three steps of the only live run, where no run is called 3.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number of steps.
+    """
+    from ddptop.agent.run import rundir
+
+    if options.steps is None:
+        alone = options.run
+        if alone is not None and alone.isdecimal() and alone not in {run.name for run in rundir.runs()}:
+            options.run, options.steps = None, _steps(alone)
+        else:
+            options.steps = 1
+
+
 def _control(options: argparse.Namespace) -> int:
-    from ddptop.agent.control.controller import REGISTRATION
+    from ddptop.tui.control import remedies
     from ddptop.tui.control.actor import who
     from ddptop.tui.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
     from ddptop.tui.link.source import Busy, Cancelled, Refused, Unholdable, Unsavable
 
+    if options.verb == "step":
+        try:
+            _take_number_as_steps(options)
+        except argparse.ArgumentTypeError as problem:
+            return complain(f"step: {problem}", 2)
     directory = chosen(options.run)
     freeze = f"`ddptop pause {directory.name} --freeze` stops its processes where they are"
     line = _LiveLine("ctrl+c cancels", f"in another terminal: ddptop pause {directory.name} --freeze")
@@ -111,9 +135,10 @@ def _control(options: argparse.Namespace) -> int:
     except Unholdable as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}; {freeze}", 1)
     except Unsavable as refusal:
-        complain(f"{options.verb} {directory.name}: {refusal}; these lines in the script register one:", 1)
-        print(*(f"    {line}" for line in REGISTRATION), sep="\n", file=sys.stderr)
-        print("a program that comes with ddptop saves if launched with --checkpoint-dir DIR", file=sys.stderr)
+        what, *lines = remedies.to_save(directory.read().program)
+        complain(f"{options.verb} {directory.name}: {refusal}; {what}", 1)
+        for code in lines:
+            print(f"    {code}", file=sys.stderr)
         return 1
     except Refused as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}", 1)

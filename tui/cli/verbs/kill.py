@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import RUN_HELP, Verbs, add_verb, chosen, seconds
+from ddptop.tui.cli.verbs.options import RUN_HELP, Verbs, add_verb, chosen, live_runs, seconds
 
 if TYPE_CHECKING:
-    from ddptop.agent.run.rundir import Run
+    from ddptop.agent.run.rundir import Run, RunDir
     from ddptop.tui.control.consent import Aim
     from ddptop.tui.control.ending import Ending
 
@@ -69,9 +69,30 @@ def _kill(options: argparse.Namespace) -> int:
     try:
         done = _carry_out(options, Ending(directory, who("shell")), directory.read(), aim)
     except Refused as refusal:
-        return complain(f"kill {directory.name}: {refusal}", 1)
+        return complain(f"kill {directory.name}: {refusal}{_restart_of(directory)}", 1)
     print(f"{directory.name}: {done}")
     return 0
+
+
+def _restart_of(directory: RunDir) -> str:
+    """Return a clause on the restart of an ended run that is alive; empty where there is none."""
+    from ddptop.agent.run.rundir import ENDED_STATES
+
+    run = directory.read()
+    if run.state not in ENDED_STATES:
+        return ""
+    stem, number = _numbered(directory.name)
+    for other in live_runs():
+        its_stem, its_number = _numbered(other.name)
+        if its_stem == stem and its_number > number and other.read().program == run.program:
+            return f"; its restart {other.name} is running"
+    return ""
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    """Return `resnet-7f3a` and 2 for `resnet-7f3a.2`; a run that was not restarted is the first."""
+    stem, _, number = name.rpartition(".")
+    return (stem, int(number)) if stem and number.isdecimal() else (name, 1)
 
 
 def _carry_out(options: argparse.Namespace, termination: Ending, run: Run, aim: Aim) -> str:

@@ -155,8 +155,33 @@ def live_runs() -> list[RunDir]:
     return [run for run in rundir.runs() if takeover.meet(run).state not in rundir.ENDED_STATES]
 
 
-def chosen(name: str | None, *, last: bool = False) -> RunDir:
-    """Return the run that is meant; without a name and a live run the `last` one, which is then told on stderr.
+def _named(name: str, *, looks: bool) -> RunDir:
+    """Return the run of that name; where it may be several, the only live one, if it is only looked at.
+
+    Raises:
+        RunDirError: there is none, or more than one.
+    """
+    from ddptop.agent.run import rundir
+
+    names = rundir.meant(name)
+    if len(names) < 2:
+        return rundir.find(name)
+    live = [run for run in live_runs() if run.name in names]
+    if looks and len(live) == 1:
+        print(f"ddptop: {name!r} could be {len(names)} runs; this is the live one, {live[0].name}", file=sys.stderr)
+        return live[0]
+    alive = {run.name for run in live}
+    listed = ", ".join(f"{each} (alive)" if each in alive else each for each in names)
+    raise rundir.RunDirError(f"run {name!r}: could be {listed}; give more of the name")
+
+
+def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> RunDir:
+    """Return the run that is meant.
+
+    Args:
+        name: its name or a part of it.
+        looks: whether it is only looked at, so that of several that are meant the only live one may be taken.
+        last: whether, without a name and a live run, the newest one is taken, which is then told on stderr.
 
     Raises:
         RunDirError: it is not clear, or there is none.
@@ -164,7 +189,7 @@ def chosen(name: str | None, *, last: bool = False) -> RunDir:
     from ddptop.agent.run import rundir
 
     if name is not None:
-        return rundir.find(name)
+        return _named(name, looks=looks or last)
     live = live_runs()
     if len(live) == 1:
         return live[0]

@@ -37,7 +37,7 @@ def _serve(options: argparse.Namespace) -> int:
     import secrets
 
     configured(options)
-    directory = chosen(options.run)
+    directory = chosen(options.run, looks=True)
     run_id = directory.read().run_id
     try:
         listening = service.listen(options.port)

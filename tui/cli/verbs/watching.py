@@ -86,7 +86,7 @@ def _attach(options: argparse.Namespace) -> int:
         live = live_runs()
         if len(live) > 1:
             return show(options, live[0], settings, listed=True)
-    directory = chosen(options.run)
+    directory = chosen(options.run, looks=True)
     if options.screenshot is None:
         return show(options, directory, settings)
     from ddptop.tui.cli import view
@@ -98,7 +98,7 @@ def _watch(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import view
 
     settings = configured(options)
-    directory = chosen(options.run)
+    directory = chosen(options.run, looks=True)
     if options.json:
         return view.stream_json(directory, settings, options.count)
     if options.count is not None:

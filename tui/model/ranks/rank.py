@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from ddptop.agent.run import states
+from ddptop.agent.run import identity, states
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.wire import PHASES, Beat, Hello, Step, Summary
@@ -62,6 +62,8 @@ class RankModel:
         """How it was then."""
         self._cpu_percent: float | None = None
         """What it took of a core, from one look to the next."""
+        self._stopped_at: float | None = None
+        """When it was last seen stopped by a signal."""
         self.missed = 0
         self.metrics: dict[str, float] = {}
         self.loss: float | None = None
@@ -234,6 +236,8 @@ class RankModel:
         if before is not None and before.process == row.process and at is not None and began is not None and at > began:
             self._cpu_percent = 100 * max(0.0, row.cpu_s - before.cpu_s) / (at - began)
         self._row, self._looked_at = row, at
+        if row.status in identity.STOPPED:
+            self._stopped_at = at
 
     def expect(self) -> None:
         """Forget what was known of the process before: another one takes its place, in a new generation."""
@@ -285,31 +289,38 @@ class RankModel:
             and (member is None or member.ended is None)
             and self.alive is not False
             and (row is None or row.status in _USUAL)
-            and (beat.step_at_ns is None or now - beat.step_at_ns / 1e9 <= self._thresholds.stalled_s)
+            and (beat.step_at_ns is None or now - self._since(beat.step_at_ns) <= self._thresholds.stalled_s)
         )
 
     def _is_stalled(self, now: float) -> bool:
         if self.beat is None or self.beat.state != "running" or self.beat.step_at_ns is None:
             return False
-        age = now - self.beat.step_at_ns / 1e9
+        age = now - self._since(self.beat.step_at_ns)
         if age <= self._thresholds.stalled_s:
             return False
         if self._recent:
             return age > states.STALLED_STEPS * statistics.median(step.wall_ns for step in self._recent) / 1e9
         return self.told is not None and age > states.STALLED_STEPS * self.told.wall_ns / 1e9
 
+    def _since(self, step_at_ns: int) -> float:
+        """Return since when it could complete a step: its last one, or the end of a pause or freeze after that."""
+        released_at_ns = 0 if self.beat is None else self.beat.released_at_ns or 0
+        return max(step_at_ns / 1e9, released_at_ns / 1e9, self._stopped_at or 0.0)
+
     def heard_age(self, now: float) -> float | None:
         """Return the seconds since anything came from it."""
         return None if self.heard_at is None else max(0.0, now - self.heard_at)
 
     def age(self, now: float) -> float | None:
-        """Return the seconds since its last step."""
+        """Return the seconds since its last step, or since the end of a later pause; None while it is held."""
+        if self.beat is not None and self.beat.state == "paused":
+            return None
         newest = max(
             (self.beat.step_at_ns or 0) if self.beat is not None else 0,
             self._recent[-1].end_at_ns if self._recent else 0,
             self.told.end_at_ns if self.told is not None else 0,
         )
-        return max(0.0, now - newest / 1e9) if newest else None
+        return max(0.0, now - self._since(newest)) if newest else None
 
 
 @dataclass(frozen=True, slots=True)

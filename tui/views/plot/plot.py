@@ -39,6 +39,8 @@ _PERIOD_S: Final = 1.0
 """A curve is drawn at most so often."""
 _REST: Final = 100
 """The plot rests so many times as long as a drawing took: at most 1 % of a core, however many ranks there are."""
+_FIRST_STEPS: Final = 20
+"""Steps without a loss after which it is told that there is none."""
 _LAYOUT_S: Final = 0.1
 """A canvas that was hidden has its size after this time."""
 
@@ -234,7 +236,7 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
         return Content("").join(parts)
 
     def _reading(self, drawn: Contents, hues: Ink) -> Content:
-        """Return the values under the crosshair, the line on top first, and its keys where there is room for them."""
+        """Return the metric and its values under the crosshair, the line on top first; the keys are in the key bar."""
         assert self.crosshair is not None
         index = drawn.column(self.crosshair)
         moment = "" if np.isnan(drawn.at[index]) else time.strftime(" %H:%M:%S", time.localtime(drawn.at[index]))
@@ -247,14 +249,13 @@ class Plot(PlotWidget, can_focus=False, inherit_bindings=False):
             values.append(Content.styled(f" {noun}{line.name}: ", _style(line, hues)))
             values.append(Content.styled(_value(float(line.values[index])), hues.hues["value"]))
         values.append(Content(f" {drawn.unit}" if drawn.unit else ""))
-        known = keys_of(self)
-        move, close = known["crosshair.left"] + known["crosshair.right"], known["crosshair.close"]
-        keys, bare = Content(f" · {move} move · {close} closes"), Content(f" · {move} {close}")
+        smoothing = "" if self.look.window.smoothing == "off" else ", smoothed"
+        metric = Content(f"{drawn.metric.title}{smoothing}  ")
+        log = Content(" · log" if drawn.log else "")
         forms = (
-            [step, Content(moment), *values, keys],
-            [step, Content(moment), *values, bare],
-            [step, *values, bare],
-            [step, *values],
+            [metric, step, Content(moment), *values, log],
+            [metric, step, *values, log],
+            [metric, step, *values],
         )
         rows = [Content("").join(form) for form in forms]
         return next((row for row in rows if row.cell_length < self.size.width - 2), rows[-1])
@@ -372,6 +373,9 @@ def _nothing(frame: Frame, run: tuple[int, int] | None, look: Look, keys: Mappin
         return f"no step was completed{printed}" if ended else "curves begin with the second step"
     other = f"{keys['plot.metric']} shows another number"
     if look.metric == "loss":
+        if run[1] - run[0] < _FIRST_STEPS and frame.state not in ENDED:
+            # The first losses may not have been read yet.
+            return "curves begin with the second step"
         return f"no loss seen: it is read where backward() is called · {other}"
     if look.metric in ("wait", "all_reduce") and len(frame.ranks) < 2:
         return f"one rank alone waits for nobody · {other}"

@@ -46,4 +46,4 @@ class Powers(Values):
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
         """Return the numbers that the powers stand for."""
-        return [f"{10**tick:.3g}" if -5 < tick < 5 else f"{10**tick:.1e}" for tick in ticks]
+        return [f"{10**tick:.4g}" if -5 < tick < 5 else f"{10**tick:.1e}" for tick in ticks]

@@ -120,7 +120,7 @@ def chosen(hints: Sequence[Hint], width: int, ink: Ink) -> tuple[list[Hint], lis
 
 
 class KeyBar(Page, can_focus=False):
-    """One line; a click does what the key does."""
+    """One line; a click does what the key does. Under a dialog it has the dialog's keys."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -130,11 +130,13 @@ class KeyBar(Page, can_focus=False):
     def on_mount(self) -> None:
         """Follow what can be done."""
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self.app.screen_change_signal.subscribe(self, self._covered)
         self.call_after_refresh(self._draw)
 
     def on_unmount(self) -> None:
         """Follow it no longer."""
         self.screen.bindings_updated_signal.unsubscribe(self)
+        self.app.screen_change_signal.unsubscribe(self)
 
     def on_resize(self) -> None:
         self._draw()
@@ -149,11 +151,18 @@ class KeyBar(Page, can_focus=False):
         if self.is_attached and screen is self.screen:
             self.call_after_refresh(self._draw)
 
+    def _covered(self, top: Screen[Any]) -> None:
+        """Follow a dialog that opens or closes over the screen."""
+        if self.is_attached and (top is self.screen or top.is_modal):
+            self.call_after_refresh(self._draw)
+
     def _draw(self) -> None:
         width = self.size.width
         if not width or not self.is_attached:
             return
-        left, right = chosen(hints_of(self.screen, keys_of(self)), width, self.ink)
+        # Under a dialog the keys of the screen do nothing.
+        top = self.app.screen
+        left, right = chosen(hints_of(top if top.is_modal else self.screen, keys_of(self)), width, self.ink)
         ends = sum(width_of(hint.drawn(self.ink)) + 2 for hint in right)
         self._at = []
         row: Row = []

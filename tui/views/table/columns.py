@@ -226,13 +226,27 @@ def columns_of(frame: Frame) -> tuple[Column, ...]:
     return (*known, *(_metric(name) for name in sorted(frame.logged)))
 
 
-def fitting(columns: Sequence[Column], chosen: Collection[str] | None, width: int) -> tuple[Column, ...]:
-    """Return the columns of `chosen` that `width` cells have room for; of the usual ones where `chosen` is None."""
-    wanted = [column for column in columns if (column.usual if chosen is None else column.key in chosen)]
+def wanted_of(columns: Sequence[Column], chosen: Collection[str] | None) -> list[Column]:
+    """Return the columns of `chosen`, the usual ones where it is None."""
+    return [column for column in columns if (column.usual if chosen is None else column.key in chosen)]
+
+
+def fitting(
+    columns: Sequence[Column], chosen: Collection[str] | None, width: int, named: str | None = None
+) -> tuple[Column, ...]:
+    """Return the wanted columns that `width` cells have room for.
+
+    Args:
+        columns: those that there are.
+        chosen: keys of those that are wanted, None for the usual ones.
+        width: cells that there are.
+        named: the key of the column that the header tells of, which comes right after state and step.
+    """
+    wanted = wanted_of(columns, chosen)
     kept: set[str] = set()
     left = width + GAP
     # What was asked for by name stays longer than what is there by itself.
-    for column in sorted(wanted, key=lambda column: column.importance if column.usual else 1):
+    for column in sorted(wanted, key=lambda each: 1 if each.key == named or not each.usual else each.importance):
         if column.width + GAP > left:
             break
         left -= column.width + GAP

@@ -16,14 +16,14 @@ from textual.geometry import Region, Size, Spacing
 from textual.message import Message
 from textual.strip import Strip
 
-from ddptop.agent.text import clean
+from ddptop.agent.text import clean, plural
 from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Row, strip_of
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.ranks import RankView
-from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row
+from ddptop.tui.views.table.columns import Column, columns_of, fitting, matches, ordered, rank_row, title_row, wanted_of
 
 _SORT_S: Final = 1.0
 """Lines change places no more often than this, so that they can be read."""
@@ -64,6 +64,8 @@ class RankTable(Filtered, RankView):
         self._order: list[int] = []
         self._sorted_at: float | None = None
         self._columns: tuple[Column, ...] = ()
+        self._left_out = 0
+        """Columns that are wanted and that there is no room for."""
         self._captioned = ""
         self._drawn: dict[int, tuple[tuple[object, ...], Strip]] = {}
         """By line below the titles: the values that it was drawn from, and its cells."""
@@ -115,7 +117,13 @@ class RankTable(Filtered, RankView):
     def _sort(self) -> None:
         ranks, words = self.frame.ranks, self.words
         columns = self.columns
-        self._columns = fitting(columns, self.wanted, self.size.width)
+        verdict = self.frame.verdict
+        fits = fitting(columns, self.wanted, self.size.width, None if verdict is None else verdict.phase)
+        if [column.key for column in fits] != [column.key for column in self._columns]:
+            self._drawn.clear()
+            self.refresh()
+        self._columns = fits
+        self._left_out = len(wanted_of(columns, self.wanted)) - len(fits)
         among = range(len(ranks)) if not words else [i for i, rank in enumerate(ranks) if matches(rank, words)]
         by = next((column for column in columns if column.key == self._by), columns[0])
         if by.key == "rank":
@@ -132,6 +140,8 @@ class RankTable(Filtered, RankView):
         text = f"{total} ranks by {by.meaning.partition(',')[0]}"
         if self.typed:
             text = f"{self.typed}  {units.count(len(self._order))} of {total} ranks"
+        if self._left_out:
+            text = f"{text} · +{plural(self._left_out, 'column')}"
         if text != self._captioned:
             # A title draws all lines again, even where it is the same.
             self._captioned = text

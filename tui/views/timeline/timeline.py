@@ -122,7 +122,8 @@ class TimelineView(RankView):
 
     def action_step(self, by: int) -> None:
         numbers = [] if self.frame.history is None else self.frame.history.steps.numbers(self.in_sight)
-        if not numbers:
+        if not numbers or (self.follows and by > 0):
+            # The newest is shown a moment late: a step on from there would be one that is not the newest any more.
             return
         at = next((index for index, each in enumerate(numbers) if each >= (self.number or 0)), len(numbers) - 1)
         at = max(0, at + by)

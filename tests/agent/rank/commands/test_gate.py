@@ -6,6 +6,7 @@ import random
 import threading
 
 import pytest
+from support.harness import until
 
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 
@@ -163,3 +164,21 @@ def test_an_end_reaches_the_held_and_the_running():
     assert gate.ended_by == "ada"
     with pytest.raises(GateError, match="being ended by ada"):
         gate.promise("b", 4.0)
+
+
+def test_the_end_of_a_hold_is_known_before_the_held_thread_wakes():
+    """A heartbeat right after a step or a resume tells that the pause is over, and when it ended."""
+    gate = Gate()
+    gate.promise("a", 4.0)
+    gate.commit("a", 1)
+    thread = threading.Thread(target=gate.boundary)
+    thread.start()
+    until(lambda: gate.held, "it is held")
+    assert gate.released_at_ns is None
+    with gate.lock:
+        gate.advance(2)
+        released = gate.released_at_ns
+        assert released is not None
+        assert gate.held_at_ns is not None
+        assert gate.held_at_ns <= released
+    thread.join()

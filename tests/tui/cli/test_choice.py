@@ -1,0 +1,101 @@
+"""Which run a verb means, by what was typed."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.screens.frames import frame
+
+from ddptop.agent import wire
+from ddptop.agent.run import rundir
+from ddptop.agent.run.decisions import Decisions
+from ddptop.agent.run.rundir import RunDir, RunDirError
+from ddptop.tui.cli import view
+from ddptop.tui.cli.verbs import control, kill, options
+
+Make = Callable[[str, str], RunDir]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Return what makes a run of a name, in a state."""
+    made: list[Path] = []
+
+    def create(name: str, state: str) -> RunDir:
+        now = time.time_ns()
+        ended = None if state == "running" else now
+        run = rundir.Run(name, name, "toy.py", (), 2, "gloo", "cpu", now, True, state=state, ended_at_ns=ended)
+        made.append(rundir.create(run).path)
+        return RunDir(made[-1])
+
+    yield create
+    for path in made:
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> list[RunDir]:
+    """The runs that are alive, as far as the verbs can tell."""
+    found: list[RunDir] = []
+    for module in (options, kill):
+        monkeypatch.setattr(module, "live_runs", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("typed", "steps", "run", "count"),
+    [("3", None, None, 3), (None, None, None, 1), ("choice", None, "choice", 1), ("choice", 5, "choice", 5)],
+)
+def test_a_number_alone_is_a_number_of_steps(typed: str | None, steps: int | None, run: str | None, count: int) -> None:
+    """`step 3` makes three steps of the only live run."""
+    asked = argparse.Namespace(run=typed, steps=steps)
+    control._take_number_as_steps(asked)
+    assert (asked.run, asked.steps) == (run, count)
+
+
+def test_a_run_that_is_called_like_a_number_is_meant_by_it(make: Make) -> None:
+    """It could not be named otherwise."""
+    make("4711", "finished")
+    asked = argparse.Namespace(run="4711", steps=None)
+    control._take_number_as_steps(asked)
+    assert (asked.run, asked.steps) == ("4711", 1)
+
+
+def test_of_several_runs_the_live_one_is_looked_at(
+    make: Make, live: list[RunDir], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told which it is; a verb that acts asks for more of the name, and tells which is alive."""
+    make("choice-a1", "finished")
+    live.append(make("choice-b2", "running"))
+    assert options.chosen("choice", ended=True).name == "choice-b2"
+    assert capsys.readouterr().err == "ddptop: 2 runs begin with 'choice'; this is the live one, choice-b2\n"
+    with pytest.raises(RunDirError, match=r"could be choice-a1, choice-b2 \(alive\); give more of the name"):
+        options.chosen("choice")
+
+
+def test_a_kill_that_comes_too_late_names_the_restart(make: Make, live: list[RunDir]) -> None:
+    """Of the same name with a higher number; other runs are none."""
+    old = make("choice-c3", "killed")
+    live.append(make("choice-d4.2", "running"))
+    assert kill._restart_of(old) == ""
+    live.append(make("choice-c3.2", "running"))
+    assert kill._restart_of(old) == "; its restart choice-c3.2 is running"
+    assert kill._restart_of(live[-1]) == ""
+
+
+def test_who_leaves_a_run_that_is_stopping_is_told_so(make: Make) -> None:
+    """The decision to stop may be made, and the ranks not at that step yet."""
+    run = make("choice-e5", "running")
+    running = replace(frame(), run=run.name)
+    decisions = Decisions(run.path)
+    assert decisions.decide(1, wire.encode(wire.Resume(1)))
+    assert view.farewell(running, stopping=view._is_stopping(run.name))[0].startswith("choice-e5 goes on.")
+    assert decisions.decide(2, wire.encode(wire.End(1, "root")))
+    told = view.farewell(running, stopping=view._is_stopping(run.name))
+    assert told == ["choice-e5 is stopping; it ends at its next step", "its logs:      ddptop logs choice-e5"]
