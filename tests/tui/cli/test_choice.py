@@ -74,7 +74,7 @@ def test_of_several_runs_the_live_one_is_looked_at(
     make("choice-a1", "finished")
     live.append(make("choice-b2", "running"))
     assert options.chosen("choice", looks=True).name == "choice-b2"
-    assert capsys.readouterr().err == "ddptop: 2 runs begin with 'choice'; this is the live one, choice-b2\n"
+    assert capsys.readouterr().err == "ddptop: 'choice' could be 2 runs; this is the live one, choice-b2\n"
     with pytest.raises(RunDirError, match=r"could be choice-a1, choice-b2 \(alive\); give more of the name"):
         options.chosen("choice")
 
