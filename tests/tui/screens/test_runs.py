@@ -371,7 +371,7 @@ async def test_a_message_of_the_form_is_not_cut_on_a_small_terminal() -> None:
     """A program that does not exist: all of the sentence stands in the dialog, on several lines if need be."""
     fleet = StillFleet()
     with pytest.raises(RequestError) as refusal:
-        target.target(Request("nope.py"))
+        target.target(Request("nope"))
     fleet.refusal = str(refusal.value)
     async with dashboard(fleet).run_test(size=(80, 24)) as pilot:
         screen = await dialog(pilot)
