@@ -171,7 +171,7 @@ def test_the_end_of_a_hold_is_known_before_the_held_thread_wakes():
     gate = Gate()
     gate.promise("a", 4.0)
     gate.commit("a", 1)
-    thread = threading.Thread(target=gate.boundary)
+    thread = threading.Thread(target=gate.boundary, daemon=True)
     thread.start()
     until(lambda: gate.held, "it is held")
     assert gate.released_at_ns is None
