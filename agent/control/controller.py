@@ -294,7 +294,7 @@ class Controller:
             if self._cancelled():
                 raise Cancelled(f"cancelled; all ranks are held at step {target:,} when they come there")
             if self._clock() > began + SOON_S:
-                self._waits(f"{_DOING['step']}: waiting for {_awaited(behind)}")
+                self._waits(f"stepping to {target:,}, then paused: waiting for {_awaited(behind)}")
             if sum(pending.values()) > best:
                 best, deadline = sum(pending.values()), self._clock() + patience_s
             if self._clock() > deadline:
@@ -366,7 +366,7 @@ class Controller:
         return self._polled.ask(lambda id: wire.Save(id, token))
 
 
-_DOING: Final = {"pause": "pausing", "step": "stepping", "checkpoint": "checkpoint", "stop": "stopping"}
+_DOING: Final = {"pause": "pausing", "checkpoint": "checkpoint", "stop": "stopping"}
 
 
 def _awaited(behind: Mapping[int, Reply]) -> str:

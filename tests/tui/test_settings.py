@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -132,7 +133,7 @@ def test_what_only_prints_goes_on_with_the_defaults(
     """`ps` and `status` print, and say once that the settings have an error."""
     file.write_text("[look]\ntheme = 'blue'\n")
     name = f"settled-{os.getpid()}"
-    rundir.create(Run(name, name, "toy", (), 1, "gloo", "cpu", 10**9, True, state="finished", exit_code=0))
+    rundir.create(Run(name, name, "toy", (), 1, "gloo", "cpu", time.time_ns(), True, state="finished", exit_code=0))
     for arguments in (["ps"], ["status", name]):
         monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
         with pytest.raises(SystemExit) as ended:

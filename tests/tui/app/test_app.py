@@ -546,28 +546,6 @@ def test_it_paints_soon_and_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-async def test_it_polls_often_and_paints_seldom() -> None:
-    """The source is polled several times for each frame taken."""
-    source = StillSource(frame())
-    polls, frames = 0, 0
-    poll, take = source.poll, source.frame
-
-    def counted_poll() -> None:
-        nonlocal polls
-        polls += 1
-        poll()
-
-    def counted_frame() -> object:
-        nonlocal frames
-        frames += 1
-        return take()
-
-    source.poll, source.frame = counted_poll, counted_frame  # type: ignore[method-assign, assignment]
-    async with DdptopApp(source).run_test(size=(80, 24), notifications=True) as pilot:
-        # On a busy machine both are late, and some polls are left out.
-        await until(pilot, lambda: frames >= 4 and polls >= 2 * frames, "twice as many polls as frames")
-
-
 async def test_the_plot_is_drawn_when_the_first_losses_come() -> None:
     """A run watched from its start gets its curve, on a canvas as large as the place for it."""
     source = StillSource(frame("starting"))

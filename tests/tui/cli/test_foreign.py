@@ -373,6 +373,7 @@ def test_there_is_one_thread_when_it_forks() -> None:
         "import os\n"
         "from pathlib import Path\n"
         "from ddptop.agent.run import rundir\n"
+        "from ddptop.tui import settings\n"
         "from ddptop.tui.cli.verbs import listing\n"
         "def fork():\n"
         "    print(len(os.listdir('/proc/self/task')))\n"
@@ -380,7 +381,7 @@ def test_there_is_one_thread_when_it_forks() -> None:
         "os.fork = fork\n"
         f"rundir.bases_of_others = lambda: {{{THEM}: Path('/nowhere')}}\n"
         "before = dict(os.environ)\n"
-        "listing._others()\n"
+        "listing._others(settings.Settings().thresholds)\n"
         "assert before == dict(os.environ)"
     )
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
