@@ -255,16 +255,14 @@ class DdptopApp(App[None]):
         live = self._live
         match action:
             case "act":
-                return (
-                    live is not None
-                    and not self.read_only
-                    and is_offered(
-                        str(parameters[0]),
-                        live.frame.state,
-                        launched=live.frame.launched,
-                        waiting=bool(live.frame.waiting),
-                        all_ended=live.frame.all_ended,
-                    )
+                if live is None or self.read_only:
+                    return False
+                return is_offered(
+                    str(parameters[0]),
+                    live.frame.state,
+                    launched=live.frame.launched,
+                    waiting=bool(live.frame.waiting),
+                    all_ended=live.frame.all_ended,
                 )
             case "logs":
                 return not isinstance(live, LogScreen)

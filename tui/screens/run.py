@@ -106,11 +106,6 @@ class RunScreen(PlottedScreen):
         switcher = self.query_one("#views", ContentSwitcher)
         return switcher.get_child_by_id(switcher.current or self._first.id, RankView)
 
-    @property
-    def view_name(self) -> str:
-        """The id of the view now shown."""
-        return (self.query_one("#views", ContentSwitcher).current if self._shows else None) or self._first.id
-
     def action_view(self, name: str) -> None:
         """Show the ranks another way, with the same one chosen."""
         self.post_message(self.Viewed(name))
