@@ -35,8 +35,9 @@ class Filtered(Drawn):
         return f"/{clean(self.filter, 60)}{'▏' if self.typing else ''}"
 
     def renew(self) -> None:
-        """Show what matches the filter now; the bindings may be others, too."""
-        raise NotImplementedError
+        """Show what matches the filter now: a list lays itself out anew before that."""
+        self.refresh()
+        self.refresh_bindings()
 
     def settle(self) -> None:
         """The filter is typed to its end: choose something that matches."""

@@ -177,7 +177,7 @@ class EventSearch(Filtered, EventList, can_focus=True):
         self.lay_out()
         self.following = self.chosen is None
         self.post_message(self.Followed())
-        self.refresh_bindings()
+        super().renew()
         if self._matching:
             height = len(lines_of(self._matching[self._index], *self.room))
             region = Region(0, self._chosen_at, self.size.width, height)

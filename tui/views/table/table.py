@@ -152,8 +152,7 @@ class RankTable(Filtered, RankView):
         self._sorted_at = None
         self._drawn.clear()
         self.show(self.frame)
-        self.refresh()
-        self.refresh_bindings()
+        super().renew()
 
     def on_resize(self) -> None:
         """Fit the columns to another width."""
