@@ -27,7 +27,3 @@ class RunsScreen(Screen[None]):
         """The list, and its keys."""
         yield RunList(self._fleet, self._frame, awaited=self._awaited)
         yield KeyBar()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave enter and escape to the list: here no number of steps is typed."""
-        return not action.endswith("count") and super().check_action(action, parameters)
