@@ -76,3 +76,12 @@ def runtime() -> Iterator[Path]:
     _end_everything_in(base)
     shutil.rmtree(base, ignore_errors=True)
     shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture
+def own_base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime directory of this test alone, without any run: other tests leave theirs in the shared one."""
+    base = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
+    monkeypatch.setenv(rundir.BASE_VARIABLE, str(base))
+    yield base
+    shutil.rmtree(base, ignore_errors=True)

@@ -128,7 +128,7 @@ def test_config_helps_with_a_broken_file(
 
 
 def test_what_only_prints_goes_on_with_the_defaults(
-    file: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path, own_base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`ps` and `status` print, and say once that the settings have an error."""
     file.write_text("[look]\ntheme = 'blue'\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -44,7 +45,7 @@ _QUIET_S: Final = 0.05
 """Seconds without a part of an answer after which, at the end, no more of it is waited for."""
 _ANSWERS_S: Final = 1.0
 """Seconds that answers of ranks are waited for at the end, at most."""
-_MOST_BEHIND: Final = 1000
+MOST_BEHIND: Final = 1000
 """Messages of a rank that may wait behind its earlier records."""
 _MOST_BEHIND_BYTES: Final = 64 << 20
 """Bytes of the messages of all ranks that may wait so."""
@@ -65,7 +66,7 @@ class _Refill:
     asked: bool = False
     got: int = 0
     """Parts of the answer that brought something."""
-    waiting: list[tuple[Steps, bytes]] = field(default_factory=list)
+    waiting: deque[tuple[Steps, bytes]] = field(default_factory=deque)
 
     def has_room(self) -> bool:
         return self.intake.recorder.inbox.has_room
@@ -259,9 +260,9 @@ class Intake:
             return
         refill.waiting.append((steps, payload))
         self._behind_bytes += len(payload)
-        if len(refill.waiting) > _MOST_BEHIND or self._behind_bytes > _MOST_BEHIND_BYTES:
-            self._fills.forget(steps.rank, self)
-            self.end_refill(refill)
+        while refill.waiting and (len(refill.waiting) > MOST_BEHIND or self._behind_bytes > _MOST_BEHIND_BYTES):
+            # The rank still has the oldest of them: it is asked for them after those before.
+            self._behind_bytes -= len(refill.waiting.popleft()[1])
 
     def _misses(self, steps: Steps) -> bool:
         """Say whether records before these are missing, for which their rank can be asked."""
@@ -326,12 +327,14 @@ class Intake:
         if self._refills.get(refill.rank) is not refill:
             return
         del self._refills[refill.rank]
-        waiting, refill.waiting = refill.waiting, []
-        for index, (steps, payload) in enumerate(waiting):
+        waiting, refill.waiting = refill.waiting, deque()
+        while waiting:
+            steps, payload = waiting[0]
             if whole and refill.got and self._misses(steps):
-                # They were published between the answer and the first message that came by itself.
-                self._refills[refill.rank] = _Refill(self, refill.rank, waiting=waiting[index:])
+                # They were published between the answer and the first message that came by itself, or too many waited.
+                self._refills[refill.rank] = _Refill(self, refill.rank, waiting=waiting)
                 return
+            waiting.popleft()
             self._behind_bytes -= len(payload)
             self._deliver(steps, payload)
 

@@ -19,21 +19,13 @@ from support.harness import DDPTOP
 from ddptop.agent.control import journal
 from ddptop.agent.observer import observer
 from ddptop.agent.run import rundir
-from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
+from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.tui import settings
 from ddptop.tui.cli import main
 from ddptop.tui.cli.verbs import cleaning
 from ddptop.tui.control.launch import launch
 
 DAY_S = 86_400
-
-
-@pytest.fixture
-def base(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime directory without any run."""
-    folder = runtime / f"c{secrets.token_hex(2)}"
-    monkeypatch.setenv(BASE_VARIABLE, str(folder))
-    return folder
 
 
 def made(name: str, days: float, *, state: str = "finished", size: int = 1 << 20) -> RunDir:
@@ -77,11 +69,11 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     return run
 
 
-def test_it_tells_and_removes_nothing_without_a_yes(base: Path, command: Callable[..., Done]) -> None:
+def test_it_tells_and_removes_nothing_without_a_yes(own_base: Path, command: Callable[..., Done]) -> None:
     """Without a terminal the table comes, and the word that nothing was removed; the exit code is 0."""
     made("old", 3)
     made("live", 0, state="running")
-    (base / "foreign").mkdir()
+    (own_base / "foreign").mkdir()
     done = command("clean")
     assert done.returncode == 0, done.stderr
     assert "say --yes" in done.stderr
@@ -92,11 +84,11 @@ def test_it_tells_and_removes_nothing_without_a_yes(base: Path, command: Callabl
     assert left() == ["live", "old"]
     assert command("clean", "--yes").stdout.splitlines()[-1].startswith("removed 1 run: ")
     assert left() == ["live"]
-    assert (base / "foreign").is_dir()
+    assert (own_base / "foreign").is_dir()
     assert command("clean", "--yes").stdout.startswith("no ended run to remove")
 
 
-def test_runs_are_chosen_by_number_age_and_name(base: Path, command: Callable[..., Done]) -> None:
+def test_runs_are_chosen_by_number_age_and_name(own_base: Path, command: Callable[..., Done]) -> None:
     """`--keep` keeps those that ended last, `--older` those that ended lately, names mean these alone."""
     for days in (1, 2, 3, 4):
         made(f"d{days}", days, size=4096)
@@ -119,7 +111,7 @@ def test_runs_are_chosen_by_number_age_and_name(base: Path, command: Callable[..
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(
-    base: Path, command: Callable[..., Done], arguments: list[str], says: str
+    own_base: Path, command: Callable[..., Done], arguments: list[str], says: str
 ) -> None:
     """A live run, a run that is not there, and choices that contradict each other: exit code 2, nothing removed."""
     made("old", 3, size=4096)
@@ -132,7 +124,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(("answer", "stays"), [("n\n", True), ("\n", True), ("\x04", True), ("y\n", False)])
-def test_on_a_terminal_it_asks(base: Path, answer: str, stays: bool) -> None:
+def test_on_a_terminal_it_asks(own_base: Path, answer: str, stays: bool) -> None:
     """Only a yes removes."""
     made("old", 3, size=4096)
     ours, theirs = pty.openpty()
@@ -147,7 +139,7 @@ def test_on_a_terminal_it_asks(base: Path, answer: str, stays: bool) -> None:
     assert left() == (["old"] if stays else [])
 
 
-def test_ps_says_the_size(base: Path, command: Callable[..., Done]) -> None:
+def test_ps_says_the_size(own_base: Path, command: Callable[..., Done]) -> None:
     """Logs included, in the table and as a number."""
     made("old", 3, size=3 << 20)
     (row,) = json.loads(command("ps", "--json").stdout)
@@ -157,7 +149,7 @@ def test_ps_says_the_size(base: Path, command: Callable[..., Done]) -> None:
 
 
 def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where runs have to go for room, the repeated one stays though it is the oldest, and one line names the others."""
     monkeypatch.setattr(observer, "start", lambda directory: None)
@@ -176,7 +168,7 @@ def test_a_restart_tells_what_it_removed_and_spares_what_it_repeats(
     assert len(said) == 1
 
 
-def test_a_run_that_has_taken_the_name_meanwhile_stays(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_has_taken_the_name_meanwhile_stays(own_base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Between the table and the yes a run may end, go, and leave its name to another one: that one was not chosen."""
     old = made("same", 3, size=4096)
     (chosen,) = cleaning._named(["same"])

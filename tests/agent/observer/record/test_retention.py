@@ -8,20 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from ddptop.agent.observer.record import retention
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import Hold
-from ddptop.agent.run.rundir import BASE_VARIABLE, Run, RunDir
-
-
-@pytest.fixture
-def base(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime directory without any run."""
-    folder = runtime / f"r{secrets.token_hex(2)}"
-    monkeypatch.setenv(BASE_VARIABLE, str(folder))
-    return folder
+from ddptop.agent.run.rundir import Run, RunDir
 
 
 def made(name: str, age: int, *, state: str = "finished", size: int = 1 << 20) -> RunDir:
@@ -34,7 +24,7 @@ def made(name: str, age: int, *, state: str = "finished", size: int = 1 << 20) -
     return directory
 
 
-def test_sizes_are_what_the_disk_says(base: Path) -> None:
+def test_sizes_are_what_the_disk_says(own_base: Path) -> None:
     """Against du's own count of blocks: files in all folders, holes not, links not followed."""
     directory = made("a", 1)
     (directory.path / "link").symlink_to("/usr")
@@ -44,26 +34,26 @@ def test_sizes_are_what_the_disk_says(base: Path) -> None:
     told = int(du.stdout.split()[0])
     # du counts the folder itself.
     assert abs(retention.size_of(directory.path) - told) <= 8192
-    assert retention.size_of(base / "nowhere") == 0
+    assert retention.size_of(own_base / "nowhere") == 0
 
 
-def test_the_oldest_ended_runs_go_first(base: Path) -> None:
+def test_the_oldest_ended_runs_go_first(own_base: Path) -> None:
     """Live runs stay, however old and large; so does the newest ended one, even if it alone is too large."""
     made("live", 9, state="running", size=3 << 20)
     for age in (8, 7, 6):
         made(f"old-{age}", age)
-    (base / "foreign").mkdir()
-    (base / "foreign" / "file").write_bytes(b"x" * (4 << 20))
+    (own_base / "foreign").mkdir()
+    (own_base / "foreign" / "file").write_bytes(b"x" * (4 << 20))
     said: list[str] = []
     retention.make_room(5 << 20, lambda text, level: said.append(text))
     assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
     assert len(said) == 2
     retention.make_room(0, lambda text, level: said.append(text))
     assert sorted(run.name for run in rundir.runs()) == ["live", "old-6"]
-    assert (base / "foreign" / "file").exists()
+    assert (own_base / "foreign" / "file").exists()
 
 
-def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
+def test_what_cannot_be_removed_is_said_once(own_base: Path) -> None:
     """Again only once it has changed; a run that is to be kept is not removed, and what was is returned."""
     held = made("held", 9)
     for age in (8, 7, 6):
@@ -71,7 +61,7 @@ def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
     hold = Hold.acquire(held.path)
     said: list[str] = []
     told: set[str] = set()
-    spared = RunDir(base / "old-8")
+    spared = RunDir(own_base / "old-8")
     removed = [
         retention.make_room(3 << 20, lambda text, level: said.append(f"{level}: {text}"), spared=spared, reported=told)
         for _ in range(3)
@@ -87,7 +77,7 @@ def test_what_cannot_be_removed_is_said_once(base: Path) -> None:
     assert told == set()
 
 
-def test_a_job_started_by_hand_goes_by_the_settings_of_the_newest_launched_run(base: Path) -> None:
+def test_a_job_started_by_hand_goes_by_the_settings_of_the_newest_launched_run(own_base: Path) -> None:
     """Its own record has the default, by which runs would go that their user wants to keep."""
     by_hand = made("by-hand", 1)
     assert retention.bound_of(by_hand.read()) == by_hand.read().all_bytes
@@ -95,4 +85,4 @@ def test_a_job_started_by_hand_goes_by_the_settings_of_the_newest_launched_run(b
         made(name, age).update(launched=True, all_bytes=most)
     made("newest-by-hand", 0)
     assert retention.bound_of(by_hand.read()) == 2 << 40
-    assert retention.bound_of(RunDir(base / "older").read()) == 1 << 40
+    assert retention.bound_of(RunDir(own_base / "older").read()) == 1 << 40

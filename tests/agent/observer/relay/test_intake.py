@@ -18,6 +18,7 @@ from ddptop.agent.observer.record import inbox, recorder
 from ddptop.agent.observer.record.recording import read_events, read_history
 from ddptop.agent.observer.relay import fills, intake
 from ddptop.agent.observer.relay.fills import Fills
+from ddptop.agent.observer.relay.relay import Relay
 from ddptop.agent.run.rundir import RunDir
 
 
@@ -168,6 +169,28 @@ def test_records_between_the_answer_and_the_first_message_are_asked_for(new_run:
         rank.answer(peer, steps(0, 0, 1, 2), wire.Reply(fill.id, True))
         assert rank.fill(3, 4).first_seq == 3
         until(lambda: numbers(directory) == list(range(7)), "all")
+
+
+def _waiting(relay: Relay) -> list[int]:
+    """Return the numbers of the records that wait behind the question to rank 0."""
+    refill = relay._intake._refills.get(0)
+    return [] if refill is None else [steps.steps[0].seq for steps, _ in tuple(refill.waiting)]
+
+
+def test_where_too_many_records_wait_behind_a_question_the_oldest_are_asked_for(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an answer brings is recorded however much has come meanwhile, and so is all that came."""
+    monkeypatch.setattr(intake, "MOST_BEHIND", 3)
+    directory = new_run(world=1)
+    with ranks(directory, 1) as (rank,), relayed(directory) as relay:
+        rank.meet()
+        peer, fill = rank.asked()
+        rank.publish(wire.TOPIC_STEPS, *(steps(0, number) for number in range(5, 20)))
+        until(lambda: _waiting(relay) == [17, 18, 19], "the newest to wait")
+        rank.answer(peer, steps(0, *range(5)), wire.Reply(fill.id, True))
+        assert rank.fill(*range(5, 20)).first_seq == 5
+        until(lambda: numbers(directory) == list(range(20)), "all")
 
 
 def test_no_step_is_lost_under_a_burst(new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
