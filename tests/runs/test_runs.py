@@ -157,7 +157,7 @@ def test_twenty_pauses_in_a_row_end_at_a_common_step(live):
     link = Link(live, "test")
     try:
         for _ in range(20):
-            _await(link, {("paused", int(link.control.pause().split()[3]))})
+            _await(link, {("paused", int(link.control.pause().split()[3].replace(",", "")))})
             link.control.resume()
     finally:
         link.close()
