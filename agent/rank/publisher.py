@@ -440,5 +440,7 @@ class Publisher:
                 return wire.Reply(id, True, "told", gate.completed)
             case wire.Kill(id):
                 return wire.Reply(id, False, "a rank does not end itself; ask the observer")
+            case wire.Inspect(id):
+                return wire.Reply(id, False, "not yet")
             case wire.History(id):
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")

@@ -5,10 +5,12 @@ commands   from controllers and onlookers, DEALER -> ROUTER, one payload each
 answers    one `Reply` to each command, and what comes before it
 latencies  the latency of all-reduces from `Step` records, alike in the agent and in the dashboard
 telemetry  from PUB sockets, `[topic, payload]`
+inspection the place at which a rank stands, in detail
 message    the base of all messages, the types of their numbers, the bounds on their bytes
 incoming   the cleaning of what was decoded
 
-Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other.
+Each imports only entries below it in this list; `commands`, `answers` and `latencies` do not import each other, nor do
+`telemetry` and `inspection`.
 
 The messages need msgspec and the cleaning of text, and nothing else, so that any program can read and write them.
 A message that was read here is clean and bounded, whoever sent it: text by `incoming`, whole numbers by their types.
@@ -41,6 +43,7 @@ from ddptop.agent.wire.commands import Expiring as Expiring
 from ddptop.agent.wire.commands import Fill as Fill
 from ddptop.agent.wire.commands import History as History
 from ddptop.agent.wire.commands import Hold as Hold
+from ddptop.agent.wire.commands import Inspect as Inspect
 from ddptop.agent.wire.commands import Keep as Keep
 from ddptop.agent.wire.commands import Kill as Kill
 from ddptop.agent.wire.commands import Lapse as Lapse
@@ -48,6 +51,14 @@ from ddptop.agent.wire.commands import Note as Note
 from ddptop.agent.wire.commands import Query as Query
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
+from ddptop.agent.wire.inspection import MOST_FRAMES as MOST_FRAMES
+from ddptop.agent.wire.inspection import MOST_THREADS as MOST_THREADS
+from ddptop.agent.wire.inspection import Frame as Frame
+from ddptop.agent.wire.inspection import GroupCalls as GroupCalls
+from ddptop.agent.wire.inspection import Inspection as Inspection
+from ddptop.agent.wire.inspection import OpenCall as OpenCall
+from ddptop.agent.wire.inspection import PastCall as PastCall
+from ddptop.agent.wire.inspection import Thread as Thread
 from ddptop.agent.wire.message import MAX_COMMAND_BYTES as MAX_COMMAND_BYTES
 from ddptop.agent.wire.message import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from ddptop.agent.wire.message import MAX_RECORD_BYTES as MAX_RECORD_BYTES
@@ -72,6 +83,7 @@ from ddptop.agent.wire.telemetry import Collective as Collective
 from ddptop.agent.wire.telemetry import EncodedRanks as EncodedRanks
 from ddptop.agent.wire.telemetry import EncodedSteps as EncodedSteps
 from ddptop.agent.wire.telemetry import Event as Event
+from ddptop.agent.wire.telemetry import Hang as Hang
 from ddptop.agent.wire.telemetry import Hello as Hello
 from ddptop.agent.wire.telemetry import NumberedSteps as NumberedSteps
 from ddptop.agent.wire.telemetry import Ranks as Ranks

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from ddptop.agent.wire.incoming import Label, Name
+from ddptop.agent.wire.inspection import Inspection
 from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Whole
 from ddptop.agent.wire.telemetry import Steps
 
@@ -37,6 +38,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Hold`, refused: the `holder` of the lease that the rank is under. Empty: under none, or an older agent's."""
     held_ns: Moment | None = None
     """`Hold`, refused: the age of that lease."""
+    inspection: Inspection | None = None
+    """`Inspect`: where the rank stands."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

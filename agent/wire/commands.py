@@ -71,6 +71,19 @@ class Query(Message, frozen=True, tag="query"):
     id: Whole
 
 
+class Inspect(Message, frozen=True, tag="inspect"):
+    """Ask where the rank stands: `Reply.inspection`.
+
+    Where the rank's agent does not answer, the observer looks at the process from outside.
+    """
+
+    id: Whole
+    stacks: bool = True
+    """False: the collectives alone."""
+    native: bool = False
+    """Ask for the frames of C and C++ too, which only a look from outside has."""
+
+
 class Keep(Message, frozen=True, tag="keep"):
     """Decision: the hold under this lease lasts until `Resume`."""
 
@@ -168,4 +181,4 @@ Expiring = Hold | Commit | Resume | Save | Note | Kill
 decision, which every rank also reads by itself.
 """
 
-Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History
+Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect

@@ -272,6 +272,26 @@ class RunState(Message, frozen=True, tag="run"):
     """While processes are being ended: those that are left, and the time of the escalation's next stage."""
 
 
+class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is known of a run that makes no steps."""
+
+    kind: Name
+    """The class of the hang: `not_entered`, `mismatch`, `left_early`, `stopped`, `spinning`, `lock_held`, `data`,
+    `waiting`, `swapping`, `gone`, `all_inside`, `all_outside` or `unknown`."""
+    ranks: tuple[Rank, ...] = ()
+    """The ranks that are the cause; empty where it is none or all of them."""
+    where: Line = ""
+    """`train.py:31 main`: the user's line on which the first of these ranks stands. Empty: not known."""
+    waiting: Line = ""
+    """What the other ranks stand in: `all_reduce 4.2 MB, group 0, 3 of 4 ranks, train.py:40`."""
+    evidence: Line = ""
+    """What the verdict rests on: `record of collectives, stacks`."""
+    sure: bool = True
+    """False where the evidence allows another explanation."""
+    timeout_at_ns: Moment | None = None
+    """When the first of the collectives that wait runs into its timeout. None: not known, or there is none."""
+
+
 class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thing that is wrong with the run, from its beginning to its end, as the observer judges it."""
 
@@ -279,7 +299,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
     kind: Name
     """`slow_rank`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`, `memory_creep`,
-    `no_communication` or `health`."""
+    `no_communication`, `hang` or `health`."""
     text: Line
     """The whole of it, one line; its figures may change while it goes on."""
     since_at_ns: Moment
@@ -300,6 +320,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """It comes once in so many steps. None: in every step, or at random."""
     generation: Count = 0
     """Restart count of the group."""
+    hang: Hang | None = None
+    """`hang`: what is known of it."""
 
 
 class Verdicts(Message, frozen=True, tag="verdicts"):

@@ -17,7 +17,17 @@ FORMS: dict[type[msgspec.Struct], str] = {
     ),
     wire.Collective: "op entered_ns duration_ns bytes in_flight group blocking queued_ns estimated on_device",
     wire.Verdict: (
-        "number kind text since_at_ns until_at_ns rank phase cost_ms share since_step confidence every generation"
+        "number kind text since_at_ns until_at_ns rank phase cost_ms share since_step confidence every generation hang"
+    ),
+    wire.Hang: "kind ranks where waiting evidence sure timeout_at_ns",
+    wire.Frame: "function file line source library",
+    wire.Thread: "name frames main native_id left_out holds_gil",
+    wire.OpenCall: "op group number bytes open_ns blocking",
+    wire.PastCall: "op bytes",
+    wire.GroupCalls: "group calls ranks recent",
+    wire.Inspection: (
+        "rank at_ns by pid state activity step threads threads_left_out open groups observed status cpu_percent "
+        "problem generation"
     ),
     wire.Hello: (
         "hello: protocol run run_id rank local_rank world pid started_at_ns host program agent_version "
@@ -43,6 +53,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Resume: "resume: id serial asked_ns until_ns",
     wire.Fill: "fill: id first_seq limit earlier",
     wire.Query: "query: id",
+    wire.Inspect: "inspect: id stacks native",
     wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns",
     wire.Keep: "keep: id token step serial",
     wire.Advance: "advance: id step serial",
@@ -53,7 +64,9 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.History: "history: id metric ranks first last by most width",
     wire.Extent: "extent: id first last newest complete names refused",
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
-    wire.Reply: ("reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns"),
+    wire.Reply: (
+        "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns inspection"
+    ),
 }
 """Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""
 

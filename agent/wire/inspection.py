@@ -1,0 +1,108 @@
+"""The place at which a rank stands, in detail: the stacks of its threads, and its collectives.
+
+Made by the rank's agent on request (`Inspect`), or from outside of the process where the agent cannot answer.
+"""
+
+# Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
+from typing import Final
+
+import msgspec
+
+from ddptop.agent.wire.incoming import Label, Line, Name
+from ddptop.agent.wire.message import Amount, Called, Count, Moment, Pid, Rank, Size, Span
+
+MOST_THREADS: Final = 64
+"""Threads of one inspection at most, the main thread first."""
+MOST_FRAMES: Final = 100
+"""Frames of one stack at most; where it is deeper the middle is left out."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A function of a stack, at the line that it executes."""
+
+    function: Called
+    file: Line
+    line: Count
+    """Number of the line, from 1; 0 where it is not known."""
+    source: Line = ""
+    """Text of the line, empty where it could not be read."""
+    library: bool = False
+    """True for code of an installed package, of Python itself, or of ddptop: not the user's."""
+
+
+class Thread(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One thread of a process."""
+
+    name: Label
+    frames: tuple[Frame, ...] = ()
+    """The innermost first. Empty: they could not be read."""
+    main: bool = False
+    native_id: Pid | None = None
+    """The system's id of the thread."""
+    left_out: Count = 0
+    """Frames in the middle that were left out, after the first half of `frames`."""
+    holds_gil: bool | None = None
+    """Whether it holds the interpreter lock. None: not known."""
+
+
+class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A collective, a send or a receive that was called and has not completed."""
+
+    op: Called
+    group: Called
+    """Process group, with the same name on all its ranks; `0` is the default group."""
+    number: Count
+    """The how-manieth call of this group on this rank it is, counted from 1."""
+    bytes: Size
+    open_ns: Span
+    """Time since the call."""
+    blocking: bool = False
+    """True where the rank's main thread is blocked in it."""
+
+
+class PastCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call that was made."""
+
+    op: Called
+    bytes: Size
+
+
+class GroupCalls(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The calls of one process group on this rank."""
+
+    group: Called
+    calls: Count
+    """Calls made so far; point-to-point calls are not counted, because not all ranks of the group make them."""
+    ranks: tuple[Rank, ...] = ()
+    """The ranks of the group, by their numbers in the run. Empty: not known, or all."""
+    recent: tuple[PastCall, ...] = ()
+    """The newest calls, the newest last: enough to find where two ranks parted."""
+
+
+class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The place of one rank at one moment."""
+
+    rank: Rank
+    at_ns: Moment
+    by: Name
+    """`agent`, `py-spy`, or `system` where there are no stacks."""
+    pid: Pid
+    state: Name = ""
+    """The rank's state, as in `Beat`; empty where the agent did not answer."""
+    activity: Label = ""
+    step: Count = 0
+    threads: tuple[Thread, ...] = ()
+    threads_left_out: Count = 0
+    open: tuple[OpenCall, ...] = ()
+    """Calls that have not completed, oldest first."""
+    groups: tuple[GroupCalls, ...] = ()
+    observed: bool = False
+    """True where every collective is seen, so that a call that is missing here was not made."""
+    status: Name = ""
+    """Status of the process in psutil's spelling: `running`, `sleeping`, `stopped`. Empty: not read."""
+    cpu_percent: Amount | None = None
+    """CPU of the process in the moments before; 100 is one core."""
+    problem: Line = ""
+    """The reason why something is missing, and what would help: one line."""
+    generation: Count = 0
+    """Restart count of the group when this process began."""
