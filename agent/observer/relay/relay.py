@@ -27,6 +27,7 @@ from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
+from ddptop.agent.observer.relay.hanging import Hanging, Inspections
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
@@ -58,7 +59,14 @@ _TOPICS: Final[dict[type, bytes]] = {
 class Relay:
     """The thread, and its interface for other threads."""
 
-    def __init__(self, context: zmq.Context[Any], directory: RunDir, run: Run, judge: Make = judge_of) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        directory: RunDir,
+        run: Run,
+        judge: Make = judge_of,
+        inspections: Inspections | None = None,
+    ) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self._wake = WakeUp()
         self.requests = Requests(self._wake.set)
@@ -99,6 +107,7 @@ class Relay:
             ordered=self._ordered,
             report=self._report,
         )
+        self._hanging = Hanging(directory, run, inspections, self._recorder.inspect, self._judging.stand)
         self._greetings: set[bytes] = set()
         """New subscriptions that were not greeted yet."""
         self._looked_at = self._second_at = self._greet_at = 0.0
@@ -273,6 +282,8 @@ class Relay:
             self._newest.begin(member.generation)
             self._suspects.restart()
             self._judging.restart(member.generation)
+            self._hanging.restart(member.generation)
+        self._hanging.meet(member.rank)
         self._looking_back.meet(member.rank, member.generation, member.process)
 
     def _connect(self, member: Member) -> None:
@@ -281,6 +292,7 @@ class Relay:
     def _lose(self, rank: int) -> None:
         self._fills.forget(rank)
         self._forwarding.lose(rank)
+        self._hanging.lose(rank)
 
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -322,11 +334,12 @@ class Relay:
         """Return the time of the next look at what the ranks have published.
 
         The judge and the recorder work once a second, so that more is only for those who look on, and for what has to
-        be completed: records that are asked for, and a history that is being read.
+        be completed: records that are asked for, a history that is being read, and looks at a run that stands.
         """
         if self._has_more:
             return 0.0
-        waits = self._door.is_watched or self._intake.is_asking or self._fills.busy or self._looking_back.is_reading
+        onlookers = self._door.is_watched or self._intake.is_asking or self._fills.busy
+        waits = onlookers or self._looking_back.is_reading or self._hanging.is_looking
         return self._looked_at + (PERIOD_S if waits or not self._judges else EVERY_S)
 
     def _look(self) -> None:
@@ -337,6 +350,7 @@ class Relay:
         self._has_more = self._intake.drain()
         if self._recorder.recorded_before is not None:
             self._looking_back.advance()
+        self._guarded("looking for a hang", self._look_for_hang)
         now = time.monotonic()
         # Judged is all that has come, but under overload no later than half a second after it was due: who looks on
         # takes an observer for gone that says nothing for two.
@@ -345,11 +359,17 @@ class Relay:
             self._second_at = now + EVERY_S - PERIOD_S / 2
             self._each_second()
 
+    def _look_for_hang(self) -> None:
+        if self._judges and self._hanging.turn():
+            # What is told of a hang is not to wait for the next second.
+            self._second_at = 0.0
+
     def _each_second(self) -> None:
         # An error of one part does not keep the others from their turn.
         self._guarded("connections to ranks", self._intake.mend)
         self._guarded("ranks not listened to", lambda: self._following.try_again(self._intake.generation))
         self._send_state()
+        self._hanging.tell()
         self._judging.turn(time.time_ns())
         self._send_verdicts()
         if self._world > EACH_RECORD:
@@ -390,6 +410,7 @@ class Relay:
         if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
             self._newest.note(message, payload)
             self._judging.note(message)
+            self._hanging.note(message)
             if self._has_begun(message.generation):
                 self._looking_back.note(message)
         if type(message) is wire.Event:
