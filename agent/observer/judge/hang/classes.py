@@ -106,7 +106,7 @@ def _silent(rank: int, seen: Sequence[Inspection], where: Place, progress: Progr
     return Cause(
         rank,
         "lock_held",
-        f"holds the interpreter lock{' and computes' if busy else ''}",
+        f"{'computes, holding' if busy else 'holds'} the interpreter lock",
         where,
         held or busy,
         tuple(evidence),

@@ -41,6 +41,10 @@ class Progress:
         self.since_ns: int | None = None
         """When the run made its last step, was seen to make progress, was let go from a pause, or began; None before
         the first sign of life."""
+        self.has_stepped = False
+        """Whether any rank has completed a step."""
+        self.held: set[int] = set()
+        """Ranks that are held at their step: the others reach it, or are held, too."""
         self.longest_s = 0.0
         """The longest time that the run has stood for and gone on by itself."""
         self._steps = deque[float](maxlen=_SUMMARIES)
@@ -57,6 +61,7 @@ class Progress:
     def lose(self, rank: int) -> None:
         """Take note of a rank whose process is gone."""
         self.gone.add(rank)
+        self.held.discard(rank)
 
     def beat(self, beat: wire.Beat, now_ns: int) -> float | None:
         """Take in a heartbeat; return the seconds for which the run had stood where it made a step, else None.
@@ -66,6 +71,11 @@ class Progress:
         before, stepped = self.beats.get(beat.rank), self.has_stepped
         self.beats[beat.rank] = beat
         self.heard_ns[beat.rank] = now_ns
+        self.has_stepped = stepped or beat.step > 0
+        if beat.state == "paused":
+            self.held.add(beat.rank)
+        else:
+            self.held.discard(beat.rank)
         if beat.step > (0 if before is None else before.step):
             stood_s = self._step(beat, now_ns)
             return stood_s if stepped else 0.0
@@ -99,16 +109,6 @@ class Progress:
     def learn(self, stood_s: float) -> None:
         """Take note that the run has stood for so long and has gone on by itself."""
         self.longest_s = max(self.longest_s, min(stood_s, LEARNED_S))
-
-    @property
-    def has_stepped(self) -> bool:
-        """Say whether any rank has completed a step."""
-        return any(beat.step for beat in self.beats.values())
-
-    @property
-    def is_held(self) -> bool:
-        """Say whether a rank is held at its step: the others reach it, or are held, too."""
-        return any(beat.state == "paused" for beat in self.beats.values())
 
     @property
     def usual_s(self) -> float | None:

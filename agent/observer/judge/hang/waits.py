@@ -7,6 +7,7 @@ chains, at the ranks that wait for nobody.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -78,6 +79,14 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
     away, there = frozenset(absent), frozenset(present)
     known = {rank for rank, inspection in ranks.items() if inspection.by == "agent" and inspection.observed}
     members = {group: _members(group, groups, world) for group in {name for each in groups.values() for name in each}}
+
+    @functools.cache
+    def missing(group: str, number: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the members that have not made a call, and those of whose calls nothing is known."""
+        of = members.get(group, frozenset(range(world)))
+        late = (other for other in of & known if _made(groups[other].get(group)) < number)
+        return frozenset(late) | (of & away), of - known - away
+
     waits: dict[int, tuple[Wait, ...]] = {}
     for rank, inspection in sorted(ranks.items()):
         found = []
@@ -86,9 +95,8 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
                 others = frozenset(other for other in there if other != rank and not _is_in_call(ranks.get(other)))
                 found.append(Wait(rank, call, others | (away & there)))
                 continue
-            of = members.get(call.group, frozenset(range(world))) - {rank}
-            late = {other for other in of & known if _made(groups[other].get(call.group)) < call.number}
-            found.append(Wait(rank, call, frozenset(late) | (of & away), frozenset(of - known - away)))
+            late, unknown = missing(call.group, call.number)
+            found.append(Wait(rank, call, late - {rank}, unknown - {rank}))
         if found:
             waits[rank] = tuple(found)
     if not waits:

@@ -108,7 +108,7 @@ class Watch:
         progress = self.progress
         if progress.age_s(now_ns) < progress.patience_s:
             return False
-        if progress.is_held or not progress.present:
+        if progress.held or not progress.present:
             if self.told is not None or self._looks:
                 self._withdraw(now_ns)
             return False

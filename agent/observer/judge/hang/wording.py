@@ -65,7 +65,7 @@ def accusation(causes: Sequence[Cause], wait: Wait | None, waiters: Collection[i
     they = verb(ranks, "it", "they")
     entered = f"never entered {call}, in which {wait_for}"
     if first.says:
-        entered = f"{subject} {first.says}; {'' if len(ranks) == 1 else 'they '}{entered}"
+        entered = f"{subject} {first.says}{' and ' if len(ranks) == 1 else '; they '}{entered}"
     else:
         entered = f"{they} {entered}"
     return f"{who} {verb(ranks, 'hangs', 'hang')}: {entered}{where}"
