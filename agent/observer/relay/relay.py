@@ -18,6 +18,7 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay.door.commands import Commands
@@ -79,6 +80,7 @@ class Relay:
         self._door = Door(context, directory)
         self._fills = Fills(context, directory.owner)
         self._forwarding = Forwarding(context, directory.owner, self._door.answer)
+        self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
         self._judging = Judging(run.world, self._recorder.judge, self._report, judge)
         self._judges = False
@@ -87,8 +89,9 @@ class Relay:
             directory.database, run.world, self._recorder, self._report, began_at_ns=run.created_at_ns
         )
         self._commands = Commands(
-            directory, self._door, self.requests, self._forwarding, self._fills, self._looking_back, self._take_in
-        )
+            directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
+            self._looking_back, self._take_in,
+        )  # fmt: skip
         self._intake = Intake(
             context,
             run.world,
@@ -223,7 +226,7 @@ class Relay:
 
     def _pause_s(self) -> float:
         now = time.monotonic()
-        pauses = [self._due() - now, self._door.pause_s, self._forwarding.pause_s]
+        pauses = [self._due() - now, self._door.pause_s, self._forwarding.pause_s, self._inspections.pause_s]
         if self._greetings:
             pauses.append(self._greet_at - now)
         return max(0.0, min(pause for pause in pauses if pause is not None))
@@ -245,6 +248,7 @@ class Relay:
             self._looked_at, self._has_more = now, False
             self._guarded("receiving", self._look)
         self._guarded("silent ranks", self._forwarding.expire)
+        self._guarded("looks at ranks", self._inspections.turn)
         self._guarded("waiting answers", self._door.send_more)
         if self._finishing.is_set() and not self._finished.is_set():
             self._guarded("the end", self._finish)
@@ -273,6 +277,7 @@ class Relay:
             self._newest.begin(member.generation)
             self._suspects.restart()
             self._judging.restart(member.generation)
+        self._inspections.meet(member)
         self._looking_back.meet(member.rank, member.generation, member.process)
 
     def _connect(self, member: Member) -> None:

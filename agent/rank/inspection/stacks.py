@@ -15,13 +15,10 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.sources import Sources, read_lines
+from ddptop.agent.run.stacks import bounded, function_name
 from ddptop.agent.text import clean
 from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Frame, Thread
 
-ROOM: Final = 160 << 10
-"""Bytes of all threads of an answer, about: its message stays well below 256 KiB."""
-_FEWEST: Final = 8
-"""Frames of a thread for which there is little room."""
 _DEEPEST: Final = 200_000
 """Frames of a stack that are looked at; of a deeper one the outermost are not found."""
 _PATIENCE_S: Final = 0.1
@@ -66,28 +63,25 @@ class Stacks:
         # They hold what the functions hold.
         frames.clear()
         texts = self._texts(taken.values())
-        threads: list[Thread] = []
-        room = ROOM
-        for ident, stack in taken.items():
-            thread = known.get(ident)
-            made = Thread(
-                name=_name(thread) or f"thread {ident:#x}",
-                frames=tuple(self._frame(frame, texts) for frame in stack.frames),
-                main=ident == main,
-                native_id=thread.native_id if thread is not None else None,
-                left_out=stack.left_out,
-            )
-            made = fitting(made, room)
-            room -= size_of(made)
-            if room < 0:
-                break
-            threads.append(made)
-        return tuple(threads), len(idents) - len(threads)
+        threads = [self._thread(ident, stack, known.get(ident), texts) for ident, stack in taken.items()]
+        kept, left_out = bounded(threads)
+        return kept, left_out + len(idents) - len(threads)
+
+    def _thread(
+        self, ident: int, stack: _Taken, thread: threading.Thread | None, texts: dict[tuple[str, int], str]
+    ) -> Thread:
+        return Thread(
+            name=_name(thread) or f"thread {ident:#x}",
+            frames=tuple(self._frame(frame, texts) for frame in stack.frames),
+            main=ident == threading.main_thread().ident,
+            native_id=thread.native_id if thread is not None else None,
+            left_out=stack.left_out,
+        )
 
     def _frame(self, frame: tuple[str, str, int], texts: dict[tuple[str, int], str]) -> Frame:
         function, file, line = frame
         return Frame(
-            function=clean(function, 100),
+            function=clean(function_name(function), 100),
             file=self._sources.name(file),
             line=max(0, line),
             source=texts.get((file, line), ""),
@@ -147,27 +141,6 @@ def own_sources() -> Sources:
     return Sources(home, folder)
 
 
-def fitting(thread: Thread, room: int) -> Thread:
-    """Return a thread with as many of its frames as there is room for; those in the middle are left out."""
-    while size_of(thread) > room and len(thread.frames) > _FEWEST:
-        count = max(_FEWEST, len(thread.frames) // 2)
-        kept = (*thread.frames[: (count + 1) // 2], *thread.frames[len(thread.frames) - count // 2 :])
-        thread = Thread(
-            thread.name,
-            kept,
-            thread.main,
-            thread.native_id,
-            thread.left_out + len(thread.frames) - count,
-            thread.holds_gil,
-        )
-    return thread
-
-
-def size_of(thread: Thread) -> int:
-    """Return the bytes of a thread in a message, about."""
-    return 200 + sum(16 + len((each.function + each.file + each.source).encode()) for each in thread.frames)
-
-
 def _name(thread: threading.Thread | None) -> str:
     try:
         return "" if thread is None else clean(str(thread.name), 100)
@@ -192,5 +165,11 @@ def _taken(frame: FrameType | None) -> _Taken:
         count += 1
         frame = frame.f_back
     # Only a script that means harm has a path longer than any system's.
-    kept = [(each.f_code.co_name, each.f_code.co_filename[:4096], each.f_lineno or 0) for each in (*first, *last)]
+    kept = [(_called(each), each.f_code.co_filename[:4096], each.f_lineno or 0) for each in (*first, *last)]
     return _Taken(kept, count - len(kept))
+
+
+def _called(frame: FrameType) -> str:
+    code = frame.f_code
+    # Python 3.10 does not know the class of a method.
+    return str(getattr(code, "co_qualname", code.co_name))
