@@ -25,13 +25,13 @@ MOST_RECORDED: Final = 64
 MOST_BYTES: Final = 4 << 20
 """Bytes of all of them."""
 
-Then = Callable[[dict[int, wire.Inspection]], None]
 
-
-class Inspections(Protocol):
+class Asks(Protocol):
     """Asks ranks where they stand; see `agent.observer.inspection.inspections`."""
 
-    def ask(self, ranks: Collection[int], then: Then, *, stacks: bool, native: bool = False) -> None:
+    def ask(
+        self, ranks: Collection[int], then: Callable[[dict[int, wire.Inspection]], object], *, stacks: bool
+    ) -> None:
         """Ask ranks; `then` is called later, on the thread of the relay, with what is known of them."""
 
 
@@ -42,7 +42,7 @@ class Hanging:
         self,
         directory: RunDir,
         run: Run,
-        inspections: Inspections | None,
+        inspections: Asks,
         record: Callable[[list[wire.Inspection]], None],
         stand: Callable[[Finding | None, int | None], None],
         clock: Callable[[], int] = time.time_ns,
@@ -52,7 +52,7 @@ class Hanging:
         Args:
             directory: of the run.
             run: its record.
-            inspections: asks them; None where nobody can be asked, so that nothing is told.
+            inspections: asks the ranks where they stand.
             record: records where the ranks stand, once for each hang.
             stand: tells the judge what is wrong, None where nothing is, and when the run has gone on last.
             clock: returns nanoseconds since the epoch.
@@ -99,12 +99,12 @@ class Hanging:
     def turn(self) -> bool:
         """Ask the ranks where that is due; return whether something else is to be told than at the last turn."""
         watch, now_ns = self._watch, self._clock()
-        if self._inspections is not None and watch.stands(now_ns):
+        if watch.stands(now_ns):
             # A freeze is somebody's wish, and what the ranks do in it says nothing.
             if frozen(self._directory) is not None:
                 watch.rest(now_ns)
             elif (question := watch.question(now_ns)) is not None:
-                self._ask(self._inspections, question.ranks, stacks=question.stacks)
+                self._ask(question.ranks, stacks=question.stacks)
         before, self._shown = self._shown, watch.told
         return before is not watch.told
 
@@ -112,7 +112,7 @@ class Hanging:
         """Tell the judge what is wrong at this moment."""
         self._stand(self._watch.finding(self._clock()), self._watch.ceased_at_ns)
 
-    def _ask(self, inspections: Inspections, ranks: Collection[int], *, stacks: bool) -> None:
+    def _ask(self, ranks: Collection[int], *, stacks: bool) -> None:
         asked = self._watch.round
 
         def then(found: dict[int, wire.Inspection]) -> None:
@@ -120,7 +120,7 @@ class Hanging:
                 self._watch.answer(found, self._clock())
                 self._write()
 
-        inspections.ask(ranks, then, stacks=stacks)
+        self._inspections.ask(ranks, then, stacks=stacks)
 
     def _write(self) -> None:
         told = self._watch.told

@@ -18,6 +18,7 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay.door.commands import Commands
@@ -27,7 +28,7 @@ from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
-from ddptop.agent.observer.relay.hanging import Hanging, Inspections
+from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
@@ -59,14 +60,7 @@ _TOPICS: Final[dict[type, bytes]] = {
 class Relay:
     """The thread, and its interface for other threads."""
 
-    def __init__(
-        self,
-        context: zmq.Context[Any],
-        directory: RunDir,
-        run: Run,
-        judge: Make = judge_of,
-        inspections: Inspections | None = None,
-    ) -> None:
+    def __init__(self, context: zmq.Context[Any], directory: RunDir, run: Run, judge: Make = judge_of) -> None:
         """Bind the sockets; raises `zmq.ZMQError` where that is impossible."""
         self._wake = WakeUp()
         self.requests = Requests(self._wake.set)
@@ -87,6 +81,7 @@ class Relay:
         self._door = Door(context, directory)
         self._fills = Fills(context, directory.owner)
         self._forwarding = Forwarding(context, directory.owner, self._door.answer)
+        self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
         self._judging = Judging(run.world, self._recorder.judge, self._report, judge)
         self._judges = False
@@ -95,8 +90,9 @@ class Relay:
             directory.database, run.world, self._recorder, self._report, began_at_ns=run.created_at_ns
         )
         self._commands = Commands(
-            directory, self._door, self.requests, self._forwarding, self._fills, self._looking_back, self._take_in
-        )
+            directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
+            self._looking_back, self._take_in,
+        )  # fmt: skip
         self._intake = Intake(
             context,
             run.world,
@@ -107,7 +103,7 @@ class Relay:
             ordered=self._ordered,
             report=self._report,
         )
-        self._hanging = Hanging(directory, run, inspections, self._recorder.inspect, self._judging.stand)
+        self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect, self._judging.stand)
         self._greetings: set[bytes] = set()
         """New subscriptions that were not greeted yet."""
         self._looked_at = self._second_at = self._greet_at = 0.0
@@ -232,7 +228,7 @@ class Relay:
 
     def _pause_s(self) -> float:
         now = time.monotonic()
-        pauses = [self._due() - now, self._door.pause_s, self._forwarding.pause_s]
+        pauses = [self._due() - now, self._door.pause_s, self._forwarding.pause_s, self._inspections.pause_s]
         if self._greetings:
             pauses.append(self._greet_at - now)
         return max(0.0, min(pause for pause in pauses if pause is not None))
@@ -254,6 +250,7 @@ class Relay:
             self._looked_at, self._has_more = now, False
             self._guarded("receiving", self._look)
         self._guarded("silent ranks", self._forwarding.expire)
+        self._guarded("looks at ranks", self._inspections.turn)
         self._guarded("waiting answers", self._door.send_more)
         if self._finishing.is_set() and not self._finished.is_set():
             self._guarded("the end", self._finish)
@@ -284,6 +281,7 @@ class Relay:
             self._judging.restart(member.generation)
             self._hanging.restart(member.generation)
         self._hanging.meet(member.rank)
+        self._inspections.meet(member)
         self._looking_back.meet(member.rank, member.generation, member.process)
 
     def _connect(self, member: Member) -> None:
