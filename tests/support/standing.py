@@ -53,6 +53,8 @@ class Spot:
     silent: bool = False
     """It sends no heartbeats, and does not answer."""
     holds_gil: bool | None = None
+    swapped: int | None = None
+    """Bytes on the swap device of a rank that swaps."""
     groups: tuple[GroupCalls, ...] | None = None
     """Instead of the one group that follows from the rest."""
 
@@ -73,6 +75,8 @@ class Spot:
             observed=self.observed and not outside,
             status=self.status,
             cpu_percent=self.cpu,
+            swapped_bytes=self.swapped,
+            page_reads_per_s=None if self.swapped is None else 5_000.0,
         )
 
 

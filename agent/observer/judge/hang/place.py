@@ -42,7 +42,7 @@ _USERS: Final = (
 """Names of the user's functions."""
 _SOURCE: Final = (
     (re.compile(r"\bsleep\w*\("), SLEEPS),
-    (re.compile(r"\.acquire\(|\bwith\b.*lock|lock\w*\.", re.IGNORECASE), LOCKS),
+    (re.compile(r"\.acquire\(|^\s*with\b"), LOCKS),
     (re.compile(r"\.(recv|accept|connect|read|readline)\w*\("), READS),
     (re.compile(r"\.get\("), QUEUES),
     (re.compile(r"\.(communicate|waitpid)\(|os\.wait"), WAITS_FOR_PROCESS),
@@ -67,6 +67,8 @@ class Place:
     """File and function without the line: the same place in the next epoch."""
     does: str = ""
     """One of the constants above, or empty."""
+    source: str = ""
+    """Text of the line, where the innermost frame of all is the user's."""
     collective: str = ""
     """The collective that it is in, by its stack alone; empty where it is in none."""
 
@@ -81,7 +83,14 @@ def place_of(thread: Thread | None) -> Place:
     frames = thread.frames
     mine = next((frame for frame in frames if not frame.library), frames[0])
     line = f"{mine.file}:{mine.line}"
-    return Place(f"{line} {mine.function}", line, f"{mine.file} {mine.function}", _doing(frames), _collective(frames))
+    return Place(
+        where=f"{line} {mine.function}",
+        line=line,
+        function=f"{mine.file} {mine.function}",
+        does=_doing(frames),
+        source="" if frames[0].library else frames[0].source,
+        collective=_collective(frames),
+    )
 
 
 def _doing(frames: Sequence[Frame]) -> str:

@@ -128,28 +128,26 @@ class _Conclusion:
 
     def _mismatch(self, mismatch: Mismatch) -> Told:
         odd = sorted(mismatch.odd)
-        others = [rank for rank in mismatch.calls if rank not in mismatch.odd]
-        first = (odd or others)[0]
-        what = mismatch.calls[first]
-        other = next(rank for rank in others if mismatch.calls[rank] != what)
+        others = [rank for rank in sorted(mismatch.calls) if rank not in mismatch.odd]
+        first = odd[0] if odd else others[0]
+        mine = mismatch.calls[first]
+        rest = [rank for rank in others if mismatch.calls[rank] != mine]
         place = self._place(first)
-        group = "" if mismatch.group == DEFAULT else f" of group {mismatch.group}"
-        where = f" · {place.where}" if place.where else ""
-        wait = self._waits.first(odd)
-        waiters = frozenset(self._waits.waits) - set(odd)
-        rest = f"{wording.named(others, self._world)} {wording.verb(others, 'is', 'are')} in"
-        if not odd:
-            rest = f"rank {other} called"
         kind = "left_early" if mismatch.left_early else "mismatch"
-        subject = wording.named(odd or [first], self._world)
-        if kind == "left_early":
-            is_in = wording.verb(odd, "is", "are")
-            text = f"{subject} left the loop early: {is_in} in {wording.called(what)}, while {rest} "
-        else:
-            called = "called" if odd else "and others differ: it called"
-            text = f"{subject} {called} {wording.called(what)} as call {mismatch.number:,}{group}, {rest} "
-        text += f"{wording.called(mismatch.calls[other])}{where}"
-        causes = [Cause(rank, kind, "", self._place(rank), evidence=("stacks",) if place.where else ()) for rank in odd]
+        text = wording.difference(
+            kind,
+            (odd or [rank for rank in others if mismatch.calls[rank] == mine], mine),
+            (rest, mismatch.calls[rest[0]]),
+            mismatch.number,
+            mismatch.group,
+            self._world,
+        )
+        waits = [wait for rank in others for wait in self._waits.waits.get(rank, ())]
+        wait = next((each for each in waits if each.call.number == mismatch.number), None) or self._waits.first(odd)
+        waiters = frozenset(self._waits.waits) - set(odd)
+        evidence = ("stacks",) if place.where else ()
+        causes = [Cause(rank, kind, "", self._place(rank), evidence=evidence) for rank in odd]
+        text += f" · {place.where}" if place.where else ""
         return self._hang(kind, causes, text, wait, waiters, bool(odd), where=place.where)
 
     def _circle(self) -> Told:
@@ -208,8 +206,9 @@ class _Conclusion:
         if causes:
             late = [cause.rank for cause in causes]
             who = wording.named(late, self._world)
-            says = causes[0].says or f"is still at {causes[0].place.where or 'its start'}"
-            text = f"{who} {says}: {wait_for} for {wording.verb(late, 'it', 'them')} in the rendezvous"
+            says = causes[0].says or "does not come"
+            where = f" · {causes[0].place.where}" if causes[0].place.where else ""
+            text = f"{who} {says}: {wait_for} for {wording.verb(late, 'it', 'them')} in the rendezvous{where}"
             return self._hang(causes[0].kind, causes, text, None, waiters, False)
         if self._age_s < MEETING_S:
             return None
@@ -293,9 +292,11 @@ class _Conclusion:
         found = []
         for waits in self._waits.waits.values():
             for wait in waits:
-                inspection, beat = self._last[wait.rank], self._progress.beats.get(wait.rank)
+                beat = self._progress.beats.get(wait.rank)
                 if wait.call.group == DEFAULT and beat is not None and beat.timeout_s is not None:
-                    found.append(inspection.at_ns - wait.call.open_ns + int(min(beat.timeout_s, 1e9) * ONE))
+                    # By the observer's clock: a rank may claim any time.
+                    begun = self._case.looks[-1].at_ns - max(0, wait.call.open_ns)
+                    found.append(begun + int(min(beat.timeout_s, 1e9) * ONE))
         return max(0, min(found)) if found else None
 
 

@@ -67,6 +67,7 @@ class Watch:
         self._asked_ns = 0
         self._due_ns = 0
         self._pause_s = BETWEEN_S
+        """Seconds between looks that do not tell, longer each time."""
         self._base: dict[int, wire.Inspection] = {}
         """Of a large group, all ranks without their stacks."""
         self._concerned: tuple[int, ...] = ()
@@ -136,6 +137,7 @@ class Watch:
         question, self._asked = self._asked, None
         if question is None:
             return
+        self._wait(now_ns, BETWEEN_S)
         if self._world > EACH_RECORD and not question.stacks:
             self._base = dict(found)
             self._concerned = self._choose(found)
@@ -148,15 +150,13 @@ class Watch:
             return
         self._looks = [*self._looks[-_LOOKS + 1 :], look]
         if len(self._looks) < 2:
-            self._wait(now_ns, BETWEEN_S)
             return
         self.told = Case(self._looks, self.progress, self._world, self._usual).conclude(now_ns)
         if self.told is not None and self.told.kind == "hang":
             self._wait(now_ns, AGAIN_S)
         elif self.told is not None or len(self._looks) >= _LOOKS:
-            self._wait(now_ns, min(AGAIN_S, 1.5 * self._pause_s))
-        else:
-            self._wait(now_ns, BETWEEN_S)
+            self._pause_s = min(AGAIN_S, 1.5 * self._pause_s)
+            self._wait(now_ns, self._pause_s)
 
     def finding(self, now_ns: int) -> Finding | None:
         """Return what is wrong at this moment, with the time that the run has stood."""
@@ -179,7 +179,6 @@ class Watch:
         self._clear()
 
     def _wait(self, now_ns: int, seconds: float) -> None:
-        self._pause_s = seconds
         self._due_ns = now_ns + int(seconds * ONE)
 
     def _advanced(self, before: Look, after: Look) -> bool:

@@ -71,6 +71,24 @@ def accusation(causes: Sequence[Cause], wait: Wait | None, waiters: Collection[i
     return f"{who} {verb(ranks, 'hangs', 'hang')}: {entered}{where}"
 
 
+def difference(
+    kind: str,
+    one: tuple[Collection[int], PastCall],
+    other: tuple[Collection[int], PastCall],
+    number: int,
+    group: str,
+    world: int,
+) -> str:
+    """Return the line about ranks that called different collectives as call `number` of a group."""
+    (ranks, mine), (others, theirs) = one, other
+    who, rest = named(ranks, world), named(others, world)
+    if kind == "left_early":
+        stands = f"{verb(ranks, 'it stands', 'they stand')} in {called(mine)}"
+        return f"{who} left the loop early: {stands}, {rest} in {called(theirs)}"
+    of = "" if group == DEFAULT else f" of group {group}"
+    return f"{who} entered {called(mine)}, {rest} {called(theirs)} (call {number:,}{of})"
+
+
 def at_work(causes: Sequence[Cause], waiters: Collection[int], world: int) -> str:
     """Return the line about ranks that others wait for because they work, without the time."""
     first = causes[0]

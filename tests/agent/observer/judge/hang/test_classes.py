@@ -62,7 +62,9 @@ LOADER = (
     ("culprit", "kind", "says"),
     [
         (Spot(SLEEPS), "not_entered", "rank 1 hangs: it sleeps and never entered all_reduce 4 MiB"),
-        (Spot(in_user_code(31, source="result = compute()"), cpu=0.0), "not_entered", "rank 1 hangs: it never entered"),
+        (Spot(in_user_code(31), cpu=0.0), "not_entered", "rank 1 hangs: it never entered"),
+        (Spot(in_user_code(31, source="result = compute()")), "waiting", "rank 1 hangs: it waits and never entered"),
+        (Spot(in_user_code(31, source="with second:")), "waiting", "it waits for a lock"),
         (Spot(in_user_code(31), cpu=99.0, status="running"), "spinning", "it computes without end (99% CPU)"),
         (Spot(in_user_code(31), status="stopped", silent=True, by="py-spy"), "stopped", "it is stopped by SIGSTOP"),
         (Spot((), status="stopped", silent=True), "stopped", "it is stopped by SIGSTOP"),
@@ -99,6 +101,25 @@ def test_a_rank_that_does_not_come_is_named_soon_with_its_class_and_line(culprit
     assert finding.urgent
     # The call has been open since the last step, but for the first tick.
     assert hang.timeout_at_ns == pytest.approx(began_ns + 1800 * ONE, abs=0.3 * ONE)
+
+
+@pytest.mark.parametrize(
+    ("swapped", "says"), [(None, "it waits for the disk"), (3 << 30, "it swaps, with 3.00 GiB on the swap device")]
+)
+def test_a_rank_that_waits_for_a_disk_is_at_work_at_first(swapped, says):
+    """A disk may be slow; after half a minute it is told."""
+    run = trained(2)
+    culprit = Spot(in_user_code(31, source="x = load()"), calls=run.calls, status="disk-sleep", swapped=swapped)
+    began_ns = run.now_ns
+
+    def where(rank: int, _: float) -> Spot:
+        return culprit if rank else waits(run.calls + 1, seconds=(run.now_ns - began_ns) / ONE + 0.1)
+
+    run.until_told(40, where)
+    finding = run.until_told(40, where)
+    assert [each.kind for _, each in run.told] == ["standing", "hang"]
+    assert hang_of(finding).kind == "swapping"
+    assert says in finding.text
 
 
 def test_where_all_but_one_wait_the_line_is_as_it_reads_best():
@@ -191,10 +212,10 @@ def parted(run: Run, mine: PastCall, theirs: PastCall, odd: int = 1) -> Where:
 @pytest.mark.parametrize(
     ("call", "kind", "says"),
     [
-        (PastCall("broadcast", 4 << 20), "mismatch", "rank 1 called broadcast 4 MiB as call"),
-        (PastCall("all_reduce", 8 << 20), "mismatch", "rank 1 called all_reduce 8 MiB as call"),
-        (PastCall("all_reduce", 64), "mismatch", "rank 1 called all_reduce 64 B as call"),
-        (BARRIER, "left_early", "rank 1 left the loop early: is in barrier, while"),
+        (PastCall("broadcast", 4 << 20), "mismatch", "rank 1 entered broadcast 4 MiB, rank"),
+        (PastCall("all_reduce", 8 << 20), "mismatch", "rank 1 entered all_reduce 8 MiB, rank"),
+        (PastCall("all_reduce", 64), "mismatch", "rank 1 entered all_reduce 64 B, rank"),
+        (BARRIER, "left_early", "rank 1 left the loop early: it stands in barrier, rank"),
     ],
 )
 def test_another_collective_is_told_from_the_one_that_was_due(world, call, kind, says):
