@@ -13,6 +13,7 @@ from ddptop.agent.observer.judge.hang.mismatch import Mismatch, mismatch_of
 from ddptop.agent.observer.judge.hang.place import Place, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.waits import DEFAULT, Wait, waits_of
+from ddptop.agent.text import clean_line
 from ddptop.agent.wire import Hang, Inspection
 
 BEFORE_FIRST_S: Final = 30.0
@@ -279,9 +280,9 @@ class _Conclusion:
         return Hang(
             kind=kind,
             # Of all ranks none is the cause.
-            ranks=tuple(cause.rank for cause in causes) if len(causes) < self._world or self._world == 1 else (),
-            where=where or (causes[0].place.where if causes else ""),
-            waiting="" if wait is None else wording.waiting(wait, waiters, members, self._place(wait.rank)),
+            ranks=() if kind == "all_outside" or 1 < self._world == len(causes) else tuple(c.rank for c in causes),
+            where=clean_line(where or (causes[0].place.where if causes else "")),
+            waiting=clean_line("" if wait is None else wording.waiting(wait, waiters, members, self._place(wait.rank))),
             evidence=", ".join(evidence),
             sure=sure,
             timeout_at_ns=self._timeout_at_ns(),

@@ -17,6 +17,7 @@ from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.verdict import Case, Told
 from ddptop.agent.observer.judge.hang.waits import waits_of
+from ddptop.agent.text import clean_line
 from ddptop.agent.wire import EACH_RECORD
 
 BETWEEN_S: Final = 0.7
@@ -165,7 +166,8 @@ class Watch:
         told = self.told
         return Finding(
             kind=told.kind,
-            text=f"{told.text} · {_seconds(self.progress.age_s(now_ns))}",
+            # Names of the user's files and functions may be of any length.
+            text=f"{clean_line(told.text)} · {_seconds(self.progress.age_s(now_ns))}",
             rank=told.hang.ranks[0] if told.hang.ranks else None,
             since_at_ns=self.progress.since_ns or now_ns,
             urgent=told.kind == "hang",
