@@ -82,15 +82,21 @@ def place_of(thread: Thread | None) -> Place:
         return NOWHERE
     frames = thread.frames
     mine = next((frame for frame in frames if not frame.library), frames[0])
-    line = f"{mine.file}:{mine.line}"
+    line, function = f"{mine.file}:{mine.line}", _named(mine, frames)
     return Place(
-        where=f"{line} {mine.function}",
+        where=f"{line} {function}",
         line=line,
-        function=f"{mine.file} {mine.function}",
+        function=f"{mine.file} {function}",
         does=_doing(frames),
         source="" if frames[0].library else frames[0].source,
         collective=_collective(frames),
     )
+
+
+def _named(frame: Frame, frames: Sequence[Frame]) -> str:
+    """Return the name of a frame's function: of a comprehension or a lambda, that of the function around it."""
+    outer = (each for each in frames[frames.index(frame) :] if each.file == frame.file)
+    return next((each.function for each in outer if not each.function.startswith("<")), frame.function)
 
 
 def _doing(frames: Sequence[Frame]) -> str:
