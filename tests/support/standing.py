@@ -149,19 +149,22 @@ class Run:
         """Let time pass in which the ranks are where they are said to be, and make no step."""
         for done in _ticks(seconds):
             self.now_ns += int(min(TICK_S, seconds - done) * ONE)
-            self._tick(lambda rank, since=done: where(rank, since))
+            self._tick(where, done)
 
     def until_told(self, seconds: float, where: Where) -> Finding:
         """Let time pass until something is told; return it, and fail after so many seconds."""
         before = len(self.told)
         for done in _ticks(seconds):
             self.now_ns += int(TICK_S * ONE)
-            self._tick(lambda rank, since=done: where(rank, since))
+            self._tick(where, done)
             if len(self.told) > before:
                 return self.told[-1][1]
         raise AssertionError(f"nothing was told within {seconds:.1f} s")
 
-    def _tick(self, where: Callable[[int], Spot]) -> None:
+    def _tick(self, place: Where, since: float) -> None:
+        def where(rank: int) -> Spot:
+            return place(rank, since)
+
         watch = self.watch
         if self.now_ns - self._beat_ns >= ONE:
             self._beat_ns = self.now_ns

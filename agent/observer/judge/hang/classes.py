@@ -24,7 +24,7 @@ IDLE: Final = 5.0
 STARVED_S: Final = 30.0
 """Seconds for which a thread may be ready to run, and not move, on a machine under load; the same for a disk."""
 KNOWN_WORK_S: Final = 75.0
-"""Seconds for which a save or an evaluation may stand in one line without using the CPU."""
+"""Seconds for which a save or an evaluation may stand in one line without using the CPU, or be a loop of the user's."""
 ONE_LINE_S: Final = 120.0
 """Seconds for which one call of a library may compute."""
 POLLS_S: Final = 15.0
@@ -40,6 +40,8 @@ ORDER: Final = (
 )  # fmt: skip
 """Where several ranks do not come: the kinds that explain the others first. A rank that works explains ranks that only
 stand somewhere: they may wait for it outside of any collective."""
+SURE: Final = frozenset({"gone", "left_early", "stopped", "lock_held"})
+"""Kinds that say of a rank that it is the cause, whatever is known of its calls."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def cause_of(
     if all(each.status in STOPPED for each in seen):
         return Cause(rank, "stopped", f"is {STOPPED[seen[-1].status]}", where, evidence=("process state",))
     if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SILENT_S:
-        return _silent(rank, seen, where, progress, now_ns)
+        return _silent(rank, seen, looks, where, progress, now_ns)
     frames = stacks(looks, rank)
     if len(frames) < 2:
         return Cause(rank, "unknown", "", where, sure=False) if len(looks) > SPINS else None
@@ -95,7 +97,9 @@ def cause_of(
     return found
 
 
-def _silent(rank: int, seen: Sequence[Inspection], where: Place, progress: Progress, now_ns: int) -> Cause:
+def _silent(
+    rank: int, seen: Sequence[Inspection], looks: Sequence[Look], where: Place, progress: Progress, now_ns: int
+) -> Cause:
     """Return the cause of a rank whose agent has not answered and sends no heartbeat: its thread cannot run."""
     last = seen[-1]
     evidence = ["heartbeat"] + (["stacks from outside"] if where.where else [])
@@ -105,6 +109,10 @@ def _silent(rank: int, seen: Sequence[Inspection], where: Place, progress: Progr
         return disk
     held = any(thread.holds_gil for thread in last.threads)
     busy = last.cpu_percent is not None and last.cpu_percent >= BUSY
+    starved = last.status == "running" and not busy and progress.age_s(now_ns) < STARVED_S
+    if starved or not stands_still(stacks(looks, rank)):
+        # On a machine under load its agent gets no time either.
+        return Cause(rank, "working", "works", where, evidence=tuple(evidence))
     evidence += ["CPU time"] if busy else []
     return Cause(
         rank,
@@ -131,9 +139,10 @@ def _by_stacks(
     if cpu is not None and cpu >= BUSY and where.does != place.LOADS and spins_in_user_code(frames):
         if len(frames) < SPINS:
             return None
-        if where.does in place.WORK and age_s < progress.bearable_s:
+        if where.does in place.WORK and age_s < max(KNOWN_WORK_S, progress.bearable_s):
             return working
-        return Cause(rank, "spinning", f"computes without end ({cpu:.0f}% CPU)", where, evidence=evidence)
+        says = f"computes without end ({cpu:.0f}% CPU)"
+        return Cause(rank, "spinning", says, where, age_s >= STARVED_S, evidence)
     if not stands_still(frames[-2:]):
         polls = age_s >= POLLS_S and cpu is not None and cpu < IDLE and stands_still(frames, users_alone=True)
         if not polls:

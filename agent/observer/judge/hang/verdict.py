@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent.observer.judge.hang import wording
-from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, STARVED_S, STOPPED, Cause, cause_of
+from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread
 from ddptop.agent.observer.judge.hang.mismatch import Mismatch, mismatch_of
 from ddptop.agent.observer.judge.hang.place import Place, place_of
@@ -87,7 +87,14 @@ class _Conclusion:
         return self._meeting() or self._outside()
 
     def _causes(self, ranks: Collection[int]) -> Told | None:
+        absent = frozenset().union(*(each.absent for waits in self._waits.waits.values() for each in waits))
         found = {rank: self._cause(rank) for rank in sorted(ranks)}
+        # A rank whose calls are not known may be in them, and only have answered late.
+        proved = {rank for rank, cause in found.items() if rank in absent or (cause is not None and cause.kind in SURE)}
+        if proved and not self._waits.by_stacks:
+            found = {rank: found[rank] for rank in sorted(proved)}
+        elif len(self._case.looks) < SPINS:
+            return None
         known = [cause for cause in found.values() if cause is not None]
         if not known:
             return None
@@ -100,11 +107,8 @@ class _Conclusion:
             return self._at_work(causes, wait, waiters)
         if kind == "unknown" and not self._progress.everyone:
             return None if self._age_s < self._patience_s else self._elsewhere(wait, waiters)
-        absent = frozenset().union(*(each.absent for waits in self._waits.waits.values() for each in waits))
-        proved = kind in ("gone", "stopped", "lock_held") or not self._waits.by_stacks
-        sure = proved and all(
-            cause.sure and (cause.rank in absent or kind in ("gone", "stopped", "lock_held")) for cause in causes
-        )
+        known_absent = frozenset() if self._waits.by_stacks else absent
+        sure = all(cause.sure and (kind in SURE or cause.rank in known_absent) for cause in causes)
         text = wording.accusation(causes, wait, waiters, self._world)
         return self._hang(kind, causes, text, wait, waiters, sure, definite=kind == "stopped")
 

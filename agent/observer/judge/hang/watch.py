@@ -12,7 +12,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.finding import Finding
-from ddptop.agent.observer.judge.hang.looks import Look, has_advanced, main_thread
+from ddptop.agent.observer.judge.hang.looks import Look, has_advanced, main_thread, with_calls
 from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.verdict import Case, Told
@@ -144,7 +144,8 @@ class Watch:
             self._concerned = self._choose(found)
             self._due_ns = now_ns
             return
-        look = Look(now_ns, {**self._base, **found})
+        before = self._looks[-1].ranks if self._looks else self._base
+        look = Look(now_ns, {**self._base, **{rank: with_calls(before.get(rank), found[rank]) for rank in found}})
         if self._looks and self._advanced(self._looks[-1], look):
             # The run is at work, without steps: an evaluation, the accumulation of gradients.
             self.rest(now_ns)

@@ -15,7 +15,6 @@ from support.harness import until
 from support.standing import Spot, in_user_code, waits
 
 from ddptop.agent import wire
-from ddptop.agent.observer.end import freezer
 from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.observer.record.recording import read_inspections, read_verdicts
@@ -148,7 +147,6 @@ def test_a_frozen_run_is_not_looked_at(asked, monkeypatch):
     """Somebody has stopped it on purpose; after that it has all the time again."""
     frozen = [True]
     monkeypatch.setattr(hanging, "frozen", lambda directory: frozen[0] or None)
-    assert hanging.frozen is not freezer.frozen
     asked.spend(3)
     asked.spend(60)
     frozen.clear()

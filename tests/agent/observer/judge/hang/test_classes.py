@@ -154,6 +154,33 @@ def test_a_rank_that_is_not_observed_is_not_said_to_be_absent_for_sure():
     assert (hang.ranks, hang.sure) == ((1,), False)
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["once", "always"])
+def test_a_rank_that_only_answers_late_is_not_accused(first):
+    """It is seen from outside, where its calls are not known; who has not entered for sure is the cause."""
+    run = trained()
+    late = Spot((ALL_REDUCE, MAIN), by="py-spy")
+    asked: list[int] = []
+
+    def where(rank: int, since: float) -> Spot:
+        if rank == 3:
+            return Spot(SLEEPS, calls=run.calls)
+        if rank == 2 and (not first or len(run.asked) > 1):
+            asked.append(rank)
+            return late
+        return waits(run.calls + 1, seconds=since + 0.1)
+
+    assert hang_of(run.until_told(SOON_S, where)).ranks == (3,)
+    assert asked
+
+
+def test_a_group_whose_agents_get_no_time_is_not_accused():
+    """On a machine under load a rank neither answers nor beats, and its thread is ready to run."""
+    run = trained(2)
+    starved = Spot((), status="running", silent=True, cpu=8.0)
+    run.spend(15, lambda rank, since: starved if rank else waits(run.calls + 1, seconds=since))
+    assert run.hangs == []
+
+
 def test_several_ranks_are_named_together():
     """Two that sleep, of four."""
     run = trained()
@@ -163,7 +190,7 @@ def test_several_ranks_are_named_together():
 
     finding = run.until_told(SOON_S, where)
     assert hang_of(finding).ranks == (1, 3)
-    assert finding.text.startswith("ranks 1 and 3 hang: rank 1 sleeps; they never entered all_reduce 4 MiB")
+    assert finding.text.startswith("ranks 1 and 3 hang: they sleep and never entered all_reduce 4 MiB")
 
 
 def test_all_that_are_stopped_are_told_and_nobody_is_accused():
@@ -172,7 +199,7 @@ def test_all_that_are_stopped_are_told_and_nobody_is_accused():
     finding = run.until_told(SOON_S, lambda rank, since: Spot((), status="stopped", silent=True))
     hang = hang_of(finding)
     assert (hang.kind, hang.ranks, finding.rank) == ("stopped", (), None)
-    assert finding.text.startswith("all ranks hang: rank 0 is stopped by SIGSTOP")
+    assert finding.text.startswith("all ranks hang: they are stopped by SIGSTOP")
 
 
 def test_a_rank_that_has_ended_left_early():
