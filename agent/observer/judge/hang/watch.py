@@ -101,9 +101,9 @@ class Watch:
 
     @property
     def inspections(self) -> list[wire.Inspection]:
-        """The newest inspections that have stacks, by rank."""
+        """The newest inspections, by rank; of a large group those of the ranks whose stacks were asked for."""
         last = self._looks[-1].ranks if self._looks else {}
-        return [last[rank] for rank in sorted(last) if last[rank].threads]
+        return [last[rank] for rank in sorted(self._concerned or last) if rank in last]
 
     def stands(self, now_ns: int) -> bool:
         """Say whether the run has made no step for longer than usual; False while it is held, or has ended."""
