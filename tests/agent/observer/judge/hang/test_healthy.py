@@ -159,6 +159,21 @@ def test_each_part_alone_is_no_hang_and_a_hang_after_it_is_told(part):
     assert (finding.kind, finding.rank) == ("hang", 1)
 
 
+def test_one_look_is_not_enough():
+    """A profiler stops the processes for a moment, in which they are seen."""
+    run = Run(2, 0.2)
+    run.train(5)
+
+    def where(rank: int, at: float) -> Spot:
+        if rank == 0:
+            return waits(run.calls + 1, seconds=at)
+        return Spot(in_user_code(), status="tracing-stop", by="py-spy") if len(run.asked) < 1 else _moving(run)
+
+    run.spend(5, where)
+    assert len(run.asked) > 1
+    assert run.hangs == []
+
+
 def test_as_long_as_steps_come_nobody_is_asked():
     """A healthy run costs no question, also where its steps are slow and unequal."""
     for step_s in (0.02, 1.0, 7.0):
