@@ -169,8 +169,11 @@ def test_a_rank_that_only_answers_late_is_not_accused(first):
             return late
         return waits(run.calls + 1, seconds=since + 0.1)
 
-    assert hang_of(run.until_told(SOON_S, where)).ranks == (3,)
+    hang = hang_of(run.until_told(SOON_S, where))
+    assert hang.ranks == (3,)
     assert asked
+    # What its agent has told before holds.
+    assert (", 3 of 4 ranks," in hang.waiting) == first
 
 
 def test_a_group_whose_agents_get_no_time_is_not_accused():

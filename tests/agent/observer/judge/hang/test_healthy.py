@@ -167,7 +167,7 @@ def test_one_look_is_not_enough():
     def where(rank: int, at: float) -> Spot:
         if rank == 0:
             return waits(run.calls + 1, seconds=at)
-        return Spot(in_user_code(), status="tracing-stop", by="py-spy") if len(run.asked) < 1 else _moving(run)
+        return Spot(in_user_code(), status="tracing-stop", by="py-spy") if len(run.asked) < 2 else _moving(run)
 
     run.spend(5, where)
     assert len(run.asked) > 1
@@ -180,6 +180,26 @@ def test_as_long_as_steps_come_nobody_is_asked():
         run = Run(2, step_s)
         run.train(max(20.0, 10 * step_s))
         assert run.asked == []
+
+
+def test_a_run_that_is_held_is_not_looked_at_even_where_it_is_not_heard():
+    """On a machine under load heartbeats stay away; the last one said that the rank is held."""
+    run = Run(2, 0.2)
+    run.train(5)
+    is_paused(run, 3)
+    run.spend(30, lambda rank, _: Spot(silent=True, by="agent"))
+    assert run.asked == []
+
+
+def test_where_a_rank_has_stood_before_and_gone_on_it_may_stand_again():
+    """A wait for a server that takes three seconds, and later five."""
+    run = Run(2, 0.2)
+    for seconds in (2.9, 5.0):
+        run.train(5)
+        here = Spot(in_library("socket.py", "recv", 1, "fetch", 12), calls=run.calls)
+        run.spend(seconds, lambda rank, at, here=here: here if rank else waits(run.calls + 1, seconds=at + 0.1))
+    assert len(run.asked) > 2
+    assert run.hangs == []
 
 
 def test_a_start_is_not_looked_at_for_a_while():
