@@ -1,0 +1,103 @@
+"""The lines that say of a hang who is the cause, what the others wait in, and on which line each stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from ddptop.agent.observer.judge.hang.classes import Cause
+from ddptop.agent.observer.judge.hang.place import Place
+from ddptop.agent.observer.judge.hang.waits import DEFAULT, Wait
+from ddptop.agent.text import plural, size
+from ddptop.agent.wire import OpenCall, PastCall
+
+_MOST_NAMED: Final = 3
+"""Ranks that are named one by one; of more, the number is told."""
+
+
+def named(ranks: Collection[int], world: int) -> str:
+    """Return `rank 1`, `ranks 1 and 3`, `12 ranks`, `all ranks`."""
+    if len(ranks) == world and world > 1:
+        return "all ranks" if world > 2 else "both ranks"
+    numbers = [str(rank) for rank in sorted(ranks)]
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if len(numbers) <= _MOST_NAMED:
+        return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+    return plural(len(numbers), "rank")
+
+
+def verb(ranks: Collection[int], singular: str, several: str) -> str:
+    """Return the form of a verb for so many ranks."""
+    return singular if len(ranks) == 1 else several
+
+
+def in_words(wait: Wait) -> str:
+    """Return `all_reduce 4 MiB (group tp)`."""
+    group = "" if wait.call.group in (DEFAULT, "") else f" (group {wait.call.group})"
+    return f"{called(wait.call)}{group}"
+
+
+def called(call: PastCall | OpenCall) -> str:
+    """Return `all_reduce 4 MiB`, `barrier`."""
+    return f"{call.op} {size(call.bytes)}" if call.bytes else call.op
+
+
+def waiting(wait: Wait, ranks: Collection[int], members: int, place: Place) -> str:
+    """Return the whole of it: `all_reduce 4 MiB, default group, 3 of 4 ranks, train.py:40`."""
+    group = {DEFAULT: "default group", "": ""}.get(wait.call.group, f"group {wait.call.group}")
+    parts = (called(wait.call), group, f"{len(ranks)} of {plural(members, 'rank')}", place.line)
+    return ", ".join(part for part in parts if part)
+
+
+def accusation(causes: Sequence[Cause], wait: Wait | None, waiters: Collection[int], world: int) -> str:
+    """Return the line about ranks that do not come, all of the same class, without the time."""
+    ranks, first = [cause.rank for cause in causes], causes[0]
+    who, hang = named(ranks, world), verb(ranks, "hangs", "hang")
+    alike = all(cause.says == first.says for cause in causes)
+    says = first.says if len(ranks) == 1 or not alike else _of_several(first.says)
+    subject = "it" if len(ranks) == 1 else "they" if alike else f"rank {first.rank}"
+    where = f" · {first.place.where}" if first.place.where else ""
+    if wait is None:
+        return f"{who} {hang}: {subject} {says or 'stands still'}{where}"
+    wait_for = f"{named(waiters, world)} {verb(waiters, 'waits', 'wait')}"
+    if first.kind in ("gone", "left_early"):
+        return f"{who} {says}, and {wait_for} for {verb(ranks, 'it', 'them')} in {in_words(wait)}"
+    does = f"{says} and " if says and subject != f"rank {first.rank}" else f"{says}; they " if says else ""
+    return f"{who} {hang}: {subject} {does}never entered {in_words(wait)}, in which {wait_for}{where}"
+
+
+def _of_several(says: str) -> str:
+    """Return `sleep` for `sleeps`, `are stopped` for `is stopped`."""
+    first, _, rest = says.partition(" ")
+    if not first:
+        return ""
+    several = {"is": "are", "has": "have"}.get(first) or re.sub(r"s(,?)$", r"\1", first)
+    return f"{several} {rest}".strip()
+
+
+def difference(
+    kind: str,
+    one: tuple[Collection[int], PastCall],
+    other: tuple[Collection[int], PastCall],
+    number: int,
+    group: str,
+    world: int,
+) -> str:
+    """Return the line about ranks that called different collectives as call `number` of a group."""
+    (ranks, mine), (others, theirs) = one, other
+    who, rest = named(ranks, world), named(others, world)
+    if kind == "left_early":
+        stands = f"{verb(ranks, 'it stands', 'they stand')} in {called(mine)}"
+        return f"{who} left the loop early: {stands}, {rest} in {called(theirs)}"
+    of = "" if group == DEFAULT else f" of group {group}"
+    return f"{who} entered {called(mine)}, {rest} {called(theirs)} (call {number:,}{of})"
+
+
+def at_work(causes: Sequence[Cause], waiters: Collection[int], world: int) -> str:
+    """Return the line about ranks that others wait for because they work, without the time."""
+    first = causes[0]
+    where = f" ({first.place.where})" if first.place.where else ""
+    more = f", as {plural(len(causes) - 1, 'other')}" if len(causes) > 1 else ""
+    return f"rank {first.rank} {first.says}{where}{more}; {named(waiters, world)} {verb(waiters, 'waits', 'wait')}"
