@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ddptop.agent import wire
+from ddptop.tui.drawing import units
 from ddptop.tui.model.frame import ENDED, EventLine
 
 EVENTS: Final = 500
@@ -19,6 +20,8 @@ REMAINING_SHARE: Final = 0.7
 """A verdict once shown stays down to this part of the share from which it is shown."""
 _TIMES: Final = re.compile(r" \([\d,]+ times within a minute of each other\)$")
 """The end of an event that the record has once for many; see `agent.observer.record.floods`."""
+_AGE: Final = re.compile(r" · [\d,.]+ (?:s|min|h|d)$")
+"""The end of a hang's text."""
 _ACTED: Final = frozenset({"running", "pausing", "paused", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
 
@@ -141,13 +144,13 @@ class Changes:
     def _tell_beginning(self, verdict: wire.Verdict) -> None:
         if verdict.number not in self._begun:
             self._begun[verdict.number] = verdict
-            self.add(EventLine(verdict.since_at_ns / 1e9, verdict.text, verdict.rank, "warning"))
+            self.add(EventLine(verdict.since_at_ns / 1e9, verdict.text, verdict.rank, level_of(verdict)))
             _bound(self._begun)
 
     def _tell_end(self, number: int, at_ns: int) -> None:
         begun, line = self._begun.get(number), None
         if begun is not None:
-            line = EventLine(at_ns / 1e9, f"no longer: {begun.text}", begun.rank, "info")
+            line = EventLine(at_ns / 1e9, _end_of(begun, at_ns), begun.rank, "info")
             self.add(line)
         self._ended[number] = line
         _bound(self._ended)
@@ -162,6 +165,19 @@ def _is_same(one: str, other: str) -> bool:
     if one == other or not (one.startswith(other) or other.startswith(one) or one[-1:] == other[-1:] == ")"):
         return one == other
     return _TIMES.sub("", one) == _TIMES.sub("", other)
+
+
+def level_of(verdict: wire.Verdict) -> str:
+    """Return the level of a verdict's line among the events."""
+    return {"hang": "error", "standing": "info"}.get(verdict.kind, "warning")
+
+
+def _end_of(begun: wire.Verdict, at_ns: int) -> str:
+    if begun.hang is None:
+        return f"no longer: {begun.text}"
+    # Its text tells how long it had gone on when it was first told.
+    text = _AGE.sub("", begun.text)
+    return f"over after {units.age((at_ns - begun.since_at_ns) / 1e9).strip()}: {text}"
 
 
 def _level(state: str) -> str:
