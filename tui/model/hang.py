@@ -27,7 +27,7 @@ def culprits(frame: Frame) -> frozenset[int]:
     verdict = told(frame)
     if verdict is None or verdict.hang is None or not is_urgent(verdict):
         return frozenset()
-    return frozenset(verdict.hang.ranks) or frozenset({verdict.rank} - {None})
+    return frozenset(verdict.hang.ranks) or frozenset(() if verdict.rank is None else (verdict.rank,))
 
 
 def headline(frame: Frame) -> str:

@@ -185,7 +185,8 @@ def _lines(place: Place, awaited: Collection[str]) -> list[Line]:
             lines.append(Line(THREAD, f"thread {thread.name}"))
         if thread.holds_gil:
             lines.append(Line(NOTE, "it holds the interpreter lock"))
-        lines += _stack(thread)
+        # Where there is no stack, the problem says why.
+        lines += _stack(thread) if thread.frames or not one.problem else []
     silent = len(one.threads) - len(threads) + one.threads_left_out
     if one.threads and silent > 0:
         lines.append(Line(FOLDED, f"and {plural(silent, 'more thread')}, in libraries alone"))
@@ -305,7 +306,7 @@ def _of_libraries(frames: Sequence[wire.Frame], *, told: bool) -> list[Line]:
         # Our own wrapper says nothing of what the rank does.
         chosen = next((frame for frame in left if package(frame.file) != _OURS), left[0])
         left.remove(chosen)
-        lines.append(Line(LIBRARY, located(chosen), chosen.source))
+        lines.append(Line(LIBRARY, located(chosen)))
     if left:
         names = list(dict.fromkeys(package(frame.file) for frame in left))
         of = names[0] if len(names) == 1 else f"{', '.join(names[:2])}{' and others' if len(names) > 2 else ''}"

@@ -133,8 +133,9 @@ class StacksScreen(ListScreen):
         self._show_places()
 
     def aside(self) -> tuple[str, str]:
-        """Say that the innermost call is the upper one: debuggers do it either way."""
-        return "innermost call first", "label"
+        """Tell how long the collectives of a hang may still wait."""
+        verdict = hang.told(self.frame)
+        return ("" if verdict is None else hang.countdown(self.frame, verdict)), "bold level-warning"
 
     def caption(self, frame: Frame) -> tuple[str, str, str]:
         """Return the run, and of when the stacks are."""
@@ -151,8 +152,9 @@ class StacksScreen(ListScreen):
             return frame.run, frame.state, f"{self._status} · these are of {at} · {again}"
         if self._stacks.recorded:
             return frame.run, frame.state, f"{known} as recorded at {at}, when the run was found to hang · {again}"
-        standing = plural(self.roll.places, "place")
-        return frame.run, frame.state, f"{known} at {standing} at {at} · {again}"
+        where = plural(self.roll.places, "place")
+        # Debuggers do it either way.
+        return frame.run, frame.state, f"{known} at {where} at {at}, the innermost call first · {again}"
 
     def action_ask(self, native: bool = False) -> None:
         """Ask all ranks now, unless that is being done."""

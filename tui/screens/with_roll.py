@@ -79,6 +79,10 @@ class ListScreen(LiveScreen):
         rows.append([Segment(units.shorten(f" {below}", width), ink["label"])])
         page.show_rows(rows)
 
+    @on(Roll.Followed)
+    def _tell(self) -> None:
+        self.show_caption(self.frame)
+
     def action_back(self) -> None:
         """Return."""
         self.dismiss(self.rank)
@@ -105,10 +109,6 @@ class RollScreen(ListScreen):
         if self.roll.following != self._following:
             self._following = self.roll.following
             self.refresh_bindings()
-
-    @on(Roll.Followed)
-    def _tell(self) -> None:
-        self.show_caption(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to follow only where that is not done already."""

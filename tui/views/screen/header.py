@@ -136,7 +136,7 @@ def _hang(frame: Frame, verdict: Verdict, width: int, ink: Ink, keys: Mapping[st
         rows.append([Segment(units.shorten(" ".join(more), width), ink[hue])])
     advice = [f"{keys['run.stacks']} shows where each rank stands"]
     if hang.is_urgent(verdict):
-        advice = [f"{keys['run.stacks']} stacks", f"{keys['run.kill']} kills"]
+        advice = [f"{keys['run.stacks']} stacks", f"{keys['run.kill']} kill"]
     left = hang.countdown(frame, verdict)
     last = [Segment(f"{left}{_BETWEEN}", ink["bold level-warning"])] if left else []
     return [*rows, [*last, Segment(_BETWEEN.join(advice), ink["value"])]]

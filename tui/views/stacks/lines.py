@@ -61,7 +61,7 @@ def stack_row(placed: PlacedLine, ink: Ink | None) -> Row:
     row = [text(f"  {lead}", "bold rank-slow"), text(body, _HUES[line.kind])]
     if line.source:
         gap = max(2, placed.column - cell_len(body) - 4)
-        row += [text(" " * gap, "faint"), text(line.source, "faint" if line.kind == stacks.LIBRARY else "history")]
+        row += [text(" " * gap, "faint"), text(line.source, "history")]
     return row
 
 
