@@ -14,7 +14,7 @@ from ddptop.tui.views.stacks.lines import text_lines
 
 
 def text(frame: Frame, taken: Stacks, width: int | None = None) -> list[str]:
-    """Return the lines of `stacks`: a hang first, then the places of the ranks, cut to a width if there is one."""
+    """Return the lines of `stacks`: a hang first, then the places of the ranks, which are cut to a width."""
     verdict = hang.told(frame)
     head = [] if verdict is None else [verdict.text]
     if verdict is not None and (left := hang.countdown(frame, verdict)):

@@ -16,6 +16,7 @@ from ddptop.agent import wire
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import DASH, count, duration, size
+from ddptop.tui.model import hang
 from ddptop.tui.model.changes import level_of
 from ddptop.tui.model.frame import Frame, RankFrame, unobserved
 
@@ -116,7 +117,7 @@ def interval_line(verdict: wire.Verdict) -> str:
 
 
 def _as_event(verdict: wire.Verdict) -> wire.Event:
-    return wire.Event(verdict.since_at_ns, verdict.text, verdict.rank, level_of(verdict))
+    return wire.Event(verdict.since_at_ns, hang.ageless(verdict), verdict.rank, level_of(verdict))
 
 
 def _date(at_ns: int) -> str:
@@ -192,18 +193,18 @@ def _verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
     return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
 
 
-def hang_json(hang: wire.Hang | None) -> dict[str, Any] | None:
+def hang_json(told: wire.Hang | None) -> dict[str, Any] | None:
     """Return the documented form of what is known of a hang."""
-    if hang is None:
+    if told is None:
         return None
     return {
-        "class": hang.kind,
-        "ranks": list(hang.ranks),
-        "where": hang.where or None,
-        "waiting": hang.waiting or None,
-        "evidence": hang.evidence or None,
-        "sure": hang.sure,
-        "timeout_at": None if hang.timeout_at_ns is None else hang.timeout_at_ns / 1e9,
+        "class": told.kind,
+        "ranks": list(told.ranks),
+        "where": told.where or None,
+        "waiting": told.waiting or None,
+        "evidence": told.evidence or None,
+        "sure": told.sure,
+        "timeout_at": None if told.timeout_at_ns is None else told.timeout_at_ns / 1e9,
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ddptop.agent import wire
 from ddptop.tui.drawing import units
+from ddptop.tui.model import hang
 from ddptop.tui.model.frame import ENDED, EventLine
 
 EVENTS: Final = 500
@@ -20,8 +21,6 @@ REMAINING_SHARE: Final = 0.7
 """A verdict once shown stays down to this part of the share from which it is shown."""
 _TIMES: Final = re.compile(r" \([\d,]+ times within a minute of each other\)$")
 """The end of an event that the record has once for many; see `agent.observer.record.floods`."""
-_AGE: Final = re.compile(r" · [\d,.]+ (?:s|min|h|d)$")
-"""The end of a hang's text."""
 _ACTED: Final = frozenset({"running", "pausing", "paused", "frozen"})
 """States that a run is moved between by actions, each of which is an event of its own."""
 
@@ -175,9 +174,7 @@ def level_of(verdict: wire.Verdict) -> str:
 def _end_of(begun: wire.Verdict, at_ns: int) -> str:
     if begun.hang is None:
         return f"no longer: {begun.text}"
-    # Its text tells how long it had gone on when it was first told.
-    text = _AGE.sub("", begun.text)
-    return f"over after {units.age((at_ns - begun.since_at_ns) / 1e9).strip()}: {text}"
+    return f"over after {units.age((at_ns - begun.since_at_ns) / 1e9).strip()}: {hang.ageless(begun)}"
 
 
 def _level(state: str) -> str:

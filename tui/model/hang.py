@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.model.frame import ENDED, Frame
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
+
+_AGE: Final = re.compile(r" · [\d,.:]+ (?:s|min|h|d)$")
+"""The end of the text of a verdict that has a hang."""
 
 
 def told(frame: Frame) -> Verdict | None:
@@ -20,6 +24,11 @@ def told(frame: Frame) -> Verdict | None:
 def is_urgent(verdict: Verdict) -> bool:
     """Say whether it is a hang, not only a fact such as a long evaluation."""
     return verdict.hang is not None and verdict.kind == "hang"
+
+
+def ageless(verdict: Verdict) -> str:
+    """Return the text of a verdict without the time for which it had gone on when it was told."""
+    return verdict.text if verdict.hang is None else _AGE.sub("", verdict.text)
 
 
 def culprits(frame: Frame) -> frozenset[int]:

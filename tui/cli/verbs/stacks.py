@@ -17,7 +17,7 @@ def add(verbs: Verbs) -> None:
         """
         ddptop stacks                      # all ranks of the only live run
         ddptop stacks resnet-7f --rank 3   # one of them; --rank may be given again
-        ddptop stacks resnet-7f --native   # with frames of C and C++ (pip install 'ddptop[stacks]')
+        ddptop stacks resnet-7f --native   # with frames of C and C++
         """,
         {0: "printed", 1: "no rank has told where it stands", 2: "wrong options, or no such run"},
     )  # fmt: skip
