@@ -5,6 +5,7 @@ observer  the process and its main thread: it starts the group where ddptop laun
 engine    who starts the ranks, and on which machine
 orders    commands to the observer
 relay     what the ranks tell: received once, repeated, recorded and judged
+inspection where ranks stand, by their agents or from outside
 judge     who holds the group back, and what else is wrong
 record    the recording of the run
 history   the numbers of the run over steps and time

@@ -5,6 +5,7 @@ publisher   its thread: sockets, telemetry, commands
 scarcity    descriptors and threads, tried before there are sockets
 hooks       patches of torch that stamp the phases of a step
 collectives the timing of collectives
+inspection  where the rank stands: stacks and open collectives, for who asks
 records     from stamps to `Step` records and summaries
 commands    hold, step, checkpoint, answers
 process     enrolment, output, ending

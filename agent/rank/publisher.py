@@ -78,6 +78,10 @@ class Rank(Protocol):
         """Return a sign of life with the agent's own counts only."""
         ...
 
+    def inspect(self, *, stacks: bool) -> wire.Inspection:
+        """Return where the rank stands."""
+        ...
+
     def tick(self) -> None:
         """Do the work that is due from time to time."""
 
@@ -440,7 +444,7 @@ class Publisher:
                 return wire.Reply(id, True, "told", gate.completed)
             case wire.Kill(id):
                 return wire.Reply(id, False, "a rank does not end itself; ask the observer")
-            case wire.Inspect(id):
-                return wire.Reply(id, False, "not yet")
+            case wire.Inspect(id, stacks):
+                return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
             case wire.History(id):
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")

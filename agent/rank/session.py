@@ -19,6 +19,7 @@ from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.process import ancestry, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.enrolment import Standing
@@ -34,7 +35,7 @@ from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
-from ddptop.agent.wire import PROTOCOL, Beat, Hello
+from ddptop.agent.wire import PROTOCOL, Beat, Hello, Inspection
 from ddptop.agent.wire.incoming import LONGEST_NAME, clean_name
 
 MOST_METRICS: Final = 512
@@ -88,6 +89,8 @@ class Session:
         self.directory = directory
         self._presence = Presence(directory, self.rank)
         self._gauges = Gauges()
+        self._reading: Reading | None = None
+        """What was read for the last sign of life."""
         self._start_phase = "imports"
         self._ended = False
         self._total_steps: int | None = None
@@ -114,13 +117,15 @@ class Session:
             python_version=platform.python_version(),
             generation=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
         )
+        process = identify(os.getpid()) or Process(os.getpid(), time.time())
+        self._inspecting = Inspecting(self.collectives, self.faults, process, self.hello.started_at_ns)
         self._account = Account(
             directory,
             Member(
                 rank=self.rank,
                 local_rank=self.hello.local_rank,
                 world=self.hello.world,
-                process=identify(os.getpid()) or Process(os.getpid(), time.time()),
+                process=process,
                 host=self.hello.host,
                 generation=self.hello.generation,
                 pub=directory.address(self.rank, "pub"),
@@ -343,16 +348,11 @@ class Session:
         Raises:
             Exception: one of its values cannot be read.
         """
-        reading = self._read_gauges()
+        reading = self._reading = self._read_gauges()
         bare = self.bare_beat(seq, refused)
-        activity = {
-            "starting": self._start_phase,
-            "paused": "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed:,}",
-            "ended": "its script has ended",
-        }
         return msgspec.structs.replace(
             bare,
-            activity=activity.get(bare.state, self.stamps.activity),
+            activity=self._activity(bare.state),
             memory_bytes=reading.memory,
             memory_total_bytes=reading.memory_total,
             cpu_percent=reading.cpu,
@@ -369,6 +369,28 @@ class Session:
             timeout_s=self.timeout_s,
             coordinates=self._coordinates,
             communicated=self.collectives.communicated,
+        )
+
+    def _activity(self, state: str) -> str:
+        match state:
+            case "starting":
+                return self._start_phase
+            case "paused":
+                return "saving a checkpoint" if self.gate.working else f"held at step {self.gate.completed:,}"
+            case "ended":
+                return "its script has ended"
+        return self.stamps.activity
+
+    def inspect(self, *, stacks: bool) -> Inspection:
+        """Return where the rank stands; called by the publisher's thread."""
+        state = self.state
+        return msgspec.structs.replace(
+            self._inspecting.inspect(self.rank, stacks=stacks),
+            state=state,
+            activity=self._activity(state),
+            step=self.gate.completed,
+            cpu_percent=None if self._reading is None else self._reading.cpu,
+            generation=self.hello.generation,
         )
 
     def bare_beat(self, seq: int, refused: int) -> Beat:

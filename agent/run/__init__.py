@@ -9,6 +9,8 @@ generations the present start of the group, among those that ranks claim
 last_output the line of an output that tells why its process ended
 detached    the start of a run's observer, where ddptop did not launch the job
 identity    processes, told from later ones with the same pid
+sources     the files of a program's functions: names, whose code it is, lines
+stacks      stacks of threads, made to fit into a message
 injection   the grammar of `--inject`
 files       marks, locks, private files, removal
 """

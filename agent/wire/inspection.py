@@ -52,12 +52,14 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: Called
     """Process group, with the same name on all its ranks; `0` is the default group."""
     number: Count
-    """The how-manieth call of this group on this rank it is, counted from 1."""
+    """The how-manieth call of this group on this rank it is, counted from 1; 0 for a send or a receive."""
     bytes: Size
     open_ns: Span
     """Time since the call."""
     blocking: bool = False
     """True where the rank's main thread is blocked in it."""
+    sure: bool = True
+    """False where its completion is not reported, so that it may have completed."""
 
 
 class PastCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -106,3 +108,9 @@ class Inspection(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The reason why something is missing, and what would help: one line."""
     generation: Count = 0
     """Restart count of the group when this process began."""
+    traced_by: Pid | None = None
+    """The process that traces this one, such as a debugger. None: there is none, or it was not looked for."""
+    swapped_bytes: Size | None = None
+    """Memory of the process that is on the swap device. None: not read; so is the next one."""
+    page_reads_per_s: Amount | None = None
+    """Pages that the process had to wait for, because they were on a disk: many while it swaps."""

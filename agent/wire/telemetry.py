@@ -277,7 +277,7 @@ class Hang(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     kind: Name
     """The class of the hang: `not_entered`, `mismatch`, `left_early`, `stopped`, `spinning`, `lock_held`, `data`,
-    `waiting`, `swapping`, `gone`, `all_inside`, `all_outside` or `unknown`."""
+    `waiting`, `swapping`, `gone`, `all_inside` or `unknown`; of a run that only stands `working` or `all_outside`."""
     ranks: tuple[Rank, ...] = ()
     """The ranks that are the cause; empty where it is none or all of them."""
     where: Line = ""
@@ -299,7 +299,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
     kind: Name
     """`slow_rank`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`, `memory_creep`,
-    `no_communication`, `hang` or `health`."""
+    `no_communication`, `hang`, `standing` or `health`. `standing` accuses nobody: the run makes no steps because a rank
+    works that the others wait for, or because no rank is in a collective, as in a long evaluation."""
     text: Line
     """The whole of it, one line; its figures may change while it goes on."""
     since_at_ns: Moment
@@ -321,7 +322,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     generation: Count = 0
     """Restart count of the group."""
     hang: Hang | None = None
-    """`hang`: what is known of it."""
+    """`hang` and `standing`: what is known of it."""
 
 
 class Verdicts(Message, frozen=True, tag="verdicts"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ddptop.agent.wire import Hang
+
 IN_WORDS: Final = {
     "data": "data loading",
     "forward": "forward pass",
@@ -32,6 +34,7 @@ class Finding:
     since_at_ns: int = 0
     urgent: bool = False
     """True for what ends the training, or makes it useless, if nobody acts."""
+    hang: Hang | None = None
 
 
 def in_ms(value: float) -> str:

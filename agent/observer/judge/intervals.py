@@ -18,8 +18,13 @@ RESUMED_NS: Final = 90_000_000_000
 MOST: Final = 4096
 """Accusations whose last end is remembered."""
 
+_FIRST: Final = ("hang", "health")
+"""Kinds that come before all others: a run that hangs does nothing else."""
+
 Accusation = tuple[str, int | None, str | None]
-"""Kind, rank and phase; of the numbers' health the kind alone, because one rank's NaN is everybody's a step later."""
+"""Kind, rank and phase; of the kinds of `_OF_THE_GROUP` the kind alone."""
+_OF_THE_GROUP: Final = frozenset({"health", "hang", "standing"})
+"""One rank's NaN is everybody's a step later, and a run stands once, whoever is found to be the cause."""
 
 
 @dataclass(slots=True)
@@ -48,8 +53,7 @@ class Intervals:
         for verdict in verdicts:
             self._next = max(self._next, verdict.number + 1)
             if verdict.until_at_ns is None and verdict.generation == self.generation:
-                accusation = (verdict.kind, None, None) if verdict.kind == "health" else _of(verdict)
-                self._open[accusation] = _Open(verdict, 0, verdict.kind == "health", resumed_ns=-1)
+                self._open[_of(verdict)] = _Open(verdict, 0, verdict.kind in ("health", "hang"), resumed_ns=-1)
 
     def update(self, findings: Iterable[Finding], ceased: Mapping[str, int | None], now_ns: int) -> None:
         """Take in what is found at this moment, and by kind when what was found before ceased."""
@@ -112,6 +116,7 @@ class Intervals:
             confidence=finding.confidence,
             every=finding.every,
             generation=self.generation,
+            hang=finding.hang,
         )
         self._open[accusation] = _Open(verdict, now_ns, finding.urgent)
 
@@ -127,9 +132,10 @@ class Intervals:
 
 
 def _of(told: Finding | Verdict) -> Accusation:
-    return (told.kind, None, None) if told.kind == "health" else (told.kind, told.rank, told.phase)
+    return (told.kind, None, None) if told.kind in _OF_THE_GROUP else (told.kind, told.rank, told.phase)
 
 
-def _weight(each: _Open) -> tuple[bool, bool, float, int]:
+def _weight(each: _Open) -> tuple[int, bool, float, int]:
     verdict = each.verdict
-    return not (each.urgent and verdict.kind == "health"), not each.urgent, -(verdict.cost_ms or 0.0), verdict.number
+    first = _FIRST.index(verdict.kind) if each.urgent and verdict.kind in _FIRST else len(_FIRST)
+    return first, not each.urgent, -(verdict.cost_ms or 0.0), verdict.number

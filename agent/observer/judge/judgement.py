@@ -53,6 +53,8 @@ class Judgement:
         self._communication = Communication(self._world)
         self._last: dict[int, int] = {}
         """By rank, its newest step that was taken in."""
+        self._standing: Finding | None = None
+        self._stood_until_ns: int | None = None
 
     @property
     def generation(self) -> int:
@@ -102,6 +104,10 @@ class Judgement:
             self._health.take(message)
             self._communication.take(message)
 
+    def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
+        """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""
+        self._standing, self._stood_until_ns = finding, ceased_at_ns
+
     def restart(self, generation: int) -> None:
         """Forget the ranks, because others have taken their places; what was wrong with them is over.
 
@@ -118,21 +124,26 @@ class Judgement:
     def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
         """Return what is wrong at this moment, the one that matters most first.
 
-        Numbers that are not finite come first, because the training is worth nothing from then on; then memory that
-        is full within the hour, which ends it, and ranks that do not communicate; then what holds the group back, by
-        its cost; then other growth. Nothing holds ranks back that do not communicate.
+        A run that hangs comes first, and nothing holds it back meanwhile; then numbers that are not finite, because the
+        training is worth nothing from then on; then memory that is full within the hour, which ends it, and ranks that
+        do not communicate; then what holds the group back, by its cost; then other growth, and that the run only
+        stands. Nothing holds ranks back that do not communicate.
         """
         self._now_ns = now_ns
         health = self._health.finding(now_ns, self._judge.evidence.time_of)
         held_back = [each for each in (self._judge.finding, self._judge.turns) if isinstance(each, Finding)]
         if self._communication.is_absent:
             held_back = [each for each in held_back if each.kind == "input_bound" and each.rank is None]
-        found = (health, self._communication.finding, *held_back, self._memory.finding)
+        if self._standing is not None and self._standing.kind == "hang":
+            held_back = []
+        found = (self._standing, health, self._communication.finding, *held_back, self._memory.finding)
         ceased = {
             **dict.fromkeys(_OF_STEPS, self._judge.ceased_at_ns),
             "taking_turns": self._judge.turns_ceased_at_ns,
             "memory_creep": self._memory.ceased_at_ns,
             "health": self._health.ceased_at_ns,
+            "hang": self._stood_until_ns,
+            "standing": self._stood_until_ns,
             "no_communication": self._communication.ceased_at_ns,
         }
         self._intervals.update([each for each in found if isinstance(each, Finding)], ceased, now_ns)

@@ -57,6 +57,13 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class Looked:
+    """Where ranks stand at one moment."""
+
+    inspections: tuple[wire.Inspection, ...]
+
+
+@dataclass(frozen=True)
 class Saved:
     """A part of the history, whose rows are made in the recorder's thread."""
 
@@ -68,7 +75,7 @@ class Saved:
     """Called where they were written."""
 
 
-Item = Begin | Own | Told | Judged | Saved
+Item = Begin | Own | Told | Judged | Looked | Saved
 
 
 class Inbox:

@@ -12,14 +12,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording, retention
 from ddptop.agent.observer.record.floods import OBSERVER, Flood, Source, sound
-from ddptop.agent.observer.record.inbox import Begin, Inbox, Item, Judged, Own, Saved, Told
+from ddptop.agent.observer.record.inbox import Begin, Inbox, Item, Judged, Looked, Own, Saved, Told
 from ddptop.agent.observer.record.logs import Logs
 from ddptop.agent.observer.record.recording import BATCH_S
 from ddptop.agent.observer.record.ring import BATCH_SHARE, Ring
@@ -139,6 +139,11 @@ class Recorder:
     def judge(self, verdict: wire.Verdict) -> None:
         """Record a verdict in place of what was recorded of it before."""
         self.inbox.put(Judged(verdict))
+
+    def inspect(self, inspections: Iterable[wire.Inspection]) -> None:
+        """Record where ranks stand at once, in place of all that was recorded of an earlier moment."""
+        self.inbox.put(Looked(tuple(inspections)))
+        self._wake.set()
 
     def save(
         self,
@@ -274,6 +279,8 @@ class Recorder:
                 return []
             case Judged():
                 return recording.verdict_rows(item.verdict)
+            case Looked():
+                return recording.inspection_rows(item.inspections)
             case Saved():
                 raise ValueError("the history is written on its own, after what cannot be made again")
             case Own(wire.Event() as event):

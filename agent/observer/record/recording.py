@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,6 +134,17 @@ def read_end(database: Path) -> Iterator[wire.Telemetry]:
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'beat' ORDER BY rank")
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'run'")
     yield from _read(database, "SELECT payload FROM latest WHERE kind = 'verdicts'")
+
+
+def read_inspections(database: Path) -> list[wire.Inspection]:
+    """Return where the ranks stood when the last hang was told, by rank; none where there was no hang."""
+    found: list[wire.Inspection] = []
+    for (payload,) in _rows(database, "SELECT payload FROM latest WHERE kind = 'inspection' ORDER BY rank"):
+        with contextlib.suppress(wire.Unreadable, TypeError):
+            answer = wire.read_answer(payload)
+            if isinstance(answer, wire.Reply) and answer.inspection is not None:
+                found.append(answer.inspection)
+    return found
 
 
 def read_newest_steps(database: Path, most: int) -> Iterator[wire.Telemetry]:
@@ -336,6 +347,17 @@ def verdict_rows(verdict: wire.Verdict) -> list[Row]:
     return [
         ("INSERT OR REPLACE INTO verdicts VALUES(?, ?, ?, ?)", values),
         ("DELETE FROM verdicts WHERE number <= ?", (verdict.number - MOST_VERDICTS,)),
+    ]
+
+
+def inspection_rows(inspections: Sequence[wire.Inspection]) -> list[Row]:
+    """Return the statements that store where ranks stand, in place of all that was stored of an earlier moment."""
+    return [
+        ("DELETE FROM latest WHERE kind = ?", ("inspection",)),
+        *(
+            (_INSERT_LATEST, ("inspection", each.rank, 0, wire.encode(wire.Reply(0, True, inspection=each))))
+            for each in inspections
+        ),
     ]
 
 

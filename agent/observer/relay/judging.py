@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from ddptop.agent import wire
+from ddptop.agent.observer.judge.finding import Finding
 
 WRITE_S: Final = 10.0
 """Seconds between two writes of a verdict of which only the figures change."""
@@ -33,6 +34,9 @@ class Judge(Protocol):
 
     def restart(self, generation: int) -> None:
         """Begin anew with other processes."""
+
+    def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
+        """Take in what is known of a run that makes no steps."""
 
     def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
         """Return the verdicts of this moment, the one that matters most first."""
@@ -120,6 +124,11 @@ class Judging:
                     judge.beat(message)
             except Exception as error:  # a wall, as below
                 self._fault(error)
+
+    def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
+        """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""
+        if (judge := self._judge) is not None:
+            self._guarded(lambda: judge.stand(finding, ceased_at_ns))
 
     def restart(self, generation: int) -> None:
         """Begin anew with other processes."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 import zmq
 
 from ddptop.agent import wire
+from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
 from ddptop.agent.observer.relay.door.commands import Commands
@@ -27,6 +28,7 @@ from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
 from ddptop.agent.observer.relay.following import Following
+from ddptop.agent.observer.relay.hanging import Hanging
 from ddptop.agent.observer.relay.intake import Intake
 from ddptop.agent.observer.relay.judging import Judging, Make, judge_of
 from ddptop.agent.observer.relay.looking_back import LookingBack
@@ -79,6 +81,7 @@ class Relay:
         self._door = Door(context, directory)
         self._fills = Fills(context, directory.owner)
         self._forwarding = Forwarding(context, directory.owner, self._door.answer)
+        self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
         self._newest = Newest()
         self._judging = Judging(run.world, self._recorder.judge, self._report, judge)
         self._judges = False
@@ -87,8 +90,9 @@ class Relay:
             directory.database, run.world, self._recorder, self._report, began_at_ns=run.created_at_ns
         )
         self._commands = Commands(
-            directory, self._door, self.requests, self._forwarding, self._fills, self._looking_back, self._take_in
-        )
+            directory, self._door, self.requests, self._forwarding, self._inspections, self._fills,
+            self._looking_back, self._take_in,
+        )  # fmt: skip
         self._intake = Intake(
             context,
             run.world,
@@ -99,6 +103,7 @@ class Relay:
             ordered=self._ordered,
             report=self._report,
         )
+        self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect, self._judging.stand)
         self._greetings: set[bytes] = set()
         """New subscriptions that were not greeted yet."""
         self._looked_at = self._second_at = self._greet_at = 0.0
@@ -223,7 +228,7 @@ class Relay:
 
     def _pause_s(self) -> float:
         now = time.monotonic()
-        pauses = [self._due() - now, self._door.pause_s, self._forwarding.pause_s]
+        pauses = [self._due() - now, self._door.pause_s, self._forwarding.pause_s, self._inspections.pause_s]
         if self._greetings:
             pauses.append(self._greet_at - now)
         return max(0.0, min(pause for pause in pauses if pause is not None))
@@ -245,6 +250,7 @@ class Relay:
             self._looked_at, self._has_more = now, False
             self._guarded("receiving", self._look)
         self._guarded("silent ranks", self._forwarding.expire)
+        self._guarded("looks at ranks", self._inspections.turn)
         self._guarded("waiting answers", self._door.send_more)
         if self._finishing.is_set() and not self._finished.is_set():
             self._guarded("the end", self._finish)
@@ -273,6 +279,9 @@ class Relay:
             self._newest.begin(member.generation)
             self._suspects.restart()
             self._judging.restart(member.generation)
+            self._hanging.restart(member.generation)
+        self._hanging.meet(member.rank)
+        self._inspections.meet(member)
         self._looking_back.meet(member.rank, member.generation, member.process)
 
     def _connect(self, member: Member) -> None:
@@ -281,6 +290,7 @@ class Relay:
     def _lose(self, rank: int) -> None:
         self._fills.forget(rank)
         self._forwarding.lose(rank)
+        self._hanging.lose(rank)
 
     def _send_events(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -322,11 +332,12 @@ class Relay:
         """Return the time of the next look at what the ranks have published.
 
         The judge and the recorder work once a second, so that more is only for those who look on, and for what has to
-        be completed: records that are asked for, and a history that is being read.
+        be completed: records that are asked for, a history that is being read, and looks at a run that stands.
         """
         if self._has_more:
             return 0.0
-        waits = self._door.is_watched or self._intake.is_asking or self._fills.busy or self._looking_back.is_reading
+        onlookers = self._door.is_watched or self._intake.is_asking or self._fills.busy
+        waits = onlookers or self._looking_back.is_reading or self._hanging.is_looking
         return self._looked_at + (PERIOD_S if waits or not self._judges else EVERY_S)
 
     def _look(self) -> None:
@@ -337,6 +348,7 @@ class Relay:
         self._has_more = self._intake.drain()
         if self._recorder.recorded_before is not None:
             self._looking_back.advance()
+        self._guarded("looking for a hang", self._look_for_hang)
         now = time.monotonic()
         # Judged is all that has come, but under overload no later than half a second after it was due: who looks on
         # takes an observer for gone that says nothing for two.
@@ -345,11 +357,17 @@ class Relay:
             self._second_at = now + EVERY_S - PERIOD_S / 2
             self._each_second()
 
+    def _look_for_hang(self) -> None:
+        if self._judges and self._hanging.turn():
+            # What is told of a hang is not to wait for the next second.
+            self._second_at = 0.0
+
     def _each_second(self) -> None:
         # An error of one part does not keep the others from their turn.
         self._guarded("connections to ranks", self._intake.mend)
         self._guarded("ranks not listened to", lambda: self._following.try_again(self._intake.generation))
         self._send_state()
+        self._hanging.tell()
         self._judging.turn(time.time_ns())
         self._send_verdicts()
         if self._world > EACH_RECORD:
@@ -390,6 +408,7 @@ class Relay:
         if type(message) is wire.Beat or type(message) is wire.Summary or type(message) is wire.Hello:
             self._newest.note(message, payload)
             self._judging.note(message)
+            self._hanging.note(message)
             if self._has_begun(message.generation):
                 self._looking_back.note(message)
         if type(message) is wire.Event:

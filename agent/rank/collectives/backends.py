@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final, NamedTuple
 
+from ddptop.agent.rank.collectives.counted import Counted, name_of
 from ddptop.agent.rank.records.device_time import clock_of
 from ddptop.agent.rank.records.stamps import DeviceClock
 
@@ -26,13 +27,23 @@ class Backend(NamedTuple):
 class Backends:
     """The backends of one process group, by device; each is looked up once."""
 
+    counted: Counted | None = None
+    """The calls of the group, from the first one that is noted."""
+
     def __init__(self, torch: Any, group: Any) -> None:
-        self.group = str(group.group_name)[:12]
-        """Name of the group, the same on all its ranks; long ones are hashes."""
+        self.group = name_of(group)
         # A weak reference, so that a destroyed group can be freed.
         self._reference = weakref.ref(group)
         self._torch = torch
         self._backends: dict[Any, Backend] = {}
+
+    def count(self, known: dict[str, Counted]) -> Counted:
+        """Return the counter of the group's calls: the one that is known by its name, or else a new one."""
+        counted = known.get(self.group)
+        if counted is None:
+            counted = known[self.group] = Counted(self._reference)
+        self.counted = counted
+        return counted
 
     def of(self, tensors: list[Any]) -> Backend:
         """Return the backend of these tensors; a barrier has none."""

@@ -11,11 +11,15 @@ import functools
 import math
 import sys
 import threading
+import weakref
 from collections import deque
+from types import FrameType
 from typing import Any, Final
 
-from ddptop.agent.rank.collectives import communication, wrapper
+from ddptop.agent.rank.collectives import communication, open_calls, wrapper
 from ddptop.agent.rank.collectives.backends import Backends
+from ddptop.agent.rank.collectives.counted import Counted, name_of
+from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.waits import Waits
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks import gradients
@@ -78,6 +82,8 @@ class Collectives:
         """There is such a group."""
         self._has_seen = False
         """A collective, a send or a receive was called."""
+        self.groups: dict[str, Counted] = {}
+        """By name, the calls of each process group."""
 
     @property
     def outstanding(self) -> int:
@@ -94,9 +100,25 @@ class Collectives:
         """Whether this rank has communicated with others; None where it may have done so unseen."""
         if self._has_seen:
             return True
+        return False if self._sees_all else None
+
+    @property
+    def observed(self) -> bool:
+        """True where every collective is seen, so that one that was not seen was not called."""
+        # DDP's constructor has a collective of its own in C++, which the wrapper does not see.
+        wrapped = self.mechanism == wrapper.WRAPPER and self._stamps.steps > 0 and not self._waits.functional
+        return self._sees_all or (wrapped and not communication.may_be_unseen(watches=self._watches))
+
+    @property
+    def _sees_all(self) -> bool:
         # The wrapper does not see what C++ calls of itself, such as functional collectives.
         seen = self.mechanism == HOOKS if self._watches else self.expects_groups
-        return False if seen and not communication.may_be_unseen(watches=self._watches) else None
+        return seen and not communication.may_be_unseen(watches=self._watches)
+
+    def open(self, main: FrameType | None) -> list[Open]:
+        """Return the calls that have not completed, oldest first, where the main thread's innermost frame is `main`."""
+        is_over = self._stamps.steps != self._step
+        return open_calls.find(tuple(self._flying.values()), self._stamps, self._waits, main, is_over=is_over)
 
     def now(self) -> int:
         """Return the present time of the clock of the stamps."""
@@ -106,6 +128,11 @@ class Collectives:
         """Observe the collectives of a process group of torch from now on."""
         torch = sys.modules["torch"]
         self._watches = True
+        name = name_of(group)
+        known = self.groups.get(name)
+        # After a new start of torch.distributed the names come again, for other groups.
+        if known is None or known.group() is not group:
+            self.groups[name] = Counted(weakref.ref(group))
         if hasattr(group, "register_pre_hook") and hasattr(group, "register_post_hook"):
             self._hook(torch, group)
             self.mechanism = HOOKS
@@ -179,6 +206,11 @@ class Collectives:
         elif backend.clock is not None:
             call.device = backend.clock
             call.moments.append(backend.clock.record())
+        if op not in _POINT_TO_POINT:
+            counted = backends.counted or backends.count(self.groups)
+            # No other Python code runs within this line: two threads never get the same number.
+            counted.calls = call.number = counted.calls + 1
+            counted.recent.append(call)
         self._flying[id(call)] = call
         self._stamps.call(call)
         return call
@@ -190,8 +222,12 @@ class Collectives:
 
     def end(self, call: Call, work: Any) -> None:
         """Note that the call returned `work`, which completes later."""
-        if work is None:
+        if call.device is not None and call.moments[0] is None:
+            # Of a graph that is being captured nothing is timed.
             self.abandon(call)
+        if work is None:
+            self._end_without_work(call)
+            return
         if not call.expected:
             return
         try:
@@ -203,6 +239,14 @@ class Collectives:
         if call.device is not None:
             self._enqueued.append(call)
         future.add_done_callback(functools.partial(self._finish, call))
+
+    def _end_without_work(self, call: Call) -> None:
+        if call.expected and call.device is not None and call.op not in _POINT_TO_POINT:
+            # Newer NCCL groups return no work of a synchronous call: it is on the stream that is current here.
+            self._enqueued.append(call)
+            self._finish(call, None)
+        else:
+            self.abandon(call)
 
     def _settle(self) -> None:
         """Forget completed calls, and choose the steps to time."""

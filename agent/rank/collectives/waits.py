@@ -10,6 +10,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from ddptop.agent.rank.collectives.backends import Backends
@@ -32,6 +33,8 @@ _UNHOOKED: Final = ("monitored_barrier",)
 """Methods of a process group that call no hooks; they return at completion."""
 _FUNCTIONAL: Final = "torch.distributed._functional_collectives"
 _FUNCTIONAL_WAITS: Final = ("wait_tensor", "wait_tensors")
+_DEPTH: Final = 20
+"""Frames of a stack, the innermost first, among which one that waits is looked for."""
 
 
 class Waits:
@@ -49,6 +52,10 @@ class Waits:
         """The last call whose work has no future (send, recv, reduce_scatter of gloo)."""
         self._works: dict[int, tuple[weakref.ref[Any], Call]] = {}
         """Such works, until they are waited for or freed; weak references, because works refer to the tensors."""
+        self.functional = False
+        """A functional collective was waited for."""
+        self._codes: set[Any] = set()
+        """Code of the functions that wait, by which they are found on a stack."""
 
     def watch(self, torch: Any) -> None:
         """Wrap the functions that wait, once."""
@@ -69,9 +76,9 @@ class Waits:
         """Time the waits of functional collectives, which do not call `Work.wait`."""
         for name in _FUNCTIONAL_WAITS:
             if hasattr(functional, name):
-                self._time_wait(torch, functional, name)
+                self._time_wait(torch, functional, name, functional=True)
 
-    def _time_wait(self, torch: Any, owner: Any, name: str) -> None:
+    def _time_wait(self, torch: Any, owner: Any, name: str, *, functional: bool = False) -> None:
         original = getattr(owner, name)
         clock, ident, compiling = self._stamps.clock, threading.get_ident, torch.compiler.is_compiling
 
@@ -79,13 +86,35 @@ class Waits:
         def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:
             if compiling() or ident() != self._main:
                 return original(awaited, *args, **kwargs)
+            if functional:
+                self.functional = True
             begin = clock()
             try:
                 return original(awaited, *args, **kwargs)
             finally:
                 self._waited(awaited, begin, clock())
 
+        self._codes.add(wait.__code__)  # type: ignore[attr-defined]  # `wraps` hides from mypy that it is a function
         setattr(owner, name, wait)
+
+    def awaited(self, frame: FrameType | None) -> Any:
+        """Return the work that the thread of a stack waits for, None where it waits for none.
+
+        Args:
+            frame: the innermost frame of the main thread.
+        """
+        for _ in range(_DEPTH):
+            if frame is None:
+                return None
+            if frame.f_code in self._codes:
+                return frame.f_locals.get("awaited")
+            frame = frame.f_back
+        return None
+
+    def works(self) -> dict[int, Any]:
+        """Return the works without future that are still referred to, by the id of their call."""
+        found = ((call, reference()) for reference, call in tuple(self._works.values()))
+        return {id(call): work for call, work in found if work is not None}
 
     def _time_whole(self, torch: Any, name: str) -> None:
         """Time a method of a process group that blocks, calls no hook and returns no work."""

@@ -33,7 +33,7 @@ class Call:
 
     __slots__ = (
         "blocking", "bytes", "deferred", "device", "done", "entered", "estimated", "expected", "group", "in_flight",
-        "moments", "op", "workers",
+        "moments", "number", "op", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,8 @@ class Call:
         self.blocking = blocking
         """True where the main thread is blocked until completion."""
         self.group = group
+        self.number = 0
+        """The how-manieth call of the group it is on this rank, from 1; 0 where it is not counted."""
         self.workers = workers
         """Number of the group's collectives that the backend works on at a time, 0 where that is not known."""
         self.deferred = False
@@ -231,6 +233,14 @@ class Stamps:
         """Note that the main thread waited for a collective."""
         if len(self._current.waits) < self._room:
             self._current.waits.append((begin, end))
+
+    def waited_since(self, moment: int) -> bool:
+        """Say whether the main thread began to wait for a collective at `moment` or later, and that wait has ended.
+
+        Waits of the present step count; may be called from any thread.
+        """
+        waits = self._current.waits
+        return bool(waits) and waits[-1][0] >= moment
 
     def loss(self, value: Pending) -> None:
         """Note a loss on which `backward` was called."""

@@ -22,12 +22,12 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Hang: "kind ranks where waiting evidence sure timeout_at_ns",
     wire.Frame: "function file line source library",
     wire.Thread: "name frames main native_id left_out holds_gil",
-    wire.OpenCall: "op group number bytes open_ns blocking",
+    wire.OpenCall: "op group number bytes open_ns blocking sure",
     wire.PastCall: "op bytes",
     wire.GroupCalls: "group calls ranks recent",
     wire.Inspection: (
         "rank at_ns by pid state activity step threads threads_left_out open groups observed status cpu_percent "
-        "problem generation"
+        "problem generation traced_by swapped_bytes page_reads_per_s"
     ),
     wire.Hello: (
         "hello: protocol run run_id rank local_rank world pid started_at_ns host program agent_version "

@@ -1,7 +1,7 @@
 """Commands of onlookers: to single ranks, for their earlier records, to the history, and to the observer itself.
 
-A command to a rank is passed on, and one for records becomes a question of its own; the observer's main thread carries
-out those for the run.
+A command to a rank is passed on, one for records becomes a question of its own, and where a rank stands is told also
+of one that does not answer; the observer's main thread carries out the commands for the run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
+from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding, silence
 from ddptop.agent.observer.relay.door.requests import Requests
@@ -52,6 +53,7 @@ class Commands:
         door: Door,
         requests: Requests,
         forwarding: Forwarding,
+        inspections: Inspections,
         fills: Fills,
         looking_back: LookingBack,
         take_in: Callable[[], None],
@@ -61,6 +63,7 @@ class Commands:
         self._door = door
         self._requests = requests
         self._forwarding = forwarding
+        self._inspections = inspections
         self._fills = fills
         self._looking_back = looking_back
         self._take_in = take_in
@@ -105,6 +108,8 @@ class Commands:
     def _pass_on(self, asker: bytes, rank: int, command: wire.Command, payload: bytes) -> None:
         if (late := lateness(command)) is not None:
             self._door.answer(asker, rank, wire.Reply(command.id, False, late))
+        elif isinstance(command, wire.Inspect):
+            self._inspect(asker, rank, command)
         elif not isinstance(command, wire.Fill):
             self._forwarding.forward(asker, rank, command)
         else:
@@ -115,6 +120,15 @@ class Commands:
             elif not self._fills.ask(rank, address, payload, asker, answer):
                 reply = wire.Reply(command.id, False, "too many questions wait; ask again", pending=True)
                 self._door.answer(asker, rank, reply)
+
+    def _inspect(self, asker: bytes, rank: int, command: wire.Inspect) -> None:
+        def answer(found: dict[int, wire.Inspection]) -> None:
+            reply = silence(command.id, rank)
+            if rank in found:
+                reply = wire.Reply(command.id, True, inspection=found[rank])
+            self._door.answer(asker, rank, reply)
+
+        self._inspections.ask([rank], answer, stacks=command.stacks, native=command.native, asker=asker)
 
 
 def _rank(frames: list[bytes]) -> int | None:

@@ -23,6 +23,8 @@ from ddptop.agent.run.files.private import check_socket
 
 PATIENCE_S: Final = 2.0
 """Seconds that a rank has for a command without a deadline."""
+INSPECT_S: Final = 0.5
+"""Seconds that it has for an `Inspect`: one that does not answer is looked at from outside."""
 _LONGEST_S: Final = 60.0
 """Seconds that a rank has at most, whatever the deadline."""
 EACH: Final = 16_384
@@ -44,6 +46,7 @@ class _UnderWay:
     """The asker's own number of the command."""
     rank: int
     give_up: float
+    answer: Answer
 
 
 class Forwarding:
@@ -96,13 +99,21 @@ class Forwarding:
             self.socket.disconnect(known[0])
         self._answer_for([each for each in self._under_way.items() if each[1].rank == rank])
 
-    def forward(self, asker: bytes, rank: int, command: wire.Command) -> None:
-        """Pass a command on to a rank; the asker gets one reply, whatever becomes of the rank."""
+    def forward(self, asker: bytes, rank: int, command: wire.Command, answer: Answer | None = None) -> None:
+        """Pass a command on to a rank; the asker gets one reply, whatever becomes of the rank.
+
+        Args:
+            asker: the onlooker, or what else stands for whoever asks.
+            rank: of the run.
+            command: its number is the asker's own.
+            answer: takes the reply, perhaps at once, instead of what sends replies to onlookers.
+        """
+        answer = answer or self._answer
         if len(self._under_way) >= MOST or self._counts.get(asker, 0) >= EACH:
-            self._answer(asker, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
+            answer(asker, rank, wire.Reply(command.id, False, "too many commands wait; ask again"))
             return
         if not self.is_there(rank):
-            self._answer(asker, rank, silence(command.id, rank))
+            answer(asker, rank, silence(command.id, rank))
             return
         self._number += 1
         payload = wire.encode(msgspec.structs.replace(command, id=self._number))
@@ -110,11 +121,11 @@ class Forwarding:
             self.socket.send_multipart([self._peers[rank][1], payload], zmq.NOBLOCK)
         except zmq.ZMQError:
             # It reads nothing, so that the queue is full.
-            self._answer(asker, rank, silence(command.id, rank))
+            answer(asker, rank, silence(command.id, rank))
             return
         self._counts[asker] = self._counts.get(asker, 0) + 1
         give_up = self._clock() + patience_s(command)
-        self._under_way[self._number] = _UnderWay(asker, command.id, rank, give_up)
+        self._under_way[self._number] = _UnderWay(asker, command.id, rank, give_up, answer)
         self._due = min(self._due, give_up)
 
     def is_there(self, rank: int) -> bool:
@@ -141,7 +152,7 @@ class Forwarding:
                 # Of a rank that answers late nobody waits for the answer; none answers for another one.
                 if command is not None and name == self._peers.get(command.rank, ("", b""))[1]:
                     self._remove(reply.id)
-                    self._answer(command.asker, command.rank, msgspec.structs.replace(reply, id=command.number))
+                    command.answer(command.asker, command.rank, msgspec.structs.replace(reply, id=command.number))
 
     def expire(self) -> None:
         """Answer in place of the ranks that had to answer by now."""
@@ -159,7 +170,7 @@ class Forwarding:
     def _answer_for(self, unanswered: list[tuple[int, _UnderWay]]) -> None:
         for number, command in unanswered:
             self._remove(number)
-            self._answer(command.asker, command.rank, silence(command.number, command.rank))
+            command.answer(command.asker, command.rank, silence(command.number, command.rank))
 
     @property
     def pause_s(self) -> float | None:
@@ -180,6 +191,8 @@ def silence(number: int, rank: int) -> wire.Reply:
 
 def patience_s(command: wire.Command) -> float:
     """Return the seconds that a rank has for a command."""
+    if isinstance(command, wire.Inspect):
+        return INSPECT_S
     if not isinstance(command, wire.Expiring) or command.until_ns is None:
         return PATIENCE_S
     return min(_LONGEST_S, max(0.0, (command.until_ns - deadline.now_ns()) / 1e9))

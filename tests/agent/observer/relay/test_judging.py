@@ -12,6 +12,7 @@ from support.fakes.relay import relayed
 from support.harness import until
 
 from ddptop.agent import wire
+from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.record.recording import read_verdicts
 from ddptop.agent.observer.relay import judging, relay, suspects
 from ddptop.agent.observer.relay.judging import Judging
@@ -29,6 +30,7 @@ class Told:
         self.over: list[wire.Verdict] = []
         self.suspected: frozenset[int] = frozenset()
         self.heard: list[object] = []
+        self.standing: tuple[Finding | None, int | None] = (None, None)
         self.broken = False
 
     def steps(self, rank: int, records: Iterable[wire.Step], generation: int) -> None:
@@ -42,6 +44,9 @@ class Told:
 
     def restart(self, generation: int) -> None:
         self._hear(generation)
+
+    def stand(self, finding: Finding | None, ceased_at_ns: int | None) -> None:
+        self.standing = finding, ceased_at_ns
 
     def verdicts(self, now_ns: int) -> tuple[wire.Verdict, ...]:
         if self.broken:

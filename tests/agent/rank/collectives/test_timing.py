@@ -166,7 +166,7 @@ class FakeBackends(Backends):
     """A process group with one backend for all tensors."""
 
     def __init__(self, backend: Backend) -> None:
-        self.group, self._only = "0", backend
+        self.group, self._only, self._reference = "0", backend, lambda: None
 
     def of(self, tensors: list[Any]) -> Backend:
         return self._only

@@ -1,0 +1,6 @@
+"""Where ranks stand, for the observer and for onlookers: by their agents, or else from outside.
+
+inspections  asks the agents, and has those looked at that do not answer
+outside      looks at processes from outside: status, CPU, memory, stacks
+dumps        stacks by py-spy, of several processes at a time
+"""

@@ -1,0 +1,152 @@
+"""Why a rank that others wait for does not come: by the state of its process, its CPU time and its stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptop.agent.observer.judge.hang import place
+from ddptop.agent.observer.judge.hang.looks import Look, main_thread, spins_in_user_code, stacks, stands_still
+from ddptop.agent.observer.judge.hang.place import NOWHERE, Place, place_of
+from ddptop.agent.observer.judge.hang.progress import Progress
+from ddptop.agent.wire import Inspection
+
+SILENT_S: Final = 2.0
+"""A rank is silent after so many seconds without a heartbeat, of which one comes each second."""
+BUSY: Final = 30.0
+"""Percent of a core from which on a process computes: on a machine under load it does not get all of one."""
+SPINS: Final = 3
+"""Looks at a rank that computes in its own lines alone before it is said to spin."""
+IDLE: Final = 5.0
+"""Percent of a core below which a process does nothing."""
+STARVED_S: Final = 30.0
+"""Seconds for which a thread may be ready to run, and not move, on a machine under load; the same for a disk."""
+KNOWN_WORK_S: Final = 75.0
+"""Seconds for which a save or an evaluation may stand in one line without using the CPU."""
+ONE_LINE_S: Final = 120.0
+"""Seconds for which one call of a library may compute."""
+POLLS_S: Final = 15.0
+"""Seconds after which a rank that does nothing is not at work because frames of libraries change."""
+STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
+
+ORDER: Final = (
+    "gone", "left_early", "stopped", "lock_held", "working", "spinning", "data", "swapping", "waiting", "not_entered",
+    "unknown",
+)  # fmt: skip
+"""Where several ranks do not come: the kinds that explain the others first. A rank that works explains ranks that only
+stand somewhere: they may wait for it outside of any collective."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A rank that others wait for."""
+
+    rank: int
+    kind: str
+    """A class of `wire.Hang.kind`."""
+    says: str
+    """What is the matter with it, without a subject: `sleeps`; empty where nothing more is known."""
+    place: Place = NOWHERE
+    sure: bool = True
+    evidence: tuple[str, ...] = ()
+
+
+def cause_of(
+    rank: int, looks: Sequence[Look], progress: Progress, now_ns: int, usual: Mapping[str, float]
+) -> Cause | None:
+    """Return why a rank does not come, None where that is not clear yet.
+
+    Args:
+        rank: the rank.
+        looks: at two moments at least, oldest first.
+        progress: what the heartbeats tell.
+        now_ns: the time.
+        usual: by function, the seconds for which a rank has stood there before and gone on.
+    """
+    if rank in progress.gone:
+        return Cause(rank, "gone", "is gone", evidence=("process table",))
+    if progress.has_ended(rank):
+        return Cause(rank, "left_early", "has ended", evidence=("heartbeat",))
+    if rank not in progress.met and rank not in progress.beats:
+        if progress.everyone:
+            return Cause(rank, "not_entered", "has not started", evidence=("process table",))
+        return Cause(rank, "unknown", "runs on another host", sure=False)
+    seen = [look.ranks[rank] for look in looks if rank in look.ranks]
+    if not seen:
+        return None
+    where = next((at for each in reversed(seen) if (at := place_of(main_thread(each))).where), NOWHERE)
+    if all(each.status in STOPPED for each in seen):
+        return Cause(rank, "stopped", f"is {STOPPED[seen[-1].status]}", where, evidence=("process state",))
+    if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SILENT_S:
+        return _silent(rank, seen, where, progress, now_ns)
+    frames = stacks(looks, rank)
+    if len(frames) < 2:
+        return Cause(rank, "unknown", "", where, sure=False) if len(looks) > SPINS else None
+    found = _by_stacks(rank, seen, looks, where, progress, now_ns)
+    if found is not None and found.kind not in ("working", "spinning"):
+        before = usual.get(where.function)
+        if before is not None and progress.age_s(now_ns) < 1.5 * before + 2:
+            return Cause(rank, "working", f"stands in {where.function.split()[-1]}, as before", where)
+    return found
+
+
+def _silent(rank: int, seen: Sequence[Inspection], where: Place, progress: Progress, now_ns: int) -> Cause:
+    """Return the cause of a rank whose agent has not answered and sends no heartbeat: its thread cannot run."""
+    last = seen[-1]
+    evidence = ["heartbeat"] + (["stacks from outside"] if where.where else [])
+    if where.does == place.SAVES and progress.age_s(now_ns) < KNOWN_WORK_S:
+        return Cause(rank, "working", place.SAVES, where, evidence=tuple(evidence))
+    if last.status == "disk-sleep":
+        sure = progress.age_s(now_ns) >= STARVED_S
+        return Cause(rank, "swapping" if sure else "working", "waits for the disk", where, True, ("process state",))
+    held = any(thread.holds_gil for thread in last.threads)
+    busy = last.cpu_percent is not None and last.cpu_percent >= BUSY
+    evidence += ["CPU time"] if busy else []
+    return Cause(
+        rank,
+        "lock_held",
+        f"{'computes, holding' if busy else 'holds'} the interpreter lock",
+        where,
+        held or busy,
+        tuple(evidence),
+    )
+
+
+def _by_stacks(
+    rank: int, seen: Sequence[Inspection], looks: Sequence[Look], where: Place, progress: Progress, now_ns: int
+) -> Cause | None:
+    last, age_s = seen[-1], progress.age_s(now_ns)
+    frames = stacks(looks, rank)
+    beat = progress.beats.get(rank)
+    told = None if beat is None or progress.silence_s(rank, now_ns) >= SILENT_S else beat.cpu_percent
+    alone = told if last.cpu_percent is None else last.cpu_percent
+    # A heartbeat counts the data workers, too: a rank that waits for one that computes is not stuck.
+    cpu = max(filter(None, (alone, told if where.does == place.LOADS else None)), default=alone)
+    evidence = ("stacks" if last.by == "agent" else "stacks from outside", *(["CPU time"] if cpu is not None else []))
+    working = Cause(rank, "working", where.does or "works", where, evidence=evidence)
+    if cpu is not None and cpu >= BUSY and where.does != place.LOADS and spins_in_user_code(frames):
+        if len(frames) < SPINS:
+            return None
+        if where.does in place.WORK and age_s < progress.bearable_s:
+            return working
+        return Cause(rank, "spinning", f"computes without end ({cpu:.0f}% CPU)", where, evidence=evidence)
+    if not stands_still(frames[-2:]):
+        polls = age_s >= POLLS_S and cpu is not None and cpu < IDLE and stands_still(frames, users_alone=True)
+        if not polls:
+            return working
+    if cpu is not None and cpu >= BUSY and age_s < max(ONE_LINE_S, progress.bearable_s):
+        return working
+    if last.status == "disk-sleep":
+        sure = age_s >= STARVED_S
+        return Cause(rank, "swapping" if sure else "working", "waits for the disk", where, True, ("process state",))
+    if last.status == "running" and age_s < STARVED_S:
+        # Ready to run, and not running: the machine is under load.
+        return working
+    if where.does in place.WORK and age_s < max(KNOWN_WORK_S, progress.bearable_s):
+        return working
+    if where.does == place.LOADS:
+        return Cause(rank, "data", place.LOADS, where, evidence=evidence)
+    if where.does in place.WAITING:
+        return Cause(rank, "waiting", where.does, where, evidence=evidence)
+    return Cause(rank, "not_entered", f"{place.SLEEPS}" if where.does == place.SLEEPS else "", where, evidence=evidence)

@@ -1,0 +1,114 @@
+"""What a rank's main thread does, by its stack: the user's line, and whether it is known work or a known wait."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptop.agent.wire import Frame, Thread
+
+SAVES: Final = "saves a checkpoint"
+EVALUATES: Final = "evaluates"
+COMPILES: Final = "compiles"
+LOADS: Final = "waits for data"
+LOCKS: Final = "waits for a lock"
+QUEUES: Final = "waits for a queue"
+READS: Final = "waits for a socket"
+WAITS_FOR_PROCESS: Final = "waits for another process"
+SLEEPS: Final = "sleeps"
+WAITS: Final = "waits"
+
+WORK: Final = frozenset({SAVES, EVALUATES, COMPILES})
+"""What takes long in healthy runs."""
+WAITING: Final = frozenset({LOCKS, QUEUES, READS, WAITS_FOR_PROCESS, WAITS})
+
+_LIBRARY: Final = (
+    # In the order in which they are looked for: the first says more than those after it.
+    (re.compile(r"torch/utils/data/"), "", LOADS),
+    (re.compile(r"torch/(_dynamo|_inductor|_functorch)/|/triton/"), "", COMPILES),
+    (re.compile(r"torch/(serialization|distributed/checkpoint/.*)\.py|safetensors/"), "save", SAVES),
+    (re.compile(r"(^|/)(subprocess|popen_\w+)\.py"), "", WAITS_FOR_PROCESS),
+    (re.compile(r"(^|/)queues?\.py"), "", QUEUES),
+    (re.compile(r"(^|/)(socket|ssl|urllib|http/client|selectors)(\.py|/)"), "", READS),
+    (re.compile(r"(^|/)(threading|concurrent/futures/\w+|multiprocessing/\w+)\.py"), "", LOCKS),
+)
+"""Files of libraries, a part of the function's name, and what a thread does there."""
+_USERS: Final = (
+    (re.compile(r"save|checkpoint|snapshot|export|dump", re.IGNORECASE), SAVES),
+    (re.compile(r"eval|validat|infer|predict|generat|(^|_)test(ing|_|$)", re.IGNORECASE), EVALUATES),
+)
+"""Names of the user's functions."""
+_SOURCE: Final = (
+    (re.compile(r"\bsleep\w*\("), SLEEPS),
+    (re.compile(r"\.acquire\(|\bwith\b.*lock|lock\w*\.", re.IGNORECASE), LOCKS),
+    (re.compile(r"\.(recv|accept|connect|read|readline)\w*\("), READS),
+    (re.compile(r"\.get\("), QUEUES),
+    (re.compile(r"\.(communicate|waitpid)\(|os\.wait"), WAITS_FOR_PROCESS),
+    (re.compile(r"\.(join|wait)\("), WAITS),
+)
+"""Calls of C in the innermost line, which have no frame of their own."""
+_COLLECTIVE: Final = re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives\w*|c10d_logger)\.py")
+_NAMED: Final = re.compile(
+    r"all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|barrier|gather|scatter|reduce|send|recv"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a thread stands."""
+
+    where: str = ""
+    """`train.py:31 main`: the innermost line of the user's, of any code where none is the user's."""
+    line: str = ""
+    """`train.py:31`."""
+    function: str = ""
+    """File and function without the line: the same place in the next epoch."""
+    does: str = ""
+    """One of the constants above, or empty."""
+    collective: str = ""
+    """The collective that it is in, by its stack alone; empty where it is in none."""
+
+
+NOWHERE: Final = Place()
+
+
+def place_of(thread: Thread | None) -> Place:
+    """Return where a thread stands; an empty place where its stack is not known."""
+    if thread is None or not thread.frames:
+        return NOWHERE
+    frames = thread.frames
+    mine = next((frame for frame in frames if not frame.library), frames[0])
+    line = f"{mine.file}:{mine.line}"
+    return Place(f"{line} {mine.function}", line, f"{mine.file} {mine.function}", _doing(frames), _collective(frames))
+
+
+def _doing(frames: Sequence[Frame]) -> str:
+    innermost = []
+    for frame in frames:
+        if not frame.library:
+            break
+        innermost.append(frame)
+    for where, name, does in _LIBRARY:
+        # Who has called the loader waits for data, also where the user's own dataset is below it.
+        among = frames if does in (LOADS, SAVES, COMPILES) else innermost
+        if any(frame.library and name in frame.function and where.search(frame.file) for frame in among):
+            return does
+    for frame in frames:
+        if not frame.library:
+            for pattern, does in _USERS:
+                if pattern.search(frame.function):
+                    return does
+    if not frames[0].library:
+        return next((does for pattern, does in _SOURCE if pattern.search(frames[0].source)), "")
+    return ""
+
+
+def _collective(frames: Sequence[Frame]) -> str:
+    for frame in frames:
+        if frame.library and _COLLECTIVE.search(frame.file) and (found := _NAMED.match(frame.function)):
+            return found[0]
+        if not frame.library:
+            break
+    return ""

@@ -1,0 +1,304 @@
+"""What is to be told of a run that stands, from looks at its ranks at two moments at least."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptop.agent.observer.judge.hang import wording
+from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, STARVED_S, STOPPED, Cause, cause_of
+from ddptop.agent.observer.judge.hang.looks import Look, main_thread
+from ddptop.agent.observer.judge.hang.mismatch import Mismatch, mismatch_of
+from ddptop.agent.observer.judge.hang.place import Place, place_of
+from ddptop.agent.observer.judge.hang.progress import ONE, Progress
+from ddptop.agent.observer.judge.hang.waits import DEFAULT, Wait, waits_of
+from ddptop.agent.wire import Hang, Inspection
+
+BEFORE_FIRST_S: Final = 30.0
+"""Seconds without any change before the first step after which a hang is told."""
+MEETING_S: Final = 60.0
+"""The same of a rendezvous in which all ranks are."""
+INSIDE_S: Final = 20.0
+"""Seconds for which a collective may take that all ranks have entered."""
+_RENDEZVOUS: Final = "rendezvous"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is told of a run that stands."""
+
+    kind: str
+    """The kind of the verdict: `hang`, or `standing`, which accuses nobody."""
+    text: str
+    """The line without the time."""
+    hang: Hang
+    definite: bool = False
+    """It holds whatever else the ranks do, so that nothing more needs to be waited for."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of a run that stands."""
+
+    looks: Sequence[Look]
+    """Oldest first, without progress from the first to the last."""
+    progress: Progress
+    world: int
+    usual: Mapping[str, float]
+    """By function, the seconds for which a rank has stood there before and gone on."""
+
+    def conclude(self, now_ns: int) -> Told | None:
+        """Return what is to be told, None where that is not clear yet."""
+        return _Conclusion(self, now_ns).told()
+
+
+class _Conclusion:
+    def __init__(self, case: Case, now_ns: int) -> None:
+        self._case = case
+        self._now_ns = now_ns
+        self._progress, self._world = case.progress, case.world
+        self._age_s = case.progress.age_s(now_ns)
+        self._last = case.looks[-1].ranks
+        self._present = case.progress.present
+        self._away = [rank for rank in range(case.world) if self._is_away(rank)]
+        self._waits = waits_of(self._last, case.world, self._present, self._away)
+
+    def _is_away(self, rank: int) -> bool:
+        return rank in self._progress.gone or self._progress.has_ended(rank)
+
+    def told(self) -> Told | None:
+        found = self._told()
+        if found is None or self._progress.has_stepped or found.definite:
+            return found
+        # A start takes its time, and nothing is known of it from before.
+        return found if self._age_s >= BEFORE_FIRST_S else None
+
+    def _told(self) -> Told | None:
+        if (mismatch := mismatch_of(self._last)) is not None:
+            return self._mismatch(mismatch)
+        if self._waits.circle:
+            return self._circle()
+        if self._waits.causes:
+            return self._causes(self._waits.causes)
+        if self._waits.complete:
+            return self._inside(self._waits.complete)
+        return self._meeting() or self._outside()
+
+    def _causes(self, ranks: Collection[int]) -> Told | None:
+        found = {rank: self._cause(rank) for rank in sorted(ranks)}
+        known = [cause for cause in found.values() if cause is not None]
+        if not known:
+            return None
+        kind = min((cause.kind for cause in known), key=ORDER.index)
+        causes = [cause for cause in known if cause.kind == kind]
+        if len(known) < len(found) and ORDER.index(kind) > ORDER.index("lock_held"):
+            return None
+        wait, waiters = self._waits.first(ranks), self._waits.ranks - {cause.rank for cause in causes}
+        if kind == "working":
+            return self._at_work(causes, wait, waiters)
+        if kind == "unknown" and not self._progress.everyone:
+            return None if self._age_s < self._patience_s else self._elsewhere(wait, waiters)
+        absent = frozenset().union(*(each.absent for waits in self._waits.waits.values() for each in waits))
+        proved = kind in ("gone", "stopped", "lock_held") or not self._waits.by_stacks
+        sure = proved and all(
+            cause.sure and (cause.rank in absent or kind in ("gone", "stopped", "lock_held")) for cause in causes
+        )
+        text = wording.accusation(causes, wait, waiters, self._world)
+        return self._hang(kind, causes, text, wait, waiters, sure, definite=kind == "stopped")
+
+    def _cause(self, rank: int) -> Cause | None:
+        case = self._case
+        return cause_of(rank, case.looks, self._progress, self._now_ns, case.usual)
+
+    @property
+    def _patience_s(self) -> float:
+        return max(INSIDE_S, self._progress.bearable_s)
+
+    def _at_work(self, causes: list[Cause], wait: Wait | None, waiters: Collection[int]) -> Told | None:
+        if self._age_s < self._progress.bearable_s or not waiters:
+            return None
+        text = wording.at_work(causes, waiters, self._world)
+        return self._standing("working", text, causes, wait, waiters)
+
+    def _elsewhere(self, wait: Wait | None, waiters: Collection[int]) -> Told:
+        call = "" if wait is None else f" in {wording.in_words(wait)}"
+        text = f"{wording.named(waiters, self._world)} wait{call} for ranks of other hosts, or for the network"
+        return self._hang("all_inside", [], text, wait, waiters, False)
+
+    def _mismatch(self, mismatch: Mismatch) -> Told:
+        odd = sorted(mismatch.odd)
+        others = [rank for rank in mismatch.calls if rank not in mismatch.odd]
+        first = (odd or others)[0]
+        what = mismatch.calls[first]
+        other = next(rank for rank in others if mismatch.calls[rank] != what)
+        place = self._place(first)
+        group = "" if mismatch.group == DEFAULT else f" of group {mismatch.group}"
+        where = f" · {place.where}" if place.where else ""
+        wait = self._waits.first(odd)
+        waiters = frozenset(self._waits.waits) - set(odd)
+        rest = f"{wording.named(others, self._world)} {wording.verb(others, 'is', 'are')} in"
+        if not odd:
+            rest = f"rank {other} called"
+        kind = "left_early" if mismatch.left_early else "mismatch"
+        subject = wording.named(odd or [first], self._world)
+        if kind == "left_early":
+            is_in = wording.verb(odd, "is", "are")
+            text = f"{subject} left the loop early: {is_in} in {wording.called(what)}, while {rest} "
+        else:
+            called = "called" if odd else "and others differ: it called"
+            text = f"{subject} {called} {wording.called(what)} as call {mismatch.number:,}{group}, {rest} "
+        text += f"{wording.called(mismatch.calls[other])}{where}"
+        causes = [Cause(rank, kind, "", self._place(rank), evidence=("stacks",) if place.where else ()) for rank in odd]
+        return self._hang(kind, causes, text, wait, waiters, bool(odd), where=place.where)
+
+    def _circle(self) -> Told:
+        ranks = sorted(self._waits.circle)
+        first, other = self._waits.waits[ranks[0]][0], self._waits.waits[ranks[-1]][0]
+        place = self._place(ranks[0])
+        where = f" · {place.where}" if place.where else ""
+        text = (
+            f"{wording.named(ranks, self._world)} wait for each other: rank {first.rank} in {wording.in_words(first)}, "
+            f"rank {other.rank} in {wording.in_words(other)}{where}"
+        )
+        causes = [Cause(rank, "mismatch", "", self._place(rank)) for rank in ranks]
+        return self._hang("mismatch", causes, text, first, ranks, not self._waits.by_stacks)
+
+    def _inside(self, complete: Sequence[Wait]) -> Told | None:
+        """Return what is told where all have entered: a process that is stopped, or else the network."""
+        ranks = sorted({wait.rank for wait in complete})
+        if (stopped := self._stopped()) is not None:
+            return stopped
+        if self._age_s < self._patience_s:
+            return None
+        wait = max(complete, key=lambda each: each.call.open_ns)
+        place = self._place(wait.rank)
+        where = f" · {place.where}" if place.where else ""
+        text = f"{wording.named(ranks, self._world)} {wording.verb(ranks, 'hangs', 'hang')} in {wording.in_words(wait)}"
+        text += f", which all have entered: network or backend{where}"
+        return self._hang("all_inside", [], text, wait, ranks, False, where=place.where)
+
+    def _stopped(self) -> Told | None:
+        stopped = [rank for rank in self._present if self._is_stopped(rank)]
+        if not stopped:
+            return None
+        causes = [cause for rank in stopped if (cause := self._cause(rank)) is not None and cause.kind == "stopped"]
+        text = wording.accusation(causes, None, (), self._world)
+        return self._hang("stopped", causes, text, None, (), True, definite=True) if causes else None
+
+    def _is_stopped(self, rank: int) -> bool:
+        inspection = self._last.get(rank)
+        return inspection is not None and inspection.status in STOPPED
+
+    def _meeting(self) -> Told | None:
+        """Return what is told of ranks that wait for others in the rendezvous."""
+        beats = self._progress.beats
+        waiters = [rank for rank in self._present if beats.get(rank) and beats[rank].activity == _RENDEZVOUS]
+        if self._progress.has_stepped or not waiters or self._age_s < BEFORE_FIRST_S:
+            return None
+        known = self._progress.met | beats.keys()
+        missing = [rank for rank in range(self._world) if rank not in known] if self._progress.everyone else []
+        before = [rank for rank in self._present if rank in beats and beats[rank].activity == "imports"]
+        causes = [
+            cause for rank in sorted({*missing, *before, *self._away}) if (cause := self._cause(rank)) is not None
+        ]
+        if any(cause.kind == "working" for cause in causes):
+            return None
+        wait_for = f"{wording.named(waiters, self._world)} {wording.verb(waiters, 'waits', 'wait')}"
+        if causes:
+            late = [cause.rank for cause in causes]
+            who = wording.named(late, self._world)
+            says = causes[0].says or f"is still at {causes[0].place.where or 'its start'}"
+            text = f"{who} {says}: {wait_for} for {wording.verb(late, 'it', 'them')} in the rendezvous"
+            return self._hang(causes[0].kind, causes, text, None, waiters, False)
+        if self._age_s < MEETING_S:
+            return None
+        text = f"{wait_for} in the rendezvous, which does not complete: see MASTER_ADDR, MASTER_PORT and the world size"
+        return self._hang("unknown", [], text, None, waiters, False, where=self._place(waiters[0]).where)
+
+    def _outside(self) -> Told | None:
+        """Return what is told where no rank is in a collective: nobody is accused, unless nothing moves at all."""
+        if (stopped := self._stopped()) is not None:
+            return stopped
+        if self._age_s < self._progress.bearable_s or not self._present:
+            return None
+        causes = [cause for rank in self._present if (cause := self._cause(rank)) is not None]
+        if not causes or not self._progress.has_stepped:
+            return None
+        stuck = [cause for cause in causes if cause.kind in ("data", "waiting") and self._is_idle(cause.rank)]
+        if len(stuck) == len(self._present) and self._age_s >= max(STARVED_S, self._progress.bearable_s):
+            text = wording.accusation(stuck, None, (), self._world)
+            return self._hang(stuck[0].kind, stuck, text, None, (), False)
+        first = next((cause for cause in causes if cause.kind == "working"), causes[0])
+        where = f" ({first.place.where})" if first.place.where else ""
+        text = f"no step: no rank is in a collective, rank {first.rank} {first.says or 'stands'}{where}"
+        return self._standing("all_outside", text, [first], None, ())
+
+    def _is_idle(self, rank: int) -> bool:
+        inspection, beat = self._last.get(rank), self._progress.beats.get(rank)
+        told = [
+            cpu
+            for cpu in (inspection and inspection.cpu_percent, beat and beat.cpu_percent)
+            if isinstance(cpu, (int, float))
+        ]
+        return bool(told) and max(told) < IDLE
+
+    def _place(self, rank: int) -> Place:
+        return place_of(main_thread(self._last.get(rank)))
+
+    def _hang(
+        self,
+        kind: str,
+        causes: Sequence[Cause],
+        text: str,
+        wait: Wait | None,
+        waiters: Collection[int],
+        sure: bool,
+        *,
+        where: str = "",
+        definite: bool = False,
+    ) -> Told:
+        return Told("hang", text, self._described(kind, causes, wait, waiters, sure, where), definite)
+
+    def _standing(
+        self, kind: str, text: str, causes: Sequence[Cause], wait: Wait | None, waiters: Collection[int]
+    ) -> Told:
+        return Told("standing", text, self._described(kind, causes, wait, waiters, True, ""))
+
+    def _described(
+        self,
+        kind: str,
+        causes: Sequence[Cause],
+        wait: Wait | None,
+        waiters: Collection[int],
+        sure: bool,
+        where: str,
+    ) -> Hang:
+        evidence = [] if wait is None else ["stacks" if self._waits.by_stacks else "record of collectives"]
+        evidence += [each for cause in causes[:1] for each in cause.evidence if each not in evidence]
+        members = self._world if wait is None else len(_members(wait, self._last)) or self._world
+        return Hang(
+            kind=kind,
+            # Of all ranks none is the cause.
+            ranks=tuple(cause.rank for cause in causes) if len(causes) < self._world or self._world == 1 else (),
+            where=where or (causes[0].place.where if causes else ""),
+            waiting="" if wait is None else wording.waiting(wait, waiters, members, self._place(wait.rank)),
+            evidence=", ".join(evidence),
+            sure=sure,
+            timeout_at_ns=self._timeout_at_ns(),
+        )
+
+    def _timeout_at_ns(self) -> int | None:
+        """Return when the first of the open calls runs into its timeout; that of other groups is not known."""
+        found = []
+        for waits in self._waits.waits.values():
+            for wait in waits:
+                inspection, beat = self._last[wait.rank], self._progress.beats.get(wait.rank)
+                if wait.call.group == DEFAULT and beat is not None and beat.timeout_s is not None:
+                    found.append(inspection.at_ns - wait.call.open_ns + int(min(beat.timeout_s, 1e9) * ONE))
+        return max(0, min(found)) if found else None
+
+
+def _members(wait: Wait, ranks: Mapping[int, Inspection]) -> tuple[int, ...]:
+    groups = ranks[wait.rank].groups
+    return next((group.ranks for group in groups if group.group == wait.call.group), ())

@@ -1,0 +1,144 @@
+"""Who waits for whom, by the records of collectives of all ranks.
+
+A rank that is in call n of a group waits for the members of the group that have made fewer than n calls.  Who is waited
+for may itself wait in a call of another group, or of the same one a step behind: the cause is found at the end of these
+chains, at the ranks that wait for nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ddptop.agent.observer.judge.hang.looks import main_thread
+from ddptop.agent.observer.judge.hang.place import place_of
+from ddptop.agent.wire import GroupCalls, Inspection, OpenCall
+
+DEFAULT: Final = "0"
+"""The name of the default group."""
+_POINT_TO_POINT: Final = frozenset({"send", "recv", "isend", "irecv", "recv_any_source"})
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank that has called a collective which is not complete."""
+
+    rank: int
+    call: OpenCall
+    absent: frozenset[int] = frozenset()
+    """Members of the group that have not called it, as far as that is known."""
+    unknown: frozenset[int] = frozenset()
+    """Members of whose calls nothing is known."""
+
+    @property
+    def on(self) -> frozenset[int]:
+        """The ranks that may be waited for."""
+        return self.absent | self.unknown
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The waits of all ranks, and what follows from them."""
+
+    waits: dict[int, tuple[Wait, ...]] = field(default_factory=dict)
+    """By rank, its calls that are not complete, oldest first; without ranks that wait for nothing."""
+    causes: frozenset[int] = frozenset()
+    """The ranks at the ends of the chains: they wait for nobody, and others wait for them."""
+    circle: frozenset[int] = frozenset()
+    """Ranks that wait for each other, each in another call; empty where there is a cause."""
+    complete: tuple[Wait, ...] = ()
+    """Calls that all members have made, and that do not complete."""
+    by_stacks: bool = False
+    """True where the calls are known by the stacks alone."""
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The ranks that wait for others, and are not a cause."""
+        return frozenset(self.waits) - self.causes
+
+    def first(self, causes: Iterable[int]) -> Wait | None:
+        """Return the oldest wait for one of these ranks; where none is for them, the oldest of all."""
+        wanted = frozenset(causes)
+        found = [wait for waits in self.waits.values() for wait in waits if wait.rank not in wanted]
+        direct = [wait for wait in found if wait.on & wanted]
+        return max(direct or found, key=lambda wait: (wait.call.open_ns, -wait.rank), default=None)
+
+
+def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int], absent: Iterable[int]) -> Waits:
+    """Return who waits for whom.
+
+    Args:
+        ranks: the inspections of one moment.
+        world: number of ranks of the run.
+        present: the ranks that can be asked.
+        absent: ranks that have ended or are gone, and call nothing any more.
+    """
+    groups = {rank: {each.group: each for each in inspection.groups} for rank, inspection in ranks.items()}
+    away, there = frozenset(absent), frozenset(present)
+    known = {rank for rank, inspection in ranks.items() if inspection.by == "agent" and inspection.observed}
+    members = {group: _members(group, groups, world) for group in {name for each in groups.values() for name in each}}
+
+    @functools.cache
+    def missing(group: str, number: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the members that have not made a call, and those of whose calls nothing is known."""
+        of = members.get(group, frozenset(range(world)))
+        late = (other for other in of & known if _made(groups[other].get(group)) < number)
+        return frozenset(late) | (of & away), of - known - away
+
+    waits: dict[int, tuple[Wait, ...]] = {}
+    for rank, inspection in sorted(ranks.items()):
+        found = []
+        for call in inspection.open:
+            if not call.number or call.op in _POINT_TO_POINT:
+                others = frozenset(other for other in there if other != rank and not _is_in_call(ranks.get(other)))
+                found.append(Wait(rank, call, others | (away & there)))
+                continue
+            late, unknown = missing(call.group, call.number)
+            found.append(Wait(rank, call, late - {rank}, unknown - {rank}))
+        if found:
+            waits[rank] = tuple(found)
+    if not waits:
+        return _by_stacks(ranks, there)
+    return _concluded(waits)
+
+
+def _concluded(waits: dict[int, tuple[Wait, ...]], *, by_stacks: bool = False) -> Waits:
+    edges = {rank: frozenset().union(*(wait.on for wait in each)) for rank, each in waits.items()}
+    waiting = {rank for rank, on in edges.items() if on}
+    reached = frozenset().union(*(edges[rank] for rank in waiting)) if waiting else frozenset()
+    causes = frozenset(reached - waiting)
+    # A call whose completion is not reported may be complete, where nobody is missing in it.
+    complete = tuple(wait for each in waits.values() for wait in each if not wait.on and wait.call.sure)
+    # Who has entered a call that all have entered waits for its end, unless others wait for it elsewhere.
+    circle = frozenset(waiting & reached) if not causes else frozenset()
+    return Waits(waits, causes, circle, complete if not causes else (), by_stacks)
+
+
+def _by_stacks(ranks: Mapping[int, Inspection], present: frozenset[int]) -> Waits:
+    """Return the waits where no rank records its calls: who is in a collective by its stack waits for who is not."""
+    names = {rank: place_of(main_thread(inspection)).collective for rank, inspection in ranks.items()}
+    inside = {rank: name for rank, name in names.items() if name}
+    outside = frozenset(present - inside.keys())
+    waits: dict[int, tuple[Wait, ...]] = {
+        rank: (Wait(rank, OpenCall(name, "", 0, 0, 0, blocking=True), outside),) for rank, name in inside.items()
+    }
+    return _concluded(waits, by_stacks=True) if waits else Waits()
+
+
+def _is_in_call(inspection: Inspection | None) -> bool:
+    return inspection is not None and bool(inspection.open)
+
+
+def _made(calls: GroupCalls | None) -> int:
+    return 0 if calls is None else calls.calls
+
+
+def _members(group: str, groups: Mapping[int, Mapping[str, GroupCalls]], world: int) -> frozenset[int]:
+    told = [each[group] for each in groups.values() if group in each]
+    named = next((calls.ranks for calls in told if calls.ranks), ())
+    if named:
+        return frozenset(named)
+    # Of the default group all are members; of another one whose members are not told, those that know it.
+    return frozenset(range(world)) if group == DEFAULT else frozenset(r for r, each in groups.items() if group in each)

@@ -1,0 +1,219 @@
+"""Watches a run for a hang: a suspicion by heartbeats, questions to its ranks, and what is told in the end.
+
+As long as steps come no rank is asked anything.  A run that stands is looked at twice, a moment apart, and again as
+long as it stands: whatever changes between two looks is progress, and only a run without any is told to hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.hang.looks import Look, has_advanced, main_thread
+from ddptop.agent.observer.judge.hang.place import place_of
+from ddptop.agent.observer.judge.hang.progress import ONE, Progress
+from ddptop.agent.observer.judge.hang.verdict import Case, Told
+from ddptop.agent.observer.judge.hang.waits import waits_of
+from ddptop.agent.wire import EACH_RECORD
+
+BETWEEN_S: Final = 0.7
+"""Seconds between two looks as long as it is not clear what is to be told."""
+AGAIN_S: Final = 5.0
+"""Seconds between two looks at a run that hangs."""
+_UNANSWERED_S: Final = 10.0
+"""Seconds after which an answer is not waited for any more."""
+_LOOKS: Final = 4
+_MOST_CAUSES: Final = 8
+"""Of a large group, ranks that may be the cause whose stacks are asked for."""
+_MOST_WAITERS: Final = 4
+_MOST_PLACES: Final = 256
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the ranks are to be asked."""
+
+    ranks: tuple[int, ...]
+    stacks: bool
+
+
+class Watch:
+    """The suspicion, the looks and the conclusion for one group of ranks."""
+
+    def __init__(self, world: int, *, everyone: bool = True) -> None:
+        """Know nothing yet; `everyone` says whether all ranks of the run are on this host."""
+        self._world = world
+        self._everyone = everyone
+        self.round = 0
+        """Number of the present time without a step: an answer to a question of an earlier one is too late."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew with other processes."""
+        self.progress = Progress(everyone=self._everyone)
+        self.told: Told | None = None
+        """What is told now."""
+        self.ceased_at_ns: int | None = None
+        """When a run that was told to stand made its next step."""
+        self._usual: dict[str, float] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._looks: list[Look] = []
+        self._asked: Question | None = None
+        self._asked_ns = 0
+        self._due_ns = 0
+        self._pause_s = BETWEEN_S
+        self._base: dict[int, wire.Inspection] = {}
+        """Of a large group, all ranks without their stacks."""
+        self._concerned: tuple[int, ...] = ()
+        self.round += 1
+
+    def beat(self, beat: wire.Beat, now_ns: int) -> None:
+        """Take in a heartbeat."""
+        stood_s = self.progress.beat(beat, now_ns)
+        if stood_s is None:
+            return
+        hung = self.told is not None and self.told.kind == "hang"
+        if not hung:
+            self.progress.learn(stood_s)
+        if self._looks and not hung:
+            self._learn_places(stood_s)
+        if self._looks or self._asked or self.told:
+            self.ceased_at_ns = self.progress.since_ns
+            self.told = None
+            self._clear()
+
+    def rest(self, now_ns: int) -> None:
+        """Begin anew to count the time without progress: there was some, or somebody has stopped the run on purpose."""
+        self.progress.rest(now_ns)
+        self._withdraw(now_ns)
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Say whether the ranks are asked, or are to be asked again."""
+        return self._asked is not None or bool(self._looks)
+
+    @property
+    def inspections(self) -> list[wire.Inspection]:
+        """The newest inspections that have stacks, by rank."""
+        last = self._looks[-1].ranks if self._looks else {}
+        return [last[rank] for rank in sorted(last) if last[rank].threads]
+
+    def stands(self, now_ns: int) -> bool:
+        """Say whether the run has made no step for longer than usual; False while it is held, or has ended."""
+        progress = self.progress
+        if progress.age_s(now_ns) < progress.patience_s:
+            return False
+        if progress.held or not progress.present:
+            if self.told is not None or self._looks:
+                self._withdraw(now_ns)
+            return False
+        return True
+
+    def question(self, now_ns: int) -> Question | None:
+        """Return what is to be asked now of a run that stands, None where it is not time; the answer is expected."""
+        if self._asked is not None and now_ns - self._asked_ns < _UNANSWERED_S * ONE:
+            return None
+        # A time that is further away was set before the clock was.
+        if 0 < self._due_ns - now_ns <= AGAIN_S * ONE:
+            return None
+        ranks = tuple(self.progress.present)
+        if self._world <= EACH_RECORD:
+            question = Question(ranks, stacks=True)
+        elif self._concerned:
+            question = Question(tuple(rank for rank in self._concerned if rank in ranks), stacks=True)
+        else:
+            question = Question(ranks, stacks=False)
+        self._asked, self._asked_ns = question, now_ns
+        return question
+
+    def answer(self, found: Mapping[int, wire.Inspection], now_ns: int) -> None:
+        """Take in the answers to the question that was asked last in this round."""
+        question, self._asked = self._asked, None
+        if question is None:
+            return
+        if self._world > EACH_RECORD and not question.stacks:
+            self._base = dict(found)
+            self._concerned = self._choose(found)
+            self._due_ns = now_ns
+            return
+        look = Look(now_ns, {**self._base, **found})
+        if self._looks and self._advanced(self._looks[-1], look):
+            # The run is at work, without steps: an evaluation, the accumulation of gradients.
+            self.rest(now_ns)
+            return
+        self._looks = [*self._looks[-_LOOKS + 1 :], look]
+        if len(self._looks) < 2:
+            self._wait(now_ns, BETWEEN_S)
+            return
+        self.told = Case(self._looks, self.progress, self._world, self._usual).conclude(now_ns)
+        if self.told is not None and self.told.kind == "hang":
+            self._wait(now_ns, AGAIN_S)
+        elif self.told is not None or len(self._looks) >= _LOOKS:
+            self._wait(now_ns, min(AGAIN_S, 1.5 * self._pause_s))
+        else:
+            self._wait(now_ns, BETWEEN_S)
+
+    def finding(self, now_ns: int) -> Finding | None:
+        """Return what is wrong at this moment, with the time that the run has stood."""
+        if self.told is None:
+            return None
+        told = self.told
+        return Finding(
+            kind=told.kind,
+            text=f"{told.text} · {_seconds(self.progress.age_s(now_ns))}",
+            rank=told.hang.ranks[0] if told.hang.ranks else None,
+            since_at_ns=self.progress.since_ns or now_ns,
+            urgent=told.kind == "hang",
+            hang=told.hang,
+        )
+
+    def _withdraw(self, now_ns: int) -> None:
+        if self.told is not None:
+            self.ceased_at_ns = now_ns
+        self.told = None
+        self._clear()
+
+    def _wait(self, now_ns: int, seconds: float) -> None:
+        self._pause_s = seconds
+        self._due_ns = now_ns + int(seconds * ONE)
+
+    def _advanced(self, before: Look, after: Look) -> bool:
+        # Of a large group those that were not asked again are the same objects.
+        return any(
+            (known := before.ranks.get(rank)) is not None and known is not each and has_advanced(known, each)
+            for rank, each in after.ranks.items()
+        )
+
+    def _choose(self, found: Mapping[int, wire.Inspection]) -> tuple[int, ...]:
+        """Return the ranks of a large group whose stacks would tell: those that may be the cause, and some others."""
+        present = self.progress.present
+        away = self.progress.gone | {rank for rank in self.progress.beats if self.progress.has_ended(rank)}
+        waits = waits_of(found, self._world, present, away)
+        silent = [rank for rank in present if rank not in found or found[rank].by != "agent"]
+        likely = sorted(waits.causes & set(present)) or silent
+        chosen = dict.fromkeys([*likely[:_MOST_CAUSES], *sorted(waits.circle)[:_MOST_CAUSES]])
+        others = [rank for rank in present if rank not in chosen]
+        chosen |= dict.fromkeys(others[:_MOST_WAITERS])
+        return tuple(chosen)
+
+    def _learn_places(self, stood_s: float) -> None:
+        """Remember where ranks stood in a time without a step that has ended by itself."""
+        for inspection in self._looks[-1].ranks.values():
+            if inspection.open:
+                continue
+            function = place_of(main_thread(inspection)).function
+            if function:
+                self._usual[function] = max(stood_s, self._usual.pop(function, 0.0))
+        while len(self._usual) > _MOST_PLACES:
+            del self._usual[next(iter(self._usual))]
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

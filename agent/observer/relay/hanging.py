@@ -1,0 +1,142 @@
+"""A run that makes no steps: its ranks are asked where they stand, and what follows from that is told and recorded.
+
+As long as steps come nothing is asked; `agent.observer.judge.hang` decides what is asked when, and what it means.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
+
+from ddptop.agent import wire
+from ddptop.agent.observer.end.freezer import frozen
+from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.hang.verdict import Told
+from ddptop.agent.observer.judge.hang.watch import Watch
+from ddptop.agent.run.rundir import Run, RunDir
+from ddptop.agent.run.states import ranks_here
+
+_log = logging.getLogger("ddptop.observer")
+
+MOST_RECORDED: Final = 64
+"""Ranks whose stacks are recorded of one hang, those that are the cause first."""
+MOST_BYTES: Final = 4 << 20
+"""Bytes of all of them."""
+
+
+class Asks(Protocol):
+    """Asks ranks where they stand; see `agent.observer.inspection.inspections`."""
+
+    def ask(
+        self, ranks: Collection[int], then: Callable[[dict[int, wire.Inspection]], object], *, stacks: bool
+    ) -> None:
+        """Ask ranks; `then` is called later, on the thread of the relay, with what is known of them."""
+
+
+class Hanging:
+    """The watch over the run, its questions and the record of its answers; for use from one thread."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        run: Run,
+        inspections: Asks,
+        record: Callable[[list[wire.Inspection]], None],
+        stand: Callable[[Finding | None, int | None], None],
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            directory: of the run.
+            run: its record.
+            inspections: asks the ranks where they stand.
+            record: records where the ranks stand, once for each hang.
+            stand: tells the judge what is wrong, None where nothing is, and when the run has gone on last.
+            clock: returns nanoseconds since the epoch.
+        """
+        self._directory = directory
+        # Of a job whose ranks here nobody has told, those on other hosts cannot be told from ranks that do not start.
+        self._watch = Watch(run.world, everyone=ranks_here(run, 0) == run.world)
+        self._inspections = inspections
+        self._record = record
+        self._stand = stand
+        self._generation: int | None = None
+        self._recorded: tuple[int, str, tuple[int, ...]] | None = None
+        """The hang of which the inspections were recorded."""
+        self._clock = clock
+        self._shown: Told | None = None
+        """What was to be told at the last turn."""
+
+    def restart(self, generation: int) -> None:
+        """Begin anew with other processes."""
+        self._generation = generation
+        self._watch.restart()
+
+    def meet(self, rank: int) -> None:
+        """Take note of a rank whose process was found."""
+        self._watch.progress.meet(rank, self._clock())
+
+    def lose(self, rank: int) -> None:
+        """Take note of a rank whose process is gone."""
+        self._watch.progress.lose(rank)
+
+    def note(self, message: wire.Telemetry) -> None:
+        """Take in a sign of life or a summary."""
+        if type(message) is wire.Beat:
+            if message.generation is None or self._generation in (None, message.generation):
+                self._watch.beat(message, self._clock())
+        elif type(message) is wire.Summary:
+            self._watch.progress.summary(message)
+
+    @property
+    def is_looking(self) -> bool:
+        """Say whether `turn` is to be called more often than once a second."""
+        return self._watch.is_suspicious
+
+    def turn(self) -> bool:
+        """Ask the ranks where that is due; return whether something else is to be told than at the last turn."""
+        watch, now_ns = self._watch, self._clock()
+        if watch.stands(now_ns):
+            # A freeze is somebody's wish, and what the ranks do in it says nothing.
+            if frozen(self._directory) is not None:
+                watch.rest(now_ns)
+            elif (question := watch.question(now_ns)) is not None:
+                self._ask(question.ranks, stacks=question.stacks)
+        before, self._shown = self._shown, watch.told
+        return before is not watch.told
+
+    def tell(self) -> None:
+        """Tell the judge what is wrong at this moment."""
+        self._stand(self._watch.finding(self._clock()), self._watch.ceased_at_ns)
+
+    def _ask(self, ranks: Collection[int], *, stacks: bool) -> None:
+        asked = self._watch.round
+
+        def then(found: dict[int, wire.Inspection]) -> None:
+            if asked == self._watch.round:
+                self._watch.answer(found, self._clock())
+                self._write()
+
+        self._inspections.ask(ranks, then, stacks=stacks)
+
+    def _write(self) -> None:
+        told = self._watch.told
+        if told is None or told.kind != "hang":
+            return
+        this = self._watch.round, told.hang.kind, told.hang.ranks
+        if this == self._recorded:
+            return
+        self._recorded = this
+        _log.warning("%s (%s; %s)", told.text, told.hang.waiting, told.hang.evidence)
+        causes = set(told.hang.ranks)
+        found = sorted(self._watch.inspections, key=lambda each: (each.rank not in causes, each.rank))
+        chosen, room = [], MOST_BYTES
+        for each in found[:MOST_RECORDED]:
+            room -= len(wire.encode(wire.Reply(0, True, inspection=each)))
+            if room < 0:
+                break
+            chosen.append(each)
+        self._record(chosen)

@@ -1,0 +1,5 @@
+"""Where a rank stands, for who asks: made on the agent's thread, while the training stands or goes on.
+
+inspecting  the whole answer
+stacks      the threads and their frames
+"""

@@ -1,0 +1,174 @@
+"""The whole answer to `Inspect`: where this rank stands, in its code and in its collectives."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Final
+
+import msgspec
+
+from ddptop.agent.rank.collectives import recorder, timing, wrapper
+from ddptop.agent.rank.collectives.counted import RECENT, Counted
+from ddptop.agent.rank.collectives.open_calls import Open
+from ddptop.agent.rank.collectives.timing import Collectives
+from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.inspection.stacks import Stacks, own_sources
+from ddptop.agent.run.identity import Process, look
+from ddptop.agent.wire import GroupCalls, Inspection, OpenCall, PastCall
+
+MOST_GROUPS: Final = 64
+MOST_OPEN: Final = 128
+"""Groups and open calls of an answer at most."""
+_MOST_RANKS: Final = 1_024
+"""Ranks of a group that are listed; those of a larger one are not."""
+_STILL_NS: Final = 1_000_000_000
+"""Time without a call after which the rank stands still."""
+
+
+class Inspecting:
+    """Answers for one rank; for use from the agent's thread."""
+
+    def __init__(self, collectives: Collectives, faults: Faults, process: Process, began_ns: int) -> None:
+        """Prepare; `began_ns` is the start of the process, since the epoch."""
+        self._collectives = collectives
+        self._faults = faults
+        self._process = process
+        self._began_s = began_ns / 1e9
+        self._stacks: Stacks | None = None
+
+    def inspect(self, rank: int, *, stacks: bool) -> Inspection:
+        """Return where the rank stands: all that could be read, and the problem where something could not."""
+        found = Inspection(rank, time.time_ns(), "agent", self._process.pid)
+        if (row := look(self._process)) is not None:
+            found = msgspec.structs.replace(found, status=row.status)
+        # A failed device raises in each question; the stacks are told all the same.
+        try:
+            found = self._with_calls(found)
+        except Exception as error:
+            found = self._with_problem(found, "reading its collectives", error)
+        if stacks:
+            try:
+                found = self._with_stacks(found)
+            except Exception as error:
+                found = self._with_problem(found, "reading its stacks", error)
+        return found
+
+    def _with_problem(self, found: Inspection, what: str, error: Exception) -> Inspection:
+        self._faults.note(what, error)
+        return msgspec.structs.replace(found, problem=f"{what}: {describe(error)}")
+
+    def _with_stacks(self, found: Inspection) -> Inspection:
+        # The script is known only now: it has replaced the runner as `__main__`.
+        stacks = self._stacks = self._stacks or Stacks(own_sources(), self._began_s)
+        threads, left_out = stacks.take()
+        return msgspec.structs.replace(found, threads=threads, threads_left_out=left_out)
+
+    def _with_calls(self, found: Inspection) -> Inspection:
+        collectives = self._collectives
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        opened = collectives.open(main)
+        if collectives.mechanism in (timing.HOOKS, wrapper.WRAPPER):
+            opened = self._settled(opened)
+            now = collectives.now()
+            return msgspec.structs.replace(
+                found,
+                open=tuple(_open_call(each, now) for each in opened[-MOST_OPEN:]),
+                groups=_groups(collectives.groups),
+                observed=collectives.observed,
+            )
+        recorded = recorder.entries(sys.modules.get("torch"))
+        return msgspec.structs.replace(
+            found,
+            open=tuple(_recorded_open(each) for each in recorded if each.is_open)[-MOST_OPEN:],
+            groups=_recorded_groups(recorded, collectives.groups),
+            observed=bool(recorded) or collectives.observed,
+        )
+
+    def _settled(self, opened: list[Open]) -> list[Open]:
+        """Return the open calls; torch's record decides on those that are not sure, where the rank stands still."""
+        collectives = self._collectives
+        newest = {name: counted.recent[-1] for name, counted in collectives.groups.items() if counted.recent}
+        unsure = [each for each in opened if not each.sure and each.call.number]
+        now = collectives.now()
+        if not unsure or any(now - call.entered < _STILL_NS for call in newest.values()):
+            return opened
+        recorded: dict[str, dict[int, recorder.Entry]] = {}
+        for entry in recorder.entries(sys.modules.get("torch")):
+            recorded.setdefault(entry.group[:12], {})[entry.collective_seq_id] = entry
+        wall = time.time_ns() - now
+        settled = []
+        for each in opened:
+            entries = recorded.get(each.call.group, {})
+            last = newest.get(each.call.group)
+            # Torch does not count all that we count: the newest of both is the same call, and the others before it.
+            if each in unsure and entries and last is not None:
+                number = max(entries) - (last.number - each.call.number)
+                is_same = 0 <= entries[max(entries)].time_created_ns - (wall + last.entered) + _SLACK_NS < 2 * _SLACK_NS
+                same = entries.get(number) if is_same else None
+                if same is not None and not same.is_open:
+                    continue
+                each = each._replace(sure=same is not None)
+            settled.append(each)
+        return settled
+
+
+_SLACK_NS: Final = 100_000_000
+"""Time between a call and torch's own note of it at most, either way: the clocks are read one after the other."""
+
+
+def _open_call(each: Open, now: int) -> OpenCall:
+    call = each.call
+    return OpenCall(
+        op=call.op[:100],
+        group=call.group[:100],
+        number=call.number,
+        bytes=min(call.bytes, 1 << 53),
+        open_ns=now - call.entered,
+        blocking=each.blocking,
+        sure=each.sure,
+    )
+
+
+def _groups(known: dict[str, Counted]) -> tuple[GroupCalls, ...]:
+    """Return the calls of the groups that exist, those with the newest calls if there are too many."""
+    groups = [(name, counted) for name, counted in tuple(known.items()) if counted.group() is not None]
+    groups.sort(key=lambda each: each[1].recent[-1].entered if each[1].recent else 0, reverse=True)
+    return tuple(
+        GroupCalls(
+            name,
+            counted.calls,
+            _ranks(counted),
+            tuple(PastCall(call.op[:100], min(call.bytes, 1 << 53)) for call in tuple(counted.recent)),
+        )
+        for name, counted in sorted(groups[:MOST_GROUPS])
+    )
+
+
+def _ranks(counted: Counted) -> tuple[int, ...]:
+    try:
+        ranks = tuple(sys.modules["torch"].distributed.get_process_group_ranks(counted.group()))
+    except Exception:  # the group is being destroyed, or its ranks are known to no one
+        return ()
+    return ranks if len(ranks) <= _MOST_RANKS else ()
+
+
+def _recorded_open(entry: recorder.Entry) -> OpenCall:
+    age = max(0, time.time_ns() - entry.time_created_ns)
+    return OpenCall(entry.op[:100], entry.group[:12], max(0, entry.collective_seq_id), entry.bytes, min(age, 1 << 53))
+
+
+def _recorded_groups(recorded: list[recorder.Entry], known: dict[str, Counted]) -> tuple[GroupCalls, ...]:
+    groups: dict[str, list[recorder.Entry]] = {}
+    for entry in recorded:
+        groups.setdefault(entry.group[:12], []).append(entry)
+    return tuple(
+        GroupCalls(
+            name,
+            max(0, *(entry.collective_seq_id for entry in entries)),
+            _ranks(known[name]) if name in known else (),
+            tuple(PastCall(entry.op[:100], entry.bytes) for entry in entries[-RECENT:]),
+        )
+        for name, entries in sorted(groups.items())[:MOST_GROUPS]
+    )

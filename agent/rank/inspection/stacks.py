@@ -1,0 +1,175 @@
+"""The stacks of all threads of this process, as Python itself knows them.
+
+The frames of other threads go on while they are read: what is taken of each is its code and its line.  Nothing of
+`linecache` or `traceback` is used, which read files and may be a module of the script's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Final, NamedTuple
+
+from ddptop.agent.run.sources import Sources, read_lines
+from ddptop.agent.run.stacks import bounded, function_name
+from ddptop.agent.text import clean
+from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Frame, Thread
+
+_DEEPEST: Final = 200_000
+"""Frames of a stack that are looked at; of a deeper one the outermost are not found."""
+_PATIENCE_S: Final = 0.1
+"""Seconds that reading the files may take."""
+_OURS: Final = "ddptop-"
+"""The beginning of the names of the agent's own threads."""
+
+
+class _Taken(NamedTuple):
+    """The stack of a thread before anything was read."""
+
+    frames: list[tuple[str, str, int]]
+    """Function, file and line, the innermost first."""
+    left_out: int
+
+
+class Stacks:
+    """Takes the stacks; for use from one thread."""
+
+    def __init__(self, sources: Sources, began: float) -> None:
+        """Prepare.
+
+        Args:
+            sources: the files of this process.
+            began: seconds since the epoch; lines of files that were changed later are not shown.
+        """
+        self._sources = sources
+        self._began = began
+        self._reader: threading.Thread | None = None
+
+    def take(self) -> tuple[tuple[Thread, ...], int]:
+        """Return the threads, the main one first, and the number of those that were left out."""
+        frames = sys._current_frames()
+        own = threading.get_ident()
+        known = {thread.ident: thread for thread in threading.enumerate()}
+        main = threading.main_thread().ident
+        idents = sorted(
+            (ident for ident in frames if ident != own and not _is_ours(known.get(ident))),
+            key=lambda ident: (ident != main, ident not in known),
+        )
+        taken = {ident: _taken(frames[ident]) for ident in idents[:MOST_THREADS]}
+        # They hold what the functions hold.
+        frames.clear()
+        texts = self._texts(taken.values())
+        threads = [self._thread(ident, stack, known.get(ident), texts) for ident, stack in taken.items()]
+        kept, left_out = bounded(threads)
+        return kept, left_out + len(idents) - len(threads)
+
+    def _thread(
+        self, ident: int, stack: _Taken, thread: threading.Thread | None, texts: dict[tuple[str, int], str]
+    ) -> Thread:
+        return Thread(
+            name=_name(thread) or f"thread {ident:#x}",
+            frames=tuple(self._frame(frame, texts) for frame in stack.frames),
+            main=ident == threading.main_thread().ident,
+            native_id=thread.native_id if thread is not None else None,
+            left_out=stack.left_out,
+        )
+
+    def _frame(self, frame: tuple[str, str, int], texts: dict[tuple[str, int], str]) -> Frame:
+        function, file, line = frame
+        return Frame(
+            function=clean(function_name(function), 100),
+            file=self._sources.name(file),
+            line=max(0, line),
+            source=texts.get((file, line), ""),
+            library=self._sources.is_library(file),
+        )
+
+    def _texts(self, stacks: Iterable[_Taken]) -> dict[tuple[str, int], str]:
+        """Return the source of the lines of the user's code, by file and number."""
+        wanted: dict[str, set[int]] = {}
+        for stack in stacks:
+            for _, file, line in stack.frames:
+                if not file.startswith("<") and not self._sources.is_library(file):
+                    wanted.setdefault(file, set()).add(line)
+        found: dict[tuple[str, int], str] = {}
+
+        def read() -> None:
+            for file, lines in wanted.items():
+                for number, text in read_lines(self._sources.path(file), lines, before=self._began).items():
+                    found[file, number] = text
+
+        if wanted:
+            self._wait_for(read)
+        return dict(found)
+
+    def _wait_for(self, read: Callable[[], None]) -> None:
+        """Read in a thread of its own: a network file system that hangs must not take the agent's voice."""
+        if self._reader is not None and self._reader.is_alive():
+            return
+        self._reader = threading.Thread(target=read, name=f"{_OURS}reader", daemon=True)
+        try:
+            self._reader.start()
+        except RuntimeError:
+            # No more threads can be started: the stacks come without source.
+            self._reader = None
+            return
+        self._reader.join(_PATIENCE_S)
+
+
+def own_sources() -> Sources:
+    """Return the files of this process: the program's folder is that of its script, or of its package."""
+    main = sys.modules.get("__main__")
+    home = ""
+    package = getattr(main, "__package__", None)
+    if isinstance(package, str) and package:
+        # The outermost package that has a file; one without is a namespace, which others may share.
+        parts = package.split(".")
+        names = [".".join(parts[: count + 1]) for count in range(len(parts))]
+        files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
+        home = next((os.path.dirname(file) for file in files if isinstance(file, str)), "")
+    file = getattr(main, "__file__", None)
+    if not home and isinstance(file, str):
+        home = os.path.dirname(os.path.abspath(file))
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = ""
+    return Sources(home, folder)
+
+
+def _name(thread: threading.Thread | None) -> str:
+    try:
+        return "" if thread is None else clean(str(thread.name), 100)
+    except Exception:  # whatever the script's own class of threads raises
+        return ""
+
+
+def _is_ours(thread: threading.Thread | None) -> bool:
+    return _name(thread).startswith(_OURS)
+
+
+def _taken(frame: FrameType | None) -> _Taken:
+    half = MOST_FRAMES // 2
+    first: list[FrameType] = []
+    last: deque[FrameType] = deque(maxlen=MOST_FRAMES - half)
+    count = 0
+    while frame is not None and count < _DEEPEST:
+        if count < half:
+            first.append(frame)
+        else:
+            last.append(frame)
+        count += 1
+        frame = frame.f_back
+    # Only a script that means harm has a path longer than any system's.
+    kept = [(_called(each), each.f_code.co_filename[:4096], each.f_lineno or 0) for each in (*first, *last)]
+    return _Taken(kept, count - len(kept))
+
+
+def _called(frame: FrameType) -> str:
+    code = frame.f_code
+    # Python 3.10 does not know the class of a method.
+    return str(getattr(code, "co_qualname", code.co_name))

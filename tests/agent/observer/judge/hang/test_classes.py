@@ -1,0 +1,364 @@
+"""Who is named when a run hangs, and why: each class from what its ranks would answer."""
+
+from __future__ import annotations
+
+import pytest
+from support.standing import (
+    ALL_REDUCE,
+    BARRIER,
+    MAIN,
+    REDUCE,
+    Run,
+    Spot,
+    Where,
+    called,
+    in_library,
+    in_user_code,
+    waits,
+)  # fmt: skip
+
+from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.hang.progress import ONE
+from ddptop.agent.wire import Frame, GroupCalls, Hang, OpenCall, PastCall
+
+STEP_S = 0.2
+SOON_S = 3 * STEP_S + 5
+
+
+def trained(world: int = 4, **more: object) -> Run:
+    """Return a run after some seconds of training."""
+    run = Run(world, STEP_S, **more)  # type: ignore[arg-type]
+    run.train(10)
+    assert run.asked == []
+    return run
+
+
+def hang_of(finding: Finding) -> Hang:
+    """Return what is known of a hang."""
+    assert finding.kind == "hang", finding
+    assert finding.hang is not None
+    return finding.hang
+
+
+def stuck(culprit: Spot, run: Run, rank: int = 1) -> Where:
+    """Return where the ranks stand: one at its place, the others in the next call."""
+    culprit.calls = run.calls
+
+    def where(each: int, since: float) -> Spot:
+        return culprit if each == rank else waits(run.calls + 1, seconds=since + 0.1)
+
+    return where
+
+
+SLEEPS = in_user_code(31, source="time.sleep(1000)")
+LOADER = (
+    Frame("select", "selectors.py", 415, library=True),
+    Frame("_try_get_data", "torch/utils/data/dataloader.py", 1275, library=True),
+    *in_user_code(28),
+)
+
+
+@pytest.mark.parametrize(
+    ("culprit", "kind", "says"),
+    [
+        (Spot(SLEEPS), "not_entered", "rank 1 hangs: it sleeps and never entered all_reduce 4 MiB"),
+        (Spot(in_user_code(31, source="result = compute()"), cpu=0.0), "not_entered", "rank 1 hangs: it never entered"),
+        (Spot(in_user_code(31), cpu=99.0, status="running"), "spinning", "it computes without end (99% CPU)"),
+        (Spot(in_user_code(31), status="stopped", silent=True, by="py-spy"), "stopped", "it is stopped by SIGSTOP"),
+        (Spot((), status="stopped", silent=True), "stopped", "it is stopped by SIGSTOP"),
+        (Spot(SLEEPS, status="tracing-stop", silent=True), "stopped", "it is stopped by a debugger"),
+        (
+            Spot(in_user_code(31), silent=True, by="py-spy", holds_gil=True),
+            "lock_held",
+            "it holds the interpreter lock",
+        ),
+        (Spot((), silent=True, cpu=100.0, status="running"), "lock_held", "it computes, holding the interpreter lock"),
+        (Spot(LOADER, cpu=0.5), "data", "it waits for data"),
+        (Spot(in_user_code(31, source="second.acquire()")), "waiting", "it waits for a lock"),
+        (Spot(in_library("threading.py", "wait")), "waiting", "it waits for a lock"),
+        (Spot(in_library("queue.py", "get")), "waiting", "it waits for a queue"),
+        (Spot(in_library("socket.py", "readinto")), "waiting", "it waits for a socket"),
+        (Spot(in_library("subprocess.py", "communicate")), "waiting", "it waits for another process"),
+    ],
+)
+def test_a_rank_that_does_not_come_is_named_soon_with_its_class_and_line(culprit, kind, says):
+    """Within three usual steps and five seconds: rank, class, line, and what the other three stand in."""
+    run = trained()
+    began_ns = run.now_ns
+    finding = run.until_told(SOON_S, stuck(culprit, run))
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, finding.rank) == (kind, (1,), 1)
+    assert says in finding.text
+    assert "all_reduce 4 MiB" in finding.text
+    assert len(finding.text) <= 150
+    assert hang.waiting == "all_reduce 4 MiB, default group, 3 of 4 ranks, train.py:40"
+    if culprit.frames:
+        line = next(frame for frame in culprit.frames if not frame.library)
+        assert hang.where == f"{line.file}:{line.line} {line.function}"
+        assert hang.where in finding.text
+    assert finding.urgent
+    # The call has been open since the last step, but for the first tick.
+    assert hang.timeout_at_ns == pytest.approx(began_ns + 1800 * ONE, abs=0.3 * ONE)
+
+
+def test_where_all_but_one_wait_the_line_is_as_it_reads_best():
+    """The whole line, as people get it."""
+    run = trained()
+    text = run.until_told(SOON_S, stuck(Spot(in_user_code(31), cpu=0.0), run)).text
+    assert text.startswith(
+        "rank 1 hangs: it never entered all_reduce 4 MiB, in which ranks 0, 2 and 3 wait · train.py:31 main · "
+    )
+
+
+def test_the_verdict_says_what_it_rests_on():
+    """The record of collectives and stacks are sure; stacks alone are not."""
+    run = trained()
+    hang = hang_of(run.until_told(SOON_S, stuck(Spot(SLEEPS), run)))
+    assert (hang.evidence, hang.sure) == ("record of collectives, stacks, CPU time", True)
+
+    unseen = trained()
+
+    def where(rank: int, since: float) -> Spot:
+        return Spot(SLEEPS if rank == 1 else (ALL_REDUCE, MAIN), observed=False, groups=())
+
+    hang = hang_of(unseen.until_told(SOON_S, where))
+    assert (hang.kind, hang.ranks, hang.sure) == ("not_entered", (1,), False)
+    assert hang.evidence == "stacks, CPU time"
+
+
+def test_a_rank_that_is_not_observed_is_not_said_to_be_absent_for_sure():
+    """Its calls are not all seen, so that it may have entered."""
+    run = trained()
+    hang = hang_of(run.until_told(SOON_S, stuck(Spot(SLEEPS, observed=False), run)))
+    assert (hang.ranks, hang.sure) == ((1,), False)
+
+
+def test_several_ranks_are_named_together():
+    """Two that sleep, of four."""
+    run = trained()
+
+    def where(rank: int, since: float) -> Spot:
+        return Spot(SLEEPS, calls=run.calls) if rank in (1, 3) else waits(run.calls + 1, seconds=since)
+
+    finding = run.until_told(SOON_S, where)
+    assert hang_of(finding).ranks == (1, 3)
+    assert finding.text.startswith("ranks 1 and 3 hang: rank 1 sleeps; they never entered all_reduce 4 MiB")
+
+
+def test_all_that_are_stopped_are_told_and_nobody_is_accused():
+    """SIGSTOP of the whole group."""
+    run = trained()
+    finding = run.until_told(SOON_S, lambda rank, since: Spot((), status="stopped", silent=True))
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, finding.rank) == ("stopped", (), None)
+    assert finding.text.startswith("all ranks hang: rank 0 is stopped by SIGSTOP")
+
+
+def test_a_rank_that_has_ended_left_early():
+    """Its script is over, and the others wait in a collective for it."""
+    run = trained()
+
+    def where(rank: int, since: float) -> Spot:
+        return Spot((), state="ended") if rank == 1 else waits(run.calls + 1, seconds=since)
+
+    finding = run.until_told(SOON_S, where)
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks) == ("left_early", (1,))
+    assert finding.text.startswith("rank 1 has ended, and ranks 0, 2 and 3 wait for it in all_reduce 4 MiB")
+
+
+def test_a_rank_whose_process_is_gone_is_named():
+    """The launcher has not ended the others."""
+    run = trained(2)
+    run.watch.progress.lose(1)
+    finding = run.until_told(SOON_S, stuck(Spot((), silent=True), run))
+    assert hang_of(finding).kind == "gone"
+    assert finding.text.startswith("rank 1 is gone, and rank 0 waits for it in all_reduce 4 MiB")
+
+
+def parted(run: Run, mine: PastCall, theirs: PastCall, odd: int = 1) -> Where:
+    """Return where the ranks stand: all of them in the same number, one in another call."""
+    before = (REDUCE, PastCall("all_reduce", 64), REDUCE, PastCall("all_reduce", 64))
+
+    def where(rank: int, since: float) -> Spot:
+        last = mine if rank == odd else theirs
+        return waits(run.calls + 1, last, seconds=since, recent=(*before, last), line=50 if rank == odd else 40)
+
+    return where
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        (PastCall("broadcast", 4 << 20), "mismatch", "rank 1 called broadcast 4 MiB as call"),
+        (PastCall("all_reduce", 8 << 20), "mismatch", "rank 1 called all_reduce 8 MiB as call"),
+        (PastCall("all_reduce", 64), "mismatch", "rank 1 called all_reduce 64 B as call"),
+        (BARRIER, "left_early", "rank 1 left the loop early: is in barrier, while"),
+    ],
+)
+def test_another_collective_is_told_from_the_one_that_was_due(world, call, kind, says):
+    """Of two ranks, too: what came before shows which of both calls was due."""
+    run = trained(world)
+    finding = run.until_told(SOON_S, parted(run, call, REDUCE))
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, hang.where) == (kind, (1,), "train.py:50 main")
+    assert says in finding.text
+    assert "all_reduce 4 MiB" in finding.text
+
+
+def test_sizes_that_may_differ_are_no_mismatch():
+    """An all-to-all of unequal shares does not complete: the network, and not the ranks."""
+    run = trained(2)
+
+    def where(rank: int, since: float) -> Spot:
+        call = PastCall("all_to_all", 100 + rank)
+        return waits(run.calls + 1, call, seconds=since, recent=(call,))
+
+    finding = run.until_told(30, where)
+    assert hang_of(finding).kind == "all_inside"
+
+
+def test_all_inside_accuses_nobody_and_takes_its_time():
+    """A collective that all have entered may be a slow one."""
+    run = trained()
+    began_ns = run.now_ns
+
+    def where(rank: int, _: float) -> Spot:
+        return waits(run.calls + 1, seconds=(run.now_ns - began_ns) / ONE)
+
+    run.spend(15, where)
+    assert run.told == []
+    finding = run.until_told(15, where)
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks) == ("all_inside", ())
+    assert finding.text.startswith("all ranks hang in all_reduce 4 MiB, which all have entered: network or backend")
+
+
+def test_a_rank_ahead_by_a_step_is_not_the_cause():
+    """The root of a broadcast goes on to the next call; the cause is who has entered neither."""
+    run = trained(3)
+
+    def where(rank: int, since: float) -> Spot:
+        ahead = {0: 2, 1: 1}.get(rank)
+        return Spot(SLEEPS, calls=run.calls) if ahead is None else waits(run.calls + ahead, seconds=since)
+
+    assert hang_of(run.until_told(SOON_S, where)).ranks == (2,)
+
+
+def test_on_a_mesh_the_end_of_the_chain_is_named():
+    """2 x 2: rank 3 sleeps, rank 2 waits for it along one axis, ranks 0 and 1 wait along others."""
+    run = trained()
+    groups = {
+        "rows": {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)},
+        "columns": {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)},
+    }
+
+    def where(rank: int, since: float) -> Spot:
+        row, column = groups["rows"][rank], groups["columns"][rank]
+        names = f"row{row[0]}", f"column{column[0]}"
+        # Ranks 0 and 1 have completed their row, and stand in the column; rank 2 stands in its row.
+        calls = {0: (9, 9), 1: (9, 9), 2: (9, 8), 3: (8, 8)}[rank]
+        known = tuple(GroupCalls(name, made, of) for name, made, of in zip(names, calls, (row, column), strict=True))
+        if rank == 3:
+            return Spot(SLEEPS, groups=known)
+        open_call = called(9, group=names[0] if rank == 2 else names[1], seconds=since)
+        return Spot((ALL_REDUCE, MAIN), open_call, groups=known)
+
+    finding = run.until_told(SOON_S, where)
+    hang = hang_of(finding)
+    assert hang.ranks == (3,)
+    # Nothing is known of the timeouts of other groups than the default one.
+    assert hang.timeout_at_ns is None
+    assert "(group " in finding.text
+
+
+def test_opposite_orders_of_two_groups_are_a_mismatch():
+    """Each waits for the other, in another group."""
+    run = trained(2)
+
+    def where(rank: int, since: float) -> Spot:
+        mine, other = ("a", "b") if rank == 0 else ("b", "a")
+        known = (GroupCalls(mine, 5, (0, 1)), GroupCalls(other, 4, (0, 1)))
+        return Spot((ALL_REDUCE, MAIN), called(5, group=mine, seconds=since), groups=known)
+
+    finding = run.until_told(SOON_S, where)
+    assert hang_of(finding).kind == "mismatch"
+    assert finding.text.startswith("both ranks wait for each other: rank 0 in all_reduce 4 MiB (group a), rank 1 in")
+
+
+def test_a_receive_waits_for_whoever_is_in_no_call():
+    """Point-to-point calls have no number: who is in none of them is looked at."""
+    run = trained(2)
+
+    def where(rank: int, since: float) -> Spot:
+        if rank == 1:
+            return Spot(SLEEPS, calls=run.calls)
+        return Spot((ALL_REDUCE, MAIN), OpenCall("recv", "0", 0, 64, int(since * ONE)), run.calls)
+
+    assert hang_of(run.until_told(SOON_S, where)).ranks == (1,)
+
+
+def test_ranks_of_other_hosts_are_not_accused():
+    """All ranks of this host are inside, and nothing is known of the others."""
+    run = Run(4, STEP_S, everyone=False)
+    run.watch.progress.met -= {2, 3}
+    run.world = 2
+    run.train(10)
+    finding = run.until_told(40, lambda rank, since: waits(run.calls + 1, seconds=since))
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, hang.sure) == ("all_inside", (), False)
+    assert finding.text.startswith(
+        "ranks 0 and 1 wait in all_reduce 4 MiB for ranks of other hosts, or for the network"
+    )
+
+
+def test_of_a_large_group_only_the_stacks_of_a_few_are_asked_for():
+    """1,024 ranks: all are asked once without stacks, and then the cause and a few that wait."""
+    run = Run(1024, STEP_S)
+    run.train(3)
+    finding = run.until_told(SOON_S, stuck(Spot(SLEEPS), run, rank=700))
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, hang.where) == ("not_entered", (700,), "train.py:31 main")
+    assert [len(ranks) for ranks in run.asked] == [1024, 5, 5]
+    assert "in which 1,023 ranks wait" in finding.text
+
+
+def test_a_rank_that_never_starts_is_named_while_the_others_meet():
+    """Three stand in the rendezvous; the fourth has no process."""
+    run = Run(4, STEP_S)
+    run.watch.progress.met.discard(2)
+    meets = Spot(in_library("torch/distributed/rendezvous.py", "_env_rendezvous_handler"), state="starting", groups=())
+    meets.activity = "rendezvous"
+
+    def where(rank: int, since: float) -> Spot:
+        return Spot((), silent=True) if rank == 2 else meets
+
+    finding = run.until_told(40, where)
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, hang.sure) == ("not_entered", (2,), False)
+    assert finding.text.startswith("rank 2 has not started: ranks 0, 1 and 3 wait for it in the rendezvous")
+
+
+def test_a_rendezvous_that_all_have_entered_is_told_without_a_culprit():
+    """They look for each other at different addresses."""
+    run = Run(2, STEP_S)
+    meets = Spot(in_library("torch/distributed/rendezvous.py", "rendezvous"), state="starting", groups=())
+    meets.activity = "rendezvous"
+    finding = run.until_told(90, lambda rank, since: meets)
+    assert hang_of(finding).ranks == ()
+    assert "see MASTER_ADDR, MASTER_PORT and the world size" in finding.text
+
+
+def test_before_the_first_step_a_hang_is_told_later():
+    """A rank that is missing at the first collective."""
+    run = Run(2, STEP_S)
+    began_ns = run.now_ns
+
+    def where(rank: int, _: float) -> Spot:
+        since = (run.now_ns - began_ns) / ONE
+        return Spot(SLEEPS, state="starting") if rank == 1 else waits(1, seconds=since, state="starting")
+
+    run.spend(25, where)
+    assert run.told == []
+    assert hang_of(run.until_told(15, where)).ranks == (1,)
