@@ -14,6 +14,8 @@ import zmq
 
 from ddptop.agent import wire
 from ddptop.agent.control.caller import connect, of_rank, silence
+from ddptop.agent.observer.record import recording
+from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import may_live
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir
 from ddptop.agent.text import clean_line
@@ -39,9 +41,12 @@ class RunInspector:
         self._directory = directory
         self._run = run
 
-    def recorded(self) -> Stacks | None:
-        """Return where the ranks stood when the run was last found to hang; None where that was not recorded."""
-        return None
+    def recorded(self, since: float) -> Stacks | None:
+        """Return where the ranks stood in a hang since then; see `Inspector.recorded`."""
+        database = self._directory.database
+        found = recording.read_inspections(database) if is_plain(database) else []
+        at = max((each.at_ns for each in found), default=0) / 1e9
+        return Stacks(at, tuple(found), recorded=True) if found and at >= since else None
 
     def ask(
         self,

@@ -139,8 +139,12 @@ class Control(Protocol):
 class Inspector(Protocol):
     """What asks the ranks of one run where they stand; it changes nothing."""
 
-    def recorded(self) -> Stacks | None:
-        """Return where the ranks stood when the run was last found to hang; None where that was not recorded."""
+    def recorded(self, since: float) -> Stacks | None:
+        """Return where the ranks stood when the run was last found to hang; None where nothing was recorded since then.
+
+        Args:
+            since: seconds since the epoch; 0: at any time.
+        """
         ...
 
     def ask(

@@ -143,7 +143,7 @@ class Changes:
     def _tell_beginning(self, verdict: wire.Verdict) -> None:
         if verdict.number not in self._begun:
             self._begun[verdict.number] = verdict
-            self.add(EventLine(verdict.since_at_ns / 1e9, verdict.text, verdict.rank, level_of(verdict)))
+            self.add(EventLine(verdict.since_at_ns / 1e9, hang.ageless(verdict), verdict.rank, level_of(verdict)))
             _bound(self._begun)
 
     def _tell_end(self, number: int, at_ns: int) -> None:

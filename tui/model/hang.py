@@ -26,6 +26,17 @@ def is_urgent(verdict: Verdict) -> bool:
     return verdict.hang is not None and verdict.kind == "hang"
 
 
+def recorded_since(frame: Frame) -> float | None:
+    """Return from when on the record may tell where the ranks stood, in seconds since the epoch: the begin of the hang.
+
+    Of an ended run that is any time; of one that does not hang none, because an earlier hang is over.
+    """
+    if frame.state in ENDED:
+        return 0.0
+    verdict = told(frame)
+    return verdict.since_at_ns / 1e9 if verdict is not None and is_urgent(verdict) else None
+
+
 def ageless(verdict: Verdict) -> str:
     """Return the text of a verdict without the time for which it had gone on when it was told."""
     return verdict.text if verdict.hang is None else _AGE.sub("", verdict.text)

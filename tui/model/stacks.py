@@ -143,7 +143,7 @@ def _place(inspection: wire.Inspection) -> object:
         inspection.by,
         inspection.problem,
         inspection.status if inspection.status in _ODD else "",
-        None if call is None else (call.op, call.number, call.bytes, call.blocking),
+        None if call is None else (call.op, call.number, call.bytes, call.blocking, call.sure),
         tuple((thread.holds_gil, *map(_spot, thread.frames)) for thread in _told(inspection)),
     )
 
@@ -164,8 +164,8 @@ def _main_first(threads: Sequence[wire.Thread]) -> list[wire.Thread]:
 
 
 def _awaited_call(inspection: wire.Inspection) -> wire.OpenCall | None:
-    """Return the call in which the rank stands: the one that blocks it, else the oldest that has not completed."""
-    return next((call for call in inspection.open if call.blocking), next(iter(inspection.open), None))
+    """Return the call in which the rank stands: the one that blocks it, else the oldest that surely is not complete."""
+    return min(inspection.open, key=lambda call: (not call.blocking, not call.sure), default=None)
 
 
 # What is told of a place
@@ -212,6 +212,10 @@ def _facts(inspections: Sequence[wire.Inspection]) -> Iterable[str]:
     if shares:
         least, most = min(shares), max(shares)
         yield f"{most}% CPU" if least == most else f"{least} to {most}% CPU"
+    if len(inspections) == 1 and one.traced_by is not None:
+        yield f"traced by process {one.traced_by}"
+    if one.swapped_bytes:
+        yield f"{size(one.swapped_bytes)} swapped out"
     if one.by not in ("agent", ""):
         yield "seen from outside" + (f" by {one.by}" if one.by != "system" else "")
 
@@ -223,7 +227,7 @@ def _calls(inspections: Sequence[wire.Inspection], awaited: Collection[str]) -> 
     if calls:
         call = calls[0]
         place = f"{call.op}{_amount(call.bytes)}, {_numbered(call.number)}{_of_groups(each.group for each in calls)}"
-        begun = stands if call.blocking else "open:"
+        begun = stands if call.blocking else "open:" if call.sure else "perhaps open, its end is not reported:"
         more = f", and {plural(len(one.open) - 1, 'more call')} open" if len(one.open) > 1 else ""
         yield f"{begun} {place}, for {_span([each.open_ns for each in calls])}{more}"
     elif one.observed and one.by == "agent":

@@ -14,7 +14,7 @@ from ddptop.agent.text import plural
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Inspector, Refused
 from ddptop.tui.model import hang
-from ddptop.tui.model.frame import ENDED, Frame
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.stacks import Stacks, places
 from ddptop.tui.screens.with_roll import ListScreen
 from ddptop.tui.views.stacks.places import StackList
@@ -74,13 +74,14 @@ class StacksScreen(ListScreen):
     def on_mount(self) -> None:
         """Begin with what was recorded of a hang, where there is one; else ask."""
         super().on_mount()
-        self._begin(recorded=self.frame.state in ENDED or hang.told(self.frame) is not None)
+        self._begin(since=hang.recorded_since(self.frame))
 
     def on_unmount(self) -> None:
         """Ask no further."""
         self._left = True
 
-    def _begin(self, *, native: bool = False, recorded: bool = False) -> None:
+    def _begin(self, *, native: bool = False, since: float | None = None) -> None:
+        """Ask the ranks, unless it is recorded where they stood at `since`, in seconds since the epoch, or later."""
         self._asking, self._status = True, "asking …"
         self._show_places()
         inspector = self._inspector()
@@ -94,7 +95,7 @@ class StacksScreen(ListScreen):
                     told_at = time.monotonic()
                     self.post_message(self.Heard(heard, asked))
 
-            taken: Stacks | Refused | None = inspector.recorded() if recorded else None
+            taken: Stacks | Refused | None = None if since is None else inspector.recorded(since)
             try:
                 taken = taken or inspector.ask(native=native, heard=heard, cancelled=lambda: self._left)
             except Refused as refusal:
@@ -151,7 +152,7 @@ class StacksScreen(ListScreen):
         if self._status:
             return frame.run, frame.state, f"{self._status} · these are of {at} · {again}"
         if self._stacks.recorded:
-            return frame.run, frame.state, f"{known} as recorded at {at}, when the run was found to hang · {again}"
+            return frame.run, frame.state, f"{known} as recorded at {at}, in the hang · {again}"
         where = plural(self.roll.places, "place")
         # Debuggers do it either way.
         return frame.run, frame.state, f"{known} at {where} at {at}, the innermost call first · {again}"

@@ -221,9 +221,9 @@ class StillInspector:
         self.holds.set()
         self.cancelled = False
 
-    def recorded(self) -> Stacks | None:
+    def recorded(self, since: float) -> Stacks | None:
         """Return what was recorded."""
-        return self.at_hang
+        return self.at_hang if self.at_hang is not None and self.at_hang.at >= since else None
 
     def ask(
         self,

@@ -106,15 +106,26 @@ async def test_a_question_ends_with_its_screen() -> None:
 async def test_what_is_recorded_of_a_hang_comes_first() -> None:
     """With its time; the ranks are asked by the key, and then what they tell stands there."""
     source = source_of(hung_frame(), *hung(4, 2))
-    source.inspector.at_hang = Stacks(NOW - 12, hung(), recorded=True)
+    source.inspector.at_hang = Stacks(NOW - 11, hung(), recorded=True)
     async with dashboard(source).run_test(size=(120, 40)) as pilot:
         await pilot.press("s")
-        await until(pilot, lambda: "recorded at 07:59:48, when the run was found to hang" in seen(pilot.app), "it")
+        await until(pilot, lambda: "recorded at 07:59:49, in the hang" in seen(pilot.app), "it")
         assert heads(seen(pilot.app))[0] == "rank 1"
         assert source.inspector.asked == []
         await pilot.press("r")
         await until(pilot, lambda: "ranks at 2 places" in seen(pilot.app), "now")
         assert "rank 2" in heads(seen(pilot.app))
+
+
+async def test_what_is_recorded_of_an_earlier_hang_is_not_shown() -> None:
+    """Neither while the run hangs again nor while it runs."""
+    for shown in (hung_frame(), frame()):
+        source = source_of(shown, *hung(4, 2))
+        source.inspector.at_hang = Stacks(NOW - 60, hung(), recorded=True)
+        async with dashboard(source).run_test(size=(120, 40)) as pilot:
+            await pilot.press("s")
+            await until(pilot, lambda: "4 ranks at 2 places" in seen(pilot.app), "what is so now")
+            assert "rank 2" in heads(seen(pilot.app))
 
 
 @pytest.mark.parametrize("recorded", [False, True])

@@ -61,7 +61,15 @@ def test_the_json_has_all_that_was_told() -> None:
     assert told["missing"] == [{"rank": 3, "reason": "no answer"}]
     waits, sleeps, outside = told["ranks"]
     assert waits["open"] == [
-        {"op": "all_reduce", "group": "0", "number": 1204, "bytes": 4 << 20, "open_s": 12.0, "blocking": True}
+        {
+            "op": "all_reduce",
+            "group": "0",
+            "number": 1204,
+            "bytes": 4 << 20,
+            "open_s": 12.0,
+            "blocking": True,
+            "sure": True,
+        }
     ]
     assert waits["groups"] == [
         {"group": "0", "calls": 1204, "ranks": [], "recent": [{"op": "all_reduce", "bytes": 4 << 20}]}

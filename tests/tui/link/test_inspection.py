@@ -18,6 +18,7 @@ from support.harness import until
 from support.inspections import absent, inspection
 
 from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Ended, Run
 from ddptop.tui.link import inspection as asking
@@ -178,6 +179,22 @@ def test_an_ended_run_and_one_whose_name_is_taken_are_not_asked() -> None:
         earlier = msgspec.structs.replace(observer.directory.read(), run_id="earlier")
         with pytest.raises(Refused, match="another run has its name"):
             RunInspector(observer.directory, earlier).ask()
+
+
+def test_what_was_recorded_of_a_hang() -> None:
+    """With the time at which the last rank was asked; nothing of before the time that is asked about."""
+    run = run_of("recorded", 2, "failed")
+    directory = rundir.create(run)
+    inspector = RunInspector(directory, run)
+    assert inspector.recorded(0.0) is None
+    stood = (inspection(0), absent(1, at_ns=10**18 + 10**9))
+    connection = recording.open_file(directory.database)
+    with connection:
+        for row in recording.inspection_rows(stood):
+            connection.execute(*row)
+    connection.close()
+    assert inspector.recorded(1e9) == Stacks(1e9 + 1, stood, recorded=True)
+    assert inspector.recorded(1e9 + 2) is None
 
 
 def test_the_question_passes_through_a_real_relay() -> None:

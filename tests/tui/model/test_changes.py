@@ -42,7 +42,7 @@ def test_a_verdict_is_told_at_its_beginning_and_at_its_end_each_once():
 
 
 def test_a_hang_is_told_with_how_long_it_lasted():
-    """At its beginning as an error; at its end without the time that it had lasted when it was first told."""
+    """At its beginning as an error, and at its end; without the time that it had lasted when it was first told."""
     text = "rank 1 hangs: it never came · train.py:31 main"
     hang = wire.Hang("not_entered", (1,))
     changes = Changes(0.0)
@@ -50,7 +50,7 @@ def test_a_hang_is_told_with_how_long_it_lasted():
         verdict = wire.Verdict(1, "hang", f"{text} · {age} s", 3 * S, rank=1, hang=hang)
         changes.note_verdicts(wire.Verdicts(at * S, (verdict,)))
     changes.note_verdicts(wire.Verdicts(45 * S))
-    assert told(changes) == [(3.0, f"{text} · 9 s"), (45.0, f"over after 42 s: {text}")]
+    assert told(changes) == [(3.0, text), (45.0, f"over after 42 s: {text}")]
     assert [event.level for event in changes.events] == ["error", "info"]
 
 

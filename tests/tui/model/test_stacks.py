@@ -171,6 +171,10 @@ def test_a_call_is_said_to_be_stood_in_only_where_the_rank_is_blocked_in_it() ->
     assert told(inspection(0, open=(begun,)))[0][1] == "open: all_reduce 4 MiB, call 1,204 of group 0, for 12 s"
     both = told(inspection(0, open=(begun, change(CALL, op="barrier", number=1206, bytes=0))))[0][1]
     assert both == "stands in barrier, call 1,206 of group 0, for 12 s, and 1 more call open"
+    perhaps = change(begun, sure=False)
+    (unsure,) = told(inspection(0, open=(perhaps,)))
+    assert unsure[1] == "perhaps open, its end is not reported: all_reduce 4 MiB, call 1,204 of group 0, for 12 s"
+    assert told(inspection(0, open=(perhaps, begun)))[0][1].startswith("open: all_reduce")
     sent = told(inspection(0, open=(change(CALL, op="recv", number=0),)))[0][1]
     assert sent == "stands in recv 4 MiB, in group 0, for 12 s"
 

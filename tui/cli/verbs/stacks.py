@@ -48,7 +48,7 @@ def _stacks(options: argparse.Namespace) -> int:
     link = Link(directory, who("shell"), thresholds)
     try:
         frame = look.heard([link], thresholds.silent_s)[0]
-        taken = link.inspector.recorded() if frame.state in ENDED_STATES else None
+        taken = link.inspector.recorded(0.0) if frame.state in ENDED_STATES else None
         taken = taken or link.inspector.ask(options.rank, native=options.native)
     except Refused as refusal:
         return complain(refusal, 1)
