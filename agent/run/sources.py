@@ -75,6 +75,7 @@ class Sources:
         if file.startswith("<"):
             return file
         if file.startswith(_OURS):
+            # By the name under which it is imported, wherever it is.
             return "ddptop/agent/" + file[len(_OURS) :]
         # In the folder of an installed package its own name says more than the path to there.
         for folder in (self._home, self._folder):
