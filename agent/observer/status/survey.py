@@ -20,7 +20,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.observer.end import cause, escalation, processes
-from ddptop.agent.run import identity, states
+from ddptop.agent.run import ends, identity, states
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
@@ -131,7 +131,8 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     known = directory.members()
     here = states.ranks_here(run, len(known))
     log = tail.end(directory.torchrun_log)
-    judgement = cause.judge(here, known, None, log, leader=run.leader, log_of=directory.rank_log)
+    seen_ends = ends.read(directory.path, max((member.generation for member in known.values()), default=0))
+    judgement = cause.judge(here, known, None, log, leader=run.leader, log_of=directory.rank_log, deaths=seen_ends)
     return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
 
 
