@@ -376,6 +376,7 @@ class Observer:
             ended_at_ns=self._end_ns(),
             cause=judgement.cause,
             cause_rank=judgement.rank,
+            cause_kind=judgement.kind,
         )
         self._claim.release()
         self._relay.publish(self._run_state())
@@ -427,7 +428,7 @@ class Observer:
         if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:
             return judgement
         text = f"rank {judgement.rank} was killed by {who}"
-        return cause.Judgement("failed", judgement.exit_code, text, judgement.rank)
+        return cause.Judgement("failed", judgement.exit_code, text, judgement.rank, kind="on_request")
 
     def _write(self, **changes: object) -> None:
         try:

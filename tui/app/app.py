@@ -42,7 +42,8 @@ from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import ReadOnly, Source
-from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.frame import Frame, has_report
+from ddptop.tui.model.report import ReportLine
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.help import HelpScreen
@@ -50,6 +51,7 @@ from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.report import ReportScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
@@ -268,6 +270,8 @@ class DdptopApp(App[None]):
                 return not isinstance(live, LogScreen)
             case "events":
                 return not isinstance(live, EventScreen)
+            case "report":
+                return live is not None and not isinstance(live, ReportScreen) and has_report(live.frame)
             case "number":
                 return isinstance(top, LiveScreen) and bool(top.check_action(str(parameters[0]), parameters[1:]))
             case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
@@ -317,6 +321,18 @@ class DdptopApp(App[None]):
         """Show what has happened in the run."""
         if (live := self._live) is not None:
             self._show_roll(EventScreen(self.shown.frame(), live.rank))
+
+    def action_report(self) -> None:
+        """Show why the run has failed."""
+        if (live := self._live) is not None:
+            source = self.source
+
+            def make() -> list[ReportLine]:
+                from ddptop.tui.model import report
+
+                return report.whole(source.report())
+
+            self._show_roll(ReportScreen(self.shown.frame(), live.rank, make))
 
     def _show_roll(self, screen: RollScreen) -> None:
         """Show logs in the place of events, and events in that of logs: `back` leads to where both came from."""

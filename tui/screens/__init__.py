@@ -4,6 +4,7 @@ run        all ranks of a run: the main screen
 runs       the list of runs, where it has no room beside a run
 rank       one rank
 log        what a rank printed
+report     why the run has failed
 plot       the plot alone
 help       keys, signs and letters
 live       what all of these have in common; `with_plot`, what those with a plot have

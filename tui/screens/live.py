@@ -72,6 +72,7 @@ class LiveScreen(Transient[int]):
             tooltip="Restart the ended run with the same settings",
         ),
         Binding("g", "app.logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
+        Binding("o", "app.report", "Report", id="run.report", tooltip="Show why the run has failed, and what to do"),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(
             "v",

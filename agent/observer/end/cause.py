@@ -119,7 +119,7 @@ def judge(
     signals = re.findall(_SIGNALLED, torchrun_log)
     if signals and not codes:
         name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
-        return Judgement("failed", code, f"{leader} received {name}")
+        return Judgement("failed", code, f"{leader} received {name}", kind="terminated")
     if suspects := _suspects(members, codes, died_at_ns, deaths):
         # Deaths seen in one look have one time; of these, only a death on request is known to be no consequence.
         first = min(
@@ -149,9 +149,13 @@ def judge(
     if exit_code is None:
         return Judgement("lost", None, "it ended while no observer watched, and not every rank reported its end")
     if exit_code < 0:
-        return Judgement("failed", code, f"{leader} was killed by {signal_name(-exit_code)}")
+        return Judgement("failed", code, f"{leader} was killed by {signal_name(-exit_code)}", kind="killed")
     said = last_output(torchrun_log)
-    return Judgement("failed", code, said.text if said else f"{leader} ended with exit code {exit_code}")
+    if said is None:
+        return Judgement("failed", code, f"{leader} ended with exit code {exit_code}")
+    from ddptop.agent.observer.end import kinds
+
+    return Judgement("failed", code, said.text, kind=kinds.recognize(said.text, None).name)
 
 
 def last_end_ns(members: Mapping[int, Member], died_at_ns: Mapping[int, int], now_ns: int) -> int:
@@ -180,9 +184,10 @@ def describe_end(member: Member, death: Death | None = None, *, on_request: bool
     if ended is None and on_request:
         return f"rank {member.rank} is gone", "info"
     if death is not None and death.status and (ended is None or ended.exit_code is None):
-        # Most ranks that get SIGTERM are ended because another one has failed.
-        level = "info" if death.status == -signal.SIGTERM else "error"
-        return f"rank {member.rank} {_silent(death.status, death)}", level
+        if death.status == -signal.SIGTERM:
+            # Most ranks that get it are ended because another one has failed.
+            return f"rank {member.rank} was ended by SIGTERM", "info"
+        return f"rank {member.rank} {_silent(death.status, death)}", "error"
     if ended is None and death is not None and death.status == 0:
         return f"rank {member.rank} exited with code 0", "info"
     if ended is None:

@@ -135,7 +135,8 @@ TABLE: Final[tuple[Kind, ...]] = (
         "Not all came in time: start the same --nnodes, --rdzv-endpoint (or MASTER_ADDR, MASTER_PORT, WORLD_SIZE) on "
         "every host, and see that its port is open.",
         r"(?i)\bRendezvous\w*Error|timed out after \d+ seconds waiting for clients|wait timeout after \d+ ?ms"
-        r"|client socket has (?:timed out|failed to connect)|failed to connect to .{0,80}TCPStore|connectFullMesh failed"
+        r"|client socket has (?:timed out|failed to connect)|failed to connect to .{0,80}TCPStore"
+        r"|connectFullMesh failed"
         r"|timed out .{0,40}(?:rendezvous|initiali[sz]ing process group)",
     ),
     MISMATCH,
@@ -194,6 +195,9 @@ TABLE: Final[tuple[Kind, ...]] = (
     ),
 )
 """In the order in which they are tried."""
+ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, ON_REQUEST, EXCEPTION, UNKNOWN)
+FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals with which a process is ended by another one, or by the system."""
 
 
 def recognize(
@@ -222,6 +226,3 @@ def recognize(
         if number in kind.signals:
             return kind
     return EXIT if code else UNKNOWN
-
-
-FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})

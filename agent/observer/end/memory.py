@@ -88,9 +88,9 @@ class MemoryKills:
             number, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if number == "0" and not controllers:
-                roots, name = (self._groups, self._groups / "unified"), "memory.events"
+                roots, name = [self._groups, self._groups / "unified"], "memory.events"
             elif "memory" in controllers.split(","):
-                roots, name = (self._groups / "memory",), "memory.oom_control"
+                roots, name = [self._groups / "memory"], "memory.oom_control"
             else:
                 continue
             # In a container the path may be that of the host, and the group the root of what is seen.

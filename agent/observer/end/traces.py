@@ -118,15 +118,14 @@ def crash(text: str) -> Crash | None:
         return None
     stacks: list[tuple[bool, list[str]]] = []
     end = start + 1
-    for end, line in enumerate(lines[start + 1 :], start + 1):
+    for line in lines[start + 1 :]:
         if found := re.match(_THREAD, line):
             stacks.append((found[1] == "Current thread", []))
         elif line.startswith("  ") and stacks:
             stacks[-1][1].append(line)
         elif line.strip():
             break
-    else:
-        end = len(lines)
+        end += 1
     found_stacks = [(current, Stack(tuple(_spots(each)[:_MOST_FRAMES]))) for current, each in stacks]
     current = next((stack for is_current, stack in found_stacks if is_current), Stack())
     # The main thread is the last of them.

@@ -65,7 +65,9 @@ def _enable(*args: Any, **kwargs: Any) -> Any:
 
 def _disable() -> bool:
     if not _originals:
-        return faulthandler.disable()
+        # It returns whether it was enabled, which typeshed does not know.
+        disable: Callable[..., Any] = faulthandler.disable
+        return bool(disable())
     end()
     return False
 

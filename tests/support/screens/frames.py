@@ -14,7 +14,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
+from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Step, Verdict
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.waiting import Waiting
@@ -200,6 +202,7 @@ class StillSource:
         self.refusal: str | None = None
         self.watched: frozenset[int] = frozenset()
         self.unholdable = False
+        self.reported: Report | None = None
 
     @property
     def control(self) -> StillSource:
@@ -219,6 +222,12 @@ class StillSource:
     def open(self, run: str) -> None:
         """Note it."""
         self.asked.append(f"open {run}")
+
+    def report(self) -> Report:
+        """Return the one that the test has given, in `reported`."""
+        if self.reported is None:
+            raise RunDirError("no report here")
+        return self.reported
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Note whose steps are looked at."""
