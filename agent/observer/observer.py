@@ -322,8 +322,11 @@ class Observer:
     def _note_death(self, rank: int, member: Member) -> None:
         status = self._exits.status.get(rank)
         found = Found(None, "")
-        if status == -signal.SIGKILL and rank not in self._orders.ranks_killed_by:
+        if status and rank not in self._orders.ranks_killed_by:
             found = self._memory_kills.found(rank, member.process.pid)
+            if status != -signal.SIGKILL and not found.out_of_memory:
+                # A rank may fail of the end of its data worker; otherwise its memory has nothing to do with it.
+                found = Found(None, "")
         self._deaths[rank] = Death(rank, self._exits.at_ns[rank], status, found.out_of_memory, found.text)
 
     def _record_deaths(self) -> None:

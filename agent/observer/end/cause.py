@@ -134,7 +134,15 @@ def judge(
 
         if first.rank in ended_on_request:
             return Judgement("failed", first.code or code or 1, first.text, first.rank, kind="on_request")
-        told = parting.of_ranks(members, first.rank, log_of, {**_statuses(deaths), **codes}, torchrun_log)
+        seen = deaths.get(first.rank)
+        told = parting.of_ranks(
+            members,
+            first.rank,
+            log_of,
+            {**_statuses(deaths), **codes},
+            torchrun_log,
+            None if seen is None else seen.out_of_memory,
+        )
         if told.apart is not None:
             # The calls of the ranks say more than what gloo or NCCL made of them.
             rank = first.rank if told.apart.rank is None else told.apart.rank

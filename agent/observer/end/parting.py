@@ -74,6 +74,7 @@ def of_ranks(
     log_of: Callable[[int], Path] | None,
     codes: Mapping[int, int],
     torchrun_log: str = "",
+    out_of_memory: bool | None = None,
 ) -> Parting:
     """Return what is known of the end of the rank that failed first, and of the ranks beside it.
 
@@ -83,6 +84,7 @@ def of_ranks(
         log_of: returns the log of a rank, None where no log is read.
         codes: exit codes of the ranks' processes, negative for a signal.
         torchrun_log: the end of torchrun's log, for a rank that ended before its agent began.
+        out_of_memory: whether the kernel counted an out-of-memory kill at the end of the first rank, None if not known.
     """
     member = members.get(first)
     ended = None if member is None else member.ended
@@ -95,7 +97,7 @@ def of_ranks(
     error = None if ended is None or not ended.exit_code else ended.error or f"SystemExit: {ended.exit_code}"
     trace = "" if ended is None else ended.traceback or ""
     late = ended is not None and ended.exit_code == 0
-    kind = kinds.LATE_ABORT if late else kinds.recognize(error, code, _last_of(printed), trace)
+    kind = kinds.LATE_ABORT if late else kinds.recognize(error, code, _last_of(printed), trace, out_of_memory)
     if kind is kinds.EXIT and error is None and (said := kinds.recognize(_last_error(printed), None)) in kinds.TABLE:
         # `os._exit` after an error that the script has printed itself.
         kind = said
