@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.observer.end import kinds, parting, traces
@@ -31,6 +33,8 @@ from ddptop.agent.version import VERSION
 
 _EVENTS: Final = 12
 _VERDICTS: Final = 5
+_STEP_MESSAGES: Final = 64
+"""Messages with steps that are read at least, to find the last step of each rank."""
 _OUTPUT_LINES: Final = 15
 _TRACE_LINES: Final = 60
 _SHORTEST_SECRET: Final = 6
@@ -116,10 +120,12 @@ def of(directory: RunDir) -> Report:
     """
     found = survey.look(directory)
     run, members = found.run, found.members
-    deaths = ends.read(directory.path, max((member.generation for member in members.values()), default=0))
+    generation = max((member.generation for member in members.values()), default=0)
+    deaths = ends.read(directory.path, generation)
     readable = is_plain(directory.database)
     hide = _Mask(masking.hidden(directory.path, run))
     beats, hellos = _last_words(directory.database) if readable else ({}, {})
+    steps = _last_steps(directory.database, generation, len(members)) if readable else {}
     cause = found.cause or ""
     first = found.cause_rank
     with_output = {first} if found.state != "lost" else set(list(members)[:8])
@@ -128,6 +134,7 @@ def of(directory: RunDir) -> Report:
             member,
             deaths.get(rank),
             beats.get(rank),
+            steps.get(rank),
             directory,
             hide,
             alive=rank in found.alive,
@@ -141,7 +148,7 @@ def of(directory: RunDir) -> Report:
     newest = list(journal.events(directory.database))[-_EVENTS:] if readable else []
     verdicts = recording.read_verdicts(directory.database)[-_VERDICTS:] if readable else []
     return Report(
-        run=run,
+        run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
         state=found.state,
         exit_code=found.exit_code,
         cause=hide.line(cause),
@@ -183,6 +190,15 @@ def _last_words(database: Path) -> tuple[dict[int, wire.Beat], dict[int, wire.He
     return beats, hellos
 
 
+def _last_steps(database: Path, generation: int, world: int) -> dict[int, int]:
+    """Return, by rank, the last step that is recorded."""
+    found: dict[int, int] = {}
+    for each in recording.read_last_steps(database, generation, max(_STEP_MESSAGES, 2 * world)):
+        if isinstance(each, wire.Steps) and each.steps:
+            found[each.rank] = max(found.get(each.rank, 0), each.steps[-1].step)
+    return found
+
+
 def _versions(beats: Mapping[int, wire.Beat], hellos: Mapping[int, wire.Hello]) -> dict[str, str]:
     torch = {beat.torch_version for beat in beats.values() if beat.torch_version}
     python = {hello.python_version for hello in hellos.values()}
@@ -197,6 +213,7 @@ def _rank(
     member: Member,
     death: Death | None,
     beat: wire.Beat | None,
+    step: int | None,
     directory: RunDir,
     hide: _Mask,
     *,
@@ -208,11 +225,8 @@ def _rank(
         beat = None
     status = None if death is None else death.status
     code = ended.exit_code if ended is not None and ended.exit_code is not None else status
-    steps = [
-        step
-        for step in (None if ended is None else ended.step, None if beat is None else beat.step)
-        if step is not None
-    ]
+    # A sign of life comes once a second; a rank that ends by itself knows best.
+    known = (step, None if ended is None else ended.step, None if beat is None else beat.step)
     state, told = _told(member, code, alive=alive)
     stack = _stack(directory, member, status)
     user = stack.user
@@ -225,7 +239,7 @@ def _rank(
         exit_code=code if code is not None and code >= 0 else None,
         signal=signal_name(-code) if code is not None and code < 0 else None,
         ended_at_ns=ended.at_ns if ended is not None else death.at_ns if death is not None else None,
-        step=max(steps, default=None),
+        step=max((each for each in known if each is not None), default=None),
         memory_bytes=None if beat is None else beat.memory_bytes,
         memory_total_bytes=None if beat is None else beat.memory_total_bytes,
         heard_at_ns=None if beat is None else beat.at_ns,
