@@ -104,6 +104,10 @@ class Observer:
         self._memory_kills = MemoryKills()
         self._deaths: dict[int, Death] = {}
         """By rank, what was seen of the end of its process, of the present generation."""
+        self._ends_told: set[int] = set()
+        """Ranks whose end was told before that of their process, of the present generation."""
+        self._records_at_ns = 0
+        """When a record of a rank was written last."""
         self._relay = Relay(context, directory, run)
         self._say = self._relay.say
         self._orders = Orders(directory, self._relay.requests, self._say, self._relay.add)
@@ -287,25 +291,34 @@ class Observer:
         self._state, self._cause = "starting", None
         self._members.clear()
         self._deaths = {}
+        self._ends_told.clear()
         self._memory_kills.forget()
         self._exits.forget()
         self._orders.forget_ranks()
 
     def _note_exits(self) -> None:
-        members = self._directory.members() if (dead := self._exits.read()) else {}
+        dead = self._exits.read()
+        members = self._directory.members() if self._have_records_changed() or dead else {}
         failed = False
         if dead:
             self._orders.learn(self._run)
         for rank, member in members.items():
             if member.generation == self._generation and rank in self._members:
                 self._members[rank] = member
+        # An interpreter that has torch in it takes seconds to end after its script.
+        failing = [rank for rank in self._exits.alive() if self._has_failed(rank)]
+        for rank in failing:
+            self._ends_told.add(rank)
+            text, level = cause.describe_end(self._members[rank])
+            self._say(text, level, rank)
+            failed = True
         for rank in dead:
             if rank in self._members:
                 self._relay.lose(self._members[rank])
                 self._note_death(rank, self._members[rank])
             if self._orders.killed_by is not None or rank not in self._members:
                 self._say(f"rank {rank} is gone", "info", rank)
-            else:
+            elif rank not in self._ends_told:
                 asked = rank in self._orders.ranks_killed_by
                 death = self._deaths.get(rank)
                 text, level = cause.describe_end(self._members[rank], death, on_request=asked)
@@ -318,6 +331,20 @@ class Observer:
         if failed:
             # Told at once: torchrun may take half a minute to end the other ranks.
             self._cause = self._first_cause(self._members, None).cause
+
+    def _have_records_changed(self) -> bool:
+        """Say whether a rank has written its record since the last call."""
+        before = self._records_at_ns
+        with contextlib.suppress(OSError):
+            self._records_at_ns = os.stat(self._directory.path / "ranks").st_mtime_ns
+        return self._records_at_ns != before
+
+    def _has_failed(self, rank: int) -> bool:
+        """Say whether the script of a rank whose process still lives has failed, which was not told yet."""
+        member = self._members.get(rank)
+        if member is None or member.ended is None or rank in self._ends_told or self._orders.killed_by is not None:
+            return False
+        return bool(member.ended.exit_code) and rank not in self._orders.ranks_killed_by
 
     def _note_death(self, rank: int, member: Member) -> None:
         status = self._exits.status.get(rank)

@@ -50,6 +50,8 @@ class ReportRoll(Roll[ReportLine]):
 class ReportScreen(RollScreen):
     """What is known of the end of the run; made once, when the screen is opened."""
 
+    follows = False
+
     class Made(Message):
         """The report is there, or the reason why it is not."""
 
@@ -62,7 +64,6 @@ class ReportScreen(RollScreen):
         """Prepare the screen; `make` returns the lines, in a thread: logs and the recording are read for it."""
         super().__init__(frame, rank)
         self._make = make
-        self._following = False
 
     @property
     def roll(self) -> ReportRoll:

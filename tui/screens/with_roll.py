@@ -28,6 +28,8 @@ class RollScreen(LiveScreen):
     ]
 
     _following = True
+    follows: ClassVar[bool] = True
+    """False where the list is whole from the start, and does not grow at its end."""
 
     @property
     @abstractmethod
@@ -60,12 +62,12 @@ class RollScreen(LiveScreen):
         ink = page.ink
         width = max(10, self.app.size.width - 2)
         keys = keys_of(self)
-        where, hue = " following", "label"
+        where, hue = " following" if self.follows else "", "label"
         if frame.waiting:
             where, hue = f" {frame.waiting} · {keys['run.cancel']} cancels", "bold state-pausing"
         elif frame.view_held_s is not None:
             where, hue = f" VIEW HELD {units.duration(frame.view_held_s)}: {keys['view.freeze']} resumes", "held"
-        elif not roll.following:
+        elif self.follows and not roll.following:
             where, hue = f" scrolled back: {keys['log.follow']} follows again", "bold state-paused"
         name, state, below = self.caption(frame)
         left: Row = [
@@ -87,7 +89,7 @@ class RollScreen(LiveScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to follow only where that is not done already."""
         if action == "follow":
-            return self.is_mounted and not self._following
+            return self.is_mounted and self.follows and not self._following
         return super().check_action(action, parameters)
 
     def action_back(self) -> None:

@@ -164,7 +164,8 @@ def _apart(
     call = calls[0]
     if kind is kinds.MISMATCH:
         sizes = re.search(_SIZES, said)
-        text = f"{ranks(stood)} called {call.text} with a size that the others did not"
+        other = "sizes that do not match" if len(stood) > 1 else "another size than its peers"
+        text = f"{ranks(stood)} called {call.text} with {other}"
         if sizes:
             text += f": {int(sizes[1]):,} bytes came where {int(sizes[2]):,} were expected"
         return Apart(kinds.MISMATCH.name, text, None)

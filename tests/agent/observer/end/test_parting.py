@@ -91,7 +91,7 @@ def test_another_size_is_told_from_the_crash_of_gloo(tmp_path: Path) -> None:
     assert found.kind == "mismatch"
     assert found.rank == 1
     assert found.cause == (
-        "ranks 0-1 called all_reduce (train.py:12 main) with a size that the others did not: "
+        "ranks 0-1 called all_reduce (train.py:12 main) with sizes that do not match: "
         "1,000 bytes came where 12 were expected"
     )
 
