@@ -36,6 +36,11 @@ _MEANING: Final = {
     signal.SIGBUS: "often a full /dev/shm",
     signal.SIGTERM: "somebody ended it",
 }
+_COUNTED: Final = {
+    True: "out of memory: the kernel counted a kill",
+    False: "kill -9: the kernel counted no kill for memory",
+}
+"""Meanings of a SIGKILL by what the kernel has counted."""
 _CONSEQUENCES: Final = frozenset({"lost_peer", "collective_timeout", "rendezvous"})
 """Kinds of errors with which a rank notices the end of another one, or that it never came."""
 _SAYS_ALL: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
@@ -274,8 +279,8 @@ def _silent(code: int, death: Death | None = None) -> str:
         return f"exited with code {code} and no exception"
     name = signal_name(-code)
     if code == -signal.SIGKILL and death is not None and death.out_of_memory is not None:
-        meaning = "out of memory" if death.out_of_memory else "kill -9"
-        return f"was killed by {name} ({meaning}: {death.evidence})"
+        # On which counters that rests is in the report.
+        return f"was killed by {name} ({_COUNTED[death.out_of_memory]})"
     meaning = _MEANING.get(-code)  # type: ignore[call-overload]
     return f"was killed by {name}" + (f" ({meaning})" if meaning else "")
 

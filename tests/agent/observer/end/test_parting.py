@@ -124,9 +124,9 @@ def test_an_error_of_the_script_is_not_taken_for_a_mismatch() -> None:
     ("death", "says", "kind"),
     [
         (Death(1, 5, -signal.SIGKILL, True, "memory.events of its control group /job counts 1 kill more"),
-         "was killed by SIGKILL (out of memory: memory.events", "host_memory"),
+         "was killed by SIGKILL (out of memory: the kernel counted a kill)", "host_memory"),
         (Death(1, 5, -signal.SIGKILL, False, "no out-of-memory kill by the kernel (/proc/vmstat)"),
-         "was killed by SIGKILL (kill -9: no out-of-memory kill", "killed"),
+         "was killed by SIGKILL (kill -9: the kernel counted no kill for memory)", "killed"),
         (Death(1, 5, -signal.SIGKILL), "was killed by SIGKILL (out of memory, or kill -9)", "killed"),
         (Death(1, 5, -signal.SIGSEGV), "was killed by SIGSEGV", "native_crash"),
         (Death(1, 5, 3), "exited with code 3 and no exception", "exit"),
