@@ -20,7 +20,7 @@ from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.inspection.inspecting import Inspecting
-from ddptop.agent.rank.process import ancestry, observing
+from ddptop.agent.rank.process import ancestry, crashes, observing
 from ddptop.agent.rank.process.account import Account
 from ddptop.agent.rank.process.enrolment import Standing
 from ddptop.agent.rank.process.output import Output, say_unobserved
@@ -170,6 +170,7 @@ class Session:
         if os.getpid() != self.owner:
             return
         self._ended = True
+        crashes.end()
         stopped_by = self.gate.ended_by if self._stopped and not exit_code else None
         try:
             error = self._explained(exit_code, error)
@@ -434,6 +435,7 @@ def open_session(
     try:
         session = Session(directory, run_id=run_id, program=program, log=output.log, output=output, standing=standing)
         ancestry.mark_environment()
+        crashes.begin(None if output.log is not None else directory.rank_crash(session.rank))
         session.open()
     except Exception as error:
         say_unobserved(error)

@@ -32,6 +32,13 @@ _NOISE: Final = (
     r"|Traceback \(most recent call last\)|During handling of the above|The above exception was"
 )
 """Logs and warnings of libraries, the usage above an error, and what stands above the lines of a traceback."""
+_CRASH: Final = (
+    r"Fatal Python error: (?:Aborted|Bus error|Floating|Illegal instruction|Segmentation fault)"
+    r"|(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):|Extension modules: "
+)
+"""Lines of what `faulthandler` writes on a signal: these stacks give no reason."""
+_WHAT: Final = r"\s+what\(\): +(.+)"
+"""The message of a C++ exception that nobody caught, on the line after `terminate called`."""
 _FRAME: Final = "╭╮╰╯─━┌┐└┘│┃| "
 """What some libraries draw around a message."""
 _ERROR: Final = (
@@ -40,7 +47,10 @@ _ERROR: Final = (
 )
 """The last line of argparse, of click and of many others: behind the name of the program, or with words of theirs.
 A report that there is none, `Missing keys: []`, is no such line."""
-_EXCEPTION: Final = r"[\w.]*\w(?:Error|Exception|Interrupt)(?:: .+)?$|Fatal Python error: .+|terminate called .+"
+_EXCEPTION: Final = (
+    r"[\w.]*\w(?:Error|Exception|Interrupt)(?:: .+)?$|Fatal Python error: .+|terminate called .+"
+    r"|[\w:]+::\w+: \[enforce .+"
+)
 _HINT: Final = (
     r"(?i)\b(?:\w*error|fatal|failed|failure|cannot|can't|could not|unable|no such|not found|missing|required|invalid"
     r"|unknown|unsupported|refused|denied|out of memory|abort(?:ed|ing)?)\b"
@@ -92,6 +102,11 @@ def _told_lines(text: str) -> list[str]:
             failed = failed or re.search(_FAILED, raw[:_BYTES]) is not None
         elif re.match(_GROUP, raw):
             break
+        elif re.match(_CRASH, raw):
+            continue
+        elif lines and (said := re.match(_WHAT, raw)):
+            kind = lines[-1].rpartition(" instance of ")[2].strip("'")
+            lines[-1] = clean_line(f"{kind}: {said[1]}", 4 * _LONGEST)
         elif line := _told(raw):
             if failed:
                 lines, failed = [], False

@@ -153,6 +153,8 @@ class Run(msgspec.Struct, frozen=True):
     records of older versions."""
     local_world: _World | None = None
     """Of a job started by hand, its ranks on this host, `world` being that of all hosts; None where nobody has told."""
+    cause_kind: Name = ""
+    """The kind of failure, such as `host_memory`; empty where it is none, and in records of older versions."""
 
     @property
     def leader(self) -> str:

@@ -108,6 +108,10 @@ class RunDir:
         """Return the file for stdout and stderr of a rank, in the order written."""
         return self.logs / f"rank-{rank}.log"
 
+    def rank_crash(self, rank: int) -> Path:
+        """Return the file for the stacks that a rank without a log writes when it crashes in native code."""
+        return self.rank_log(rank).with_suffix(".crash")
+
     @property
     def torchrun_log(self) -> Path:
         """File for the output of torchrun itself, its failure summary included."""

@@ -42,7 +42,8 @@ from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import ReadOnly, Source
-from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.frame import Frame, has_report
+from ddptop.tui.model.report import ReportLine
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.help import HelpScreen
@@ -50,6 +51,7 @@ from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.report import ReportScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
 from ddptop.tui.screens.stacks import StacksScreen
@@ -271,6 +273,8 @@ class DdptopApp(App[None]):
                 return not isinstance(live, EventScreen)
             case "stacks":
                 return not isinstance(live, StacksScreen)
+            case "report":
+                return live is not None and not isinstance(live, ReportScreen) and has_report(live.frame)
             case "number":
                 return isinstance(top, LiveScreen) and bool(top.check_action(str(parameters[0]), parameters[1:]))
             case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
@@ -327,8 +331,20 @@ class DdptopApp(App[None]):
             first = live.rank if isinstance(live, RankScreen | LogScreen) else None
             self._show_list(StacksScreen(self.shown.frame(), live.rank, lambda: self.source.inspector, first))
 
+    def action_report(self) -> None:
+        """Show why the run has failed."""
+        if (live := self._live) is not None:
+            source = self.source
+
+            def make() -> list[ReportLine]:
+                from ddptop.tui.model import report
+
+                return report.whole(source.report())
+
+            self._show_list(ReportScreen(self.shown.frame(), live.rank, make))
+
     def _show_list(self, screen: ListScreen) -> None:
-        """Show one of logs, events and stacks in the place of another: `back` leads to where they all came from."""
+        """Show one of logs, events, stacks and report in the place of another: `back` leads to where they came from."""
         if isinstance(top := self.screen, ListScreen):
             top.dismiss(top.rank)
         self.push_screen(screen, self._returned)

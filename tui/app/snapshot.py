@@ -30,6 +30,7 @@ class Still:
         self.inspector: Inspector = link.inspector
         self._frame = frame
         self._link = link
+        self.report = link.report
 
     def poll(self) -> None:
         """Take in the numbers that plots look back at: they ask for them when they are drawn."""

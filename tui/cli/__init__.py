@@ -5,6 +5,7 @@ plain       a run as lines
 status      `ps` and `status`, also as JSON
 logs        `ddptop logs`
 stacks      `ddptop stacks`, also as JSON
+report      `ddptop report`
 manual      the pages that `ddptop help` shows
 foreign     the runs of other users, for root
 parsing     the parser: help, and what it says of a wrong option

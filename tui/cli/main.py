@@ -31,8 +31,8 @@ launch, attach and watch: that of the run.  More: ddptop VERB --help
 FAMILIES: Final = {
     "launch": "launch", "restart": "launch",
     "attach": "watching", "watch": "watching", "logs": "watching",
-    "ps": "listing", "status": "listing", "events": "listing", "programs": "listing",
     "stacks": "stacks",
+    "ps": "listing", "status": "listing", "events": "listing", "report": "listing", "programs": "listing",
     "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
     "kill": "kill",
     "clean": "cleaning",

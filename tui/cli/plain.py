@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, TextIO
 
-from ddptop.agent.run.files import tail
 from ddptop.agent.run.states import describe_standing
-from ddptop.agent.text import clean, plural
+from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.link.source import Source, frame_now
@@ -20,10 +18,6 @@ from ddptop.tui.model import hang
 from ddptop.tui.model.frame import ENDED, EventLine, Frame
 
 POLL_S = 0.05
-TRACE_BYTES = 1 << 20
-"""Bytes at the end of a log in which the traceback of a failed rank is looked for."""
-TRACE_LINES = 40
-"""Lines of a failed rank's log that are shown where it left no traceback."""
 _SAME: Final = 0.2
 """Share by which the time of a phase may differ between ranks that count as alike."""
 _LITTLE: Final = 0.05
@@ -33,7 +27,9 @@ _LITTLE: Final = 0.05
 class PlainView:
     """Follows one run until it ends."""
 
-    def __init__(self, source: Source, out: TextIO, interval_s: float) -> None:
+    def __init__(self, source: Source, out: TextIO, interval_s: float, report: Callable[[], list[str]] = list) -> None:
+        """Prepare to follow a run; `report` returns the lines on the end of a failed one."""
+        self._report = report
         self._source = source
         self._out = out
         self._interval_s = interval_s
@@ -113,9 +109,8 @@ class PlainView:
     def _summarize(self, frame: Frame) -> Frame:
         for text in summary(frame):
             self._say(frame.at, text)
-        if frame.state == "failed":
-            for text in first_traceback(frame):
-                print(text, file=self._out)
+        for text in self._report():
+            print(text, file=self._out)
         self._out.flush()
         return frame
 
@@ -197,17 +192,3 @@ def summary(frame: Frame) -> list[str]:
     if frame.launched:
         lines.append(f"logs: ddptop logs {frame.run}")
     return lines
-
-
-def first_traceback(frame: Frame) -> list[str]:
-    """Return the end of the log of the rank that failed first, traceback included."""
-    if frame.cause_rank is None:
-        return []
-    rank = frame.ranks[frame.cause_rank]
-    if rank.log is None:
-        return []
-    text = tail.end(Path(rank.log), TRACE_BYTES).splitlines()
-    opening = "Traceback (most recent call last)"  # torch may put `[rank1]: ` before it
-    start = max((number for number, each in enumerate(text) if opening in each), default=0)
-    chosen = text[max(start, len(text) - TRACE_LINES) :]
-    return [f"--- rank {rank.rank}, which failed first:", *(clean(each) for each in chosen)]

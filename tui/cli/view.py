@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -195,7 +196,7 @@ def exit_code(frame: Frame) -> int:
 def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool) -> int:
     """Print the run as lines until it ends; Ctrl-C asks what to do where somebody can answer."""
     link = Link(directory, who("shell"), settings.thresholds)
-    view = plain.PlainView(link, sys.stdout, settings.plain.interval_s)
+    view = plain.PlainView(link, sys.stdout, settings.plain.interval_s, partial(_ending_report, link))
     previous = signal.signal(signal.SIGTERM, _as_interrupt) if launched_here else None
     try:
         if not launched_here:
@@ -211,6 +212,21 @@ def follow_plainly(directory: RunDir, settings: Settings, *, launched_here: bool
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
         link.close()
+
+
+def _ending_report(link: Link) -> list[str]:
+    """Return the short report on a run that has failed; nothing where its directory is gone meanwhile."""
+    if frame_now(link).state not in ("failed", "lost"):
+        return []
+    from ddptop.tui.model import report
+
+    try:
+        lines = report.brief(link.report())
+    except rundir.RunDirError:
+        return []
+    # The cause is in the lines above.
+    told = [report.plain(line) for line in lines if line.label != "cause"]
+    return [*told, f"all of it: ddptop report {link.directory.name}"] if told else []
 
 
 class _Terminated(KeyboardInterrupt):

@@ -35,6 +35,7 @@ from ddptop.tui.model.store import Store
 from ddptop.tui.settings import Thresholds
 
 if TYPE_CHECKING:
+    from ddptop.agent.observer.status.report import Report
     from ddptop.tui.model.history.history import History
 
 DEFAULT = Thresholds()
@@ -120,6 +121,13 @@ class Link:
         self._replay = Replay(self._database, self.store, self._clock, ended=self._has_ended)
         if self._has_ended:
             self._look_into_record()
+
+    def report(self) -> Report:
+        """Return the report on the run; see `Source.report`."""
+        # Here, because few runs fail while somebody looks.
+        from ddptop.agent.observer.status import report
+
+        return report.of(self.directory)
 
     def open(self, run: str) -> None:
         """Show another run from now on; see `Source.open`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from ddptop.agent.control.controller import Busy, Cancelled, Refused, Unholdable, Unsavable
 from ddptop.agent.run import rundir
@@ -19,6 +19,9 @@ from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.stacks import Stacks
+
+if TYPE_CHECKING:
+    from ddptop.agent.observer.status.report import Report
 
 __all__ = [
     "Busy", "Cancelled", "Control", "Home", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable", "Unsavable",
@@ -199,6 +202,14 @@ class Source(Protocol):
             Refused: it cannot be shown, and why; the run shown stays.
         """
 
+    def report(self) -> Report:
+        """Return the report on the run and its end. Takes a moment; may be called in any thread.
+
+        Raises:
+            RunDirError: the run is gone, or has no readable record.
+        """
+        ...
+
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' steps are looked at: of a large group the others tell of theirs in means alone."""
 
@@ -220,6 +231,7 @@ class ReadOnly:
         self.advance = source.advance
         self.frame = source.frame
         self.watch = source.watch
+        self.report = source.report
         self.close = source.close
         self.control: Control = _Refusal()
         self._source = source
@@ -292,6 +304,12 @@ class Home:
     def frame(self) -> Frame:
         """Return the frame of the run, or of none: the one without a name."""
         return self._none if self._source is None else self._source.frame()
+
+    def report(self) -> Report:
+        """Return the report on the run that is shown."""
+        if self._source is None:
+            raise RunDirError("no run is shown")
+        return self._source.report()
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Say which ranks' steps are looked at."""

@@ -9,6 +9,7 @@ stacks      where the ranks stand, those at the same place together
 frame       what one painting of the screen needs; `framer` makes it of a store, and changes nothing
 ranks       what is known of the ranks, each and together
 collectives waiting and transfer
+report      the report on the end of a run, as lines
 metrics     the numbers that can be drawn
 history     the numbers of a run, by step and by time
 """

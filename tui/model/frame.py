@@ -31,6 +31,11 @@ class EventLine:
     """`info`, `warning` or `error`."""
 
 
+def has_report(frame: Frame) -> bool:
+    """Say whether there is an end to explain: the run has failed or was lost, or one of its ranks has failed."""
+    return frame.state in ("failed", "lost") or (frame.cause is not None and frame.state not in ENDED)
+
+
 @dataclass(frozen=True, slots=True)
 class RankFrame:
     """One rank at one moment."""

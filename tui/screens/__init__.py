@@ -6,6 +6,7 @@ rank       one rank
 log        what a rank printed
 events     what has happened; `with_roll` has what logs, events and stacks have in common
 stacks     where each rank stands
+report     why the run has failed
 plot       the plot alone
 help       keys, signs and letters
 live       what all of these have in common; `with_plot`, what those with a plot have

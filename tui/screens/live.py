@@ -79,6 +79,7 @@ class LiveScreen(Transient[int]):
             id="run.stacks",
             tooltip="Show where each rank stands: its stack, and the collectives that it is in",
         ),
+        Binding("o", "app.report", "Report", id="run.report", tooltip="Show why the run has failed, and what to do"),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(
             "v",

@@ -15,18 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from ddptop.agent.observer.end.processes import signal_name
+from ddptop.agent.run.ends import Death
 from ddptop.agent.run.last_output import explain, in_log, last_output
 from ddptop.agent.run.records import Member, without_foreign_end
 from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import MOST_RANKS
 
 # Patterns are compiled at their first use: each look at a run imports this module, and few runs have failed.
-_LOST_PEER: Final = (
-    r"(?i)connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"
-    r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat"
-)
-"""Errors that report the loss of a peer, in the words of gloo, NCCL and TCPStore."""
-
 _FAILURE: Final = r"\brank\s*:\s*(\d{1,5}) \(local_rank: \d{1,5}\)\s+exitcode\s*:\s*(-?\d{1,9}) \(pid: (\d{1,9})\)"
 """An entry of torchrun's failure summary."""
 _FAILED: Final = r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)"
@@ -41,6 +36,13 @@ _MEANING: Final = {
     signal.SIGBUS: "often a full /dev/shm",
     signal.SIGTERM: "somebody ended it",
 }
+_COUNTED: Final = {
+    True: "out of memory: the kernel counted a kill",
+    False: "kill -9: the kernel counted no kill for memory",
+}
+"""Meanings of a SIGKILL by what the kernel has counted."""
+_CONSEQUENCES: Final = frozenset({"lost_peer", "collective_timeout", "rendezvous"})
+"""Kinds of errors with which a rank notices the end of another one, or that it never came."""
 _SAYS_ALL: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Ends that come from outside: what the rank printed before has nothing to do with them."""
 
@@ -56,6 +58,8 @@ class Judgement:
     rank: int | None = None
     warning: str | None = None
     """A problem that does not make the run a failure."""
+    kind: str = ""
+    """Name of the kind of a failure, as `kinds` has it; empty where it is none or not recognized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class _Suspect:
     """Exit code of the rank, 128+n for a signal; that of torchrun is always 1."""
     unexplained: bool = False
     """True where neither the rank nor the system says why."""
+    kind: str = ""
 
 
 def judge(
@@ -80,6 +85,7 @@ def judge(
     leader: str = "torchrun",
     ended_on_request: Collection[int] = (),
     log_of: Callable[[int], Path] | None = None,
+    deaths: Mapping[int, Death] | None = None,
 ) -> Judgement:
     """Return the end of a run.
 
@@ -88,33 +94,38 @@ def judge(
         members: the records of the ranks.
         exit_code: that of torchrun, negative for a signal; None where no process waited for it.
         torchrun_log: the end of torchrun's log.
-        died_at_ns: by rank, the time of its end, where it was observed.
+        died_at_ns: by rank, the time of its end, where it was observed; those of `deaths` need not be in it.
         leader: name of the process that starts the ranks.
         ended_on_request: ranks that were killed or signalled by themselves, on request of a user.
         log_of: returns the log of a rank, which tells why where nothing else does.
+        deaths: by rank, what was seen of the end of its process.
     """
     members = {rank: without_foreign_end(member) for rank, member in members.items()}
+    deaths = deaths or {}
+    died_at_ns = {**{rank: death.at_ns for rank, death in deaths.items()}, **(died_at_ns or {})}
     codes = _summary(torchrun_log, members)
     code = None if exit_code is None else _positive(exit_code)
-    ended = [member.ended for member in members.values() if member.ended is not None]
-    in_order = len(ended) == len(members) >= world and not any(end.exit_code for end in ended)
-    whole = in_order and all(end.exit_code == 0 for end in ended)
+    own_codes = {rank: _own_code(member, deaths.get(rank)) for rank, member in members.items()}
+    left = [rank for rank, member in members.items() if member.ended is not None or own_codes[rank] == 0]
+    in_order = len(left) == len(members) >= world and not any(own_codes.values())
+    whole = in_order and all(each == 0 for each in own_codes.values())
     stoppers = [member.ended.stopped_by for member in members.values() if member.ended and member.ended.stopped_by]
+    late = codes or {rank: status for rank, death in sorted(deaths.items()) if (status := death.status)}
     if stoppers and (exit_code == 0 or in_order):
         return Judgement(
-            "stopped", 0, f"stopped by {clean_line(stoppers[0], 100)}", warning=_late_trouble(codes, exit_code, leader)
+            "stopped", 0, f"stopped by {clean_line(stoppers[0], 100)}", warning=_late_trouble(late, exit_code, leader)
         )
     if exit_code == 0:
         return Judgement("finished", 0)
     if whole:
-        return Judgement("finished", 0, warning=_late_trouble(codes, exit_code, leader))
+        return Judgement("finished", 0, warning=_late_trouble(late, exit_code, leader))
     if in_order and exit_code is None:
         return Judgement("ended", None, "every rank ended; the exit codes are unknown")
     signals = re.findall(_SIGNALLED, torchrun_log)
     if signals and not codes:
         name = signal_name(int(signals[-1])) if signals[-1].isdecimal() else signals[-1]
-        return Judgement("failed", code, f"{leader} received {name}")
-    if suspects := _suspects(members, codes, died_at_ns or {}):
+        return Judgement("failed", code, f"{leader} received {name}", kind="terminated")
+    if suspects := _suspects(members, codes, died_at_ns, deaths):
         # Deaths seen in one look have one time; of these, only a death on request is known to be no consequence.
         first = min(
             suspects,
@@ -124,18 +135,40 @@ def judge(
         if len(together) > 1 and first in together and first.rank not in ended_on_request:
             text = f"{plural(len(together), 'rank')} exited without reporting a cause; which of them first is not known"
             return Judgement("failed", code or 1, f"{text} (a signal, or out of memory)")
+        from ddptop.agent.observer.end import parting
+
+        if first.rank in ended_on_request:
+            return Judgement("failed", first.code or code or 1, first.text, first.rank, kind="on_request")
+        seen = deaths.get(first.rank)
+        told = parting.of_ranks(
+            members,
+            first.rank,
+            log_of,
+            {**_statuses(deaths), **codes},
+            torchrun_log,
+            None if seen is None else seen.out_of_memory,
+        )
+        if told.apart is not None:
+            # The calls of the ranks say more than what gloo or NCCL made of them.
+            rank = first.rank if told.apart.rank is None else told.apart.rank
+            return Judgement("failed", first.code or code or 1, told.apart.text, rank, kind=told.apart.kind)
         text = first.text
         if first.unexplained:
             printed = None if log_of is None else in_log(log_of(first.rank))
             # A rank that ends before its agent has begun prints where torchrun does.
-            text = explain(text, printed or last_output(torchrun_log))
-        return Judgement("failed", first.code or code or 1, text, first.rank)
+            text = explain(text + told.place, printed or last_output(torchrun_log))
+        kind = first.kind or told.kind
+        return Judgement("failed", first.code or code or 1, text, first.rank, kind=kind)
     if exit_code is None:
         return Judgement("lost", None, "it ended while no observer watched, and not every rank reported its end")
     if exit_code < 0:
-        return Judgement("failed", code, f"{leader} was killed by {signal_name(-exit_code)}")
+        return Judgement("failed", code, f"{leader} was killed by {signal_name(-exit_code)}", kind="killed")
     said = last_output(torchrun_log)
-    return Judgement("failed", code, said.text if said else f"{leader} ended with exit code {exit_code}")
+    if said is None:
+        return Judgement("failed", code, f"{leader} ended with exit code {exit_code}")
+    from ddptop.agent.observer.end import kinds
+
+    return Judgement("failed", code, said.text, kind=kinds.recognize(said.text, None).name)
 
 
 def last_end_ns(members: Mapping[int, Member], died_at_ns: Mapping[int, int], now_ns: int) -> int:
@@ -158,14 +191,21 @@ def describe_end_of_run(state: str, why: str | None) -> tuple[str, str]:
     return f"run {text}", "error" if state == "failed" else "info"
 
 
-def describe_end(member: Member, *, on_request: bool = False) -> tuple[str, str]:
-    """Return text and level of the event of a rank's end, from the rank's record; `on_request`: it was killed."""
+def describe_end(member: Member, death: Death | None = None, *, on_request: bool = False) -> tuple[str, str]:
+    """Return text and level of the event of a rank's end, from its record and what was seen; `on_request`: killed."""
     ended = member.ended
     if ended is None and on_request:
         return f"rank {member.rank} is gone", "info"
+    if death is not None and death.status and (ended is None or ended.exit_code is None):
+        if death.status == -signal.SIGTERM:
+            # Most ranks that get it are ended because another one has failed.
+            return f"rank {member.rank} was ended by SIGTERM", "info"
+        return f"rank {member.rank} {_silent(death.status, death)}", "error"
+    if ended is None and death is not None and death.status == 0:
+        return f"rank {member.rank} exited with code 0", "info"
     if ended is None:
         return f"rank {member.rank} exited without reporting a cause", "warning"
-    if ended.exit_code is None and not ended.stopped_by:
+    if _own_code(member, death) is None and not ended.stopped_by:
         return f"rank {member.rank} has ended; its exit code is not known", "info"
     if not ended.exit_code:
         return f"rank {member.rank} {'stopped' if ended.stopped_by else 'finished'}", "info"
@@ -185,8 +225,29 @@ def _summary(log: str, members: Mapping[int, Member]) -> dict[int, int]:
     return codes
 
 
-def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_ns: Mapping[int, int]) -> list[_Suspect]:
+def _own_code(member: Member, death: Death | None) -> int | None:
+    """Return the exit code of a rank's script; that of its process where the rank does not know it."""
+    if member.ended is not None and member.ended.exit_code is not None:
+        return member.ended.exit_code
+    return None if death is None else death.status
+
+
+def _statuses(deaths: Mapping[int, Death]) -> dict[int, int]:
+    return {rank: death.status for rank, death in deaths.items() if death.status is not None}
+
+
+def _suspects(
+    members: Mapping[int, Member],
+    summary: Mapping[int, int],
+    died_at_ns: Mapping[int, int],
+    deaths: Mapping[int, Death],
+) -> list[_Suspect]:
+    from ddptop.agent.observer.end import kinds
+
     suspects = []
+    # torchrun's own summary is about the present processes; what was seen stands in for what is not in it.
+    codes = {**_statuses(deaths), **summary}
+    failures = sum(1 for code in codes.values() if code)
     for rank in sorted({*members, *codes}):
         member = members.get(rank)
         ended = member.ended if member else None
@@ -194,28 +255,34 @@ def _suspects(members: Mapping[int, Member], codes: Mapping[int, int], died_at_n
         if ended is not None and ended.exit_code:
             reason = clean_line(ended.error) if ended.error else f"ended with exit code {ended.exit_code}"
             told = ended.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM)
-            secondary = told or re.search(_LOST_PEER, reason) is not None
+            kind = kinds.recognize(ended.error, ended.exit_code, trace=ended.traceback or "")
+            secondary = told or kind.name in _CONSEQUENCES
             text = f"rank {rank}: {reason}" if ended.error else f"rank {rank} {reason}"
-            suspects.append(_Suspect(rank, ended.at_ns, secondary, text, _positive(ended.exit_code)))
-        elif rank in codes and codes[rank] != 0:
-            after = " at exit, after its script had finished" if ended is not None else ""
-            text = f"rank {rank} {_silent(codes[rank])}{after}"
-            # After the failure of one rank, torchrun ends the others by SIGTERM.
-            secondary = codes[rank] == -signal.SIGTERM and len(codes) > 1
+            suspects.append(_Suspect(rank, ended.at_ns, secondary, text, _positive(ended.exit_code), kind=kind.name))
+        elif codes.get(rank):
+            after = " at exit, after its script had finished" if ended is not None and ended.exit_code == 0 else ""
+            text = f"rank {rank} {_silent(codes[rank], deaths.get(rank))}{after}"
+            # After the failure of one rank, torchrun ends the others by SIGTERM, and those that ignore it by SIGKILL.
+            taken_along = codes[rank] == -signal.SIGTERM and failures > 1
+            secondary = taken_along or bool(summary and rank not in summary)
             unexplained = ended is None and codes[rank] not in _SAYS_ALL
             suspects.append(_Suspect(rank, died, secondary, text, _positive(codes[rank]), unexplained))
-        elif ended is None and rank in died_at_ns:
+        elif ended is None and rank in died_at_ns and rank not in codes:
             # Where there is a summary without this rank, torchrun ended it because of the others.
             text = f"rank {rank} exited without reporting a cause (a signal, or out of memory)"
-            suspects.append(_Suspect(rank, died, bool(codes), text))
+            suspects.append(_Suspect(rank, died, bool(summary), text))
     return suspects
 
 
-def _silent(code: int) -> str:
+def _silent(code: int, death: Death | None = None) -> str:
     if code > 0:
         return f"exited with code {code} and no exception"
+    name = signal_name(-code)
+    if code == -signal.SIGKILL and death is not None and death.out_of_memory is not None:
+        # On which counters that rests is in the report.
+        return f"was killed by {name} ({_COUNTED[death.out_of_memory]})"
     meaning = _MEANING.get(-code)  # type: ignore[call-overload]
-    return f"was killed by {signal_name(-code)}" + (f" ({meaning})" if meaning else "")
+    return f"was killed by {name}" + (f" ({meaning})" if meaning else "")
 
 
 def _positive(code: int) -> int:
@@ -223,9 +290,9 @@ def _positive(code: int) -> int:
 
 
 def _late_trouble(codes: Mapping[int, int], exit_code: int | None, leader: str) -> str | None:
-    if not exit_code:
+    if not exit_code and not codes:
         return None
-    if not codes:
+    if not codes and exit_code:
         who = f"{leader} {_silent(exit_code)}" if exit_code < 0 else f"{leader} ended with exit code {exit_code}"
         return f"{who}, after every rank had finished: counted as finished"
     who = ", ".join(f"rank {rank} {_silent(code)}" for rank, code in sorted(codes.items()))

@@ -1,18 +1,28 @@
-"""The time at which the process of each rank ended: their order tells the first cause from its consequences.
+"""The time at which the process of each rank ended, and its exit status: the first cause, told from its consequences.
 
 Ranks are torchrun's children, so that the observer cannot wait for them; a pidfd becomes
-readable at the moment its process ends.  Without pidfds the process table is read instead.
+readable at the moment its process ends.  Without pidfds the process table is read instead.  The status is read from
+the zombie, or from the pidfd (Linux 6.15) once the parent has taken the zombie away; otherwise it is not known.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
+import struct
 import sys
 import time
+from typing import Final
 
 from ddptop.agent.run.rundir import Process, is_alive
+
+_GET_INFO: Final = 0xC040FF0B
+"""PIDFD_GET_INFO of linux/pidfd.h, with the size of the first version of `struct pidfd_info`."""
+_INFO_BYTES: Final = 64
+_EXIT: Final = 1 << 3
+"""PIDFD_INFO_EXIT: the field is the wait status of a process whose parent has read it."""
 
 
 class Exits:
@@ -21,6 +31,8 @@ class Exits:
     def __init__(self) -> None:
         self.at_ns: dict[int, int] = {}
         """By rank, the wall-clock time at which its current process ended."""
+        self.status: dict[int, int] = {}
+        """By rank, the exit code of that process, negative for a signal; of those of which the system has told it."""
         self._watched: dict[int, tuple[Process, int | None]] = {}
         self._unseen: set[int] = set()
         """Ranks without a pidfd that have not ended."""
@@ -79,6 +91,8 @@ class Exits:
             if is_alive(process) if handle is None else handle not in ended:
                 continue
             self.at_ns[rank] = now
+            if handle is not None and (status := exit_status(process.pid, handle)) is not None:
+                self.status[rank] = status
             fresh.append(rank)
             self._watched[rank] = (process, None)
             self._unseen.discard(rank)
@@ -104,6 +118,7 @@ class Exits:
     def _forget(self, rank: int) -> None:
         _, handle = self._watched.pop(rank)
         self.at_ns.pop(rank, None)
+        self.status.pop(rank, None)
         self._unseen.discard(rank)
         self._close(handle)
 
@@ -135,3 +150,40 @@ class Exits:
                 # A copy in a child that is just being started would keep it in there.
                 self._ready.unregister(handle)
             os.close(handle)
+
+
+def exit_status(pid: int, handle: int) -> int | None:
+    """Return the exit code of a process that has ended, negative for a signal; None where the system does not tell.
+
+    Args:
+        pid: its number.
+        handle: its pidfd, which is readable: as long as the process is a zombie, nobody else has its number.
+    """
+    status = _of_zombie(pid)
+    if status is None:
+        status = _of_handle(handle)
+    return None if status is None else os.waitstatus_to_exitcode(status)
+
+
+def _of_zombie(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name, which may hold anything, ends with the last parenthesis.
+            fields = file.read(4096).rpartition(b")")[2].split()
+    except OSError:
+        return None
+    # proc(5): field 52 is the status, for its own user; a process that is no zombie has none yet.
+    if len(fields) < 50 or fields[0] not in (b"Z", b"X"):
+        return None
+    return int(fields[49])
+
+
+def _of_handle(handle: int) -> int | None:
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("=Q", info, 0, _EXIT)
+    try:
+        fcntl.ioctl(handle, _GET_INFO, info)
+    except OSError:
+        return None
+    (mask,) = struct.unpack_from("=Q", info, 0)
+    return int(struct.unpack_from("=i", info, 60)[0]) if mask & _EXIT else None

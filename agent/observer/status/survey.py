@@ -20,7 +20,7 @@ import msgspec
 from ddptop.agent import wire
 from ddptop.agent.control import journal
 from ddptop.agent.observer.end import cause, escalation, processes
-from ddptop.agent.run import identity, states
+from ddptop.agent.run import ends, identity, states
 from ddptop.agent.run.files import tail
 from ddptop.agent.run.files.private import Claim, Hold
 from ddptop.agent.run.identity import ELSEWHERE, Row, boot, is_elsewhere, is_stopped
@@ -61,6 +61,8 @@ class Survey:
     exit_code: int | None = None
     cause: str | None = None
     cause_rank: int | None = None
+    kind: str = ""
+    """Name of the kind of a failure, as `end.kinds` has it."""
 
     @property
     def ended(self) -> bool:
@@ -103,11 +105,13 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     torchrun = unseen.may_live(run.torchrun)
     orphaned = bool(alive) and run.torchrun is not None and not torchrun
 
-    def found(state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None) -> Survey:
-        return Survey(run, state, supervised, orphaned, known, alive, dead, seen, exit_code, why, rank)
+    def found(
+        state: str, exit_code: int | None = None, why: str | None = None, rank: int | None = None, kind: str = ""
+    ) -> Survey:
+        return Survey(run, state, supervised, orphaned, known, alive, dead, seen, exit_code, why, rank, kind)
 
     if run.state in ENDED_STATES:
-        return found(run.state, run.exit_code, run.cause, run.cause_rank)
+        return found(run.state, run.exit_code, run.cause, run.cause_rank, run.cause_kind)
     where = ELSEWHERE if unseen.holds_all(run, known) else None
     if supervised:
         return found(run.state, why=where)
@@ -131,8 +135,9 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
     known = directory.members()
     here = states.ranks_here(run, len(known))
     log = tail.end(directory.torchrun_log)
-    judgement = cause.judge(here, known, None, log, leader=run.leader, log_of=directory.rank_log)
-    return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank)
+    seen_ends = ends.read(directory.path, max((member.generation for member in known.values()), default=0))
+    judgement = cause.judge(here, known, None, log, leader=run.leader, log_of=directory.rank_log, deaths=seen_ends)
+    return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank, judgement.kind)
 
 
 def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:
@@ -150,6 +155,7 @@ def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: C
         ended_at_ns=_end_of(found.members, directory),
         cause=found.cause,
         cause_rank=found.cause_rank,
+        cause_kind=found.kind,
     )
     try:
         claim = Claim.acquire(directory.path)

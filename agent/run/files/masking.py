@@ -105,5 +105,20 @@ def whole(folder: Path, run: Run) -> Run:
     )
 
 
+def hidden(folder: Path, run: Run) -> tuple[str, ...]:
+    """Return the values that stand behind the masks of a run's record; none where they are not to be had."""
+    try:
+        found = whole(folder, run)
+    except private.RunDirError:
+        return ()
+    pairs = [
+        *((run.environment.get(name, ""), value) for name, value in found.environment.items()),
+        *zip(run.arguments, found.arguments, strict=False),
+        *zip(run.command, found.command, strict=False),
+    ]
+    secret = {value if shown == MASK else value.partition("=")[2] for shown, value in pairs if MASK in shown}
+    return tuple(sorted(filter(None, secret), key=len, reverse=True))
+
+
 def _is_masked(run: Run) -> bool:
     return any(MASK in word for word in (*run.environment.values(), *run.arguments, *run.command))

@@ -88,7 +88,8 @@ def test_real_torchrun_names_the_signal_that_killed_a_rank(launch: Launch, tmp_p
     )
     end = over(directory)
     assert (end.state, end.exit_code, end.cause_rank) == ("failed", 128 + signal.SIGKILL, 1)
-    assert end.cause == "rank 1 was killed by SIGKILL (out of memory, or kill -9)"
+    assert end.cause is not None
+    assert end.cause.startswith("rank 1 was killed by SIGKILL (")
 
 
 def test_failing_script(launch: Launch) -> None:
@@ -128,10 +129,9 @@ def test_a_crash_is_told_before_the_other_ranks_have_ended(launch: Launch) -> No
         "while not os.path.exists('ready'): time.sleep(0.01)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    assert (
-        view.await_start(directory, Settings())
-        == "rank 0 exited without reporting a cause (a signal, or out of memory)"
-    )
+    told = view.await_start(directory, Settings())
+    assert told is not None
+    assert told.startswith("rank 0 was killed by SIGKILL (")
     assert survey.look(directory).alive == (1,)
 
 

@@ -15,7 +15,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from ddptop.agent.observer.status.report import Report
 from ddptop.agent.run.identity import Process
+from ddptop.agent.run.rundir import RunDirError
 from ddptop.agent.wire import Collective, Hang, Step, Verdict
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.waiting import Waiting
@@ -253,6 +255,7 @@ class StillSource:
         self.watched: frozenset[int] = frozenset()
         self.unholdable = False
         self.inspector = StillInspector(current.world)
+        self.reported: Report | None = None
 
     @property
     def control(self) -> StillSource:
@@ -272,6 +275,12 @@ class StillSource:
     def open(self, run: str) -> None:
         """Note it."""
         self.asked.append(f"open {run}")
+
+    def report(self) -> Report:
+        """Return the one that the test has given, in `reported`."""
+        if self.reported is None:
+            raise RunDirError("no report here")
+        return self.reported
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Note whose steps are looked at."""

@@ -117,3 +117,11 @@ def test_the_traceback_shown_is_the_last_of_the_first_rank_to_fail(tmp_path):
     assert plain.first_traceback(frame)[1:] == [
         "[rank0]: Traceback (most recent call last):", "  boom red", "ValueError: x",
     ]  # fmt: skip
+def test_a_run_that_ended_closes_with_the_report_on_it():
+    """Behind the summary, and only once."""
+    over = replace(FRAME, state="failed", exit_code=1, cause="rank 0: ValueError: x", cause_rank=0, ended_at=65.0)
+    out = io.StringIO()
+    source = cast("Source", Film(*[FRAME] + [over] * 100))
+    plain.PlainView(source, out, 0.0, lambda: ["kind: an exception", "to do: read it"]).follow(sleep=lambda _: None)
+    assert out.getvalue().splitlines()[-2:] == ["kind: an exception", "to do: read it"]
+    assert out.getvalue().count("to do: read it") == 1

@@ -6,6 +6,7 @@ json        every field of `--json`
 keys        the views and every key
 limits      what ddptop does not do
 numbers     what each number is and how it is taken
+report      why a run died: what is told, recognized and kept
 programs    launch a script or a program of the catalogue; what a script may say
 security    what stays on the disk, what is removed, who is let in
 settings    the settings file, colors, ASCII

@@ -1,4 +1,4 @@
-"""`ps`, `status`, `events` and `programs`: print what there is, and end."""
+"""`ps`, `status`, `events`, `report` and `programs`: print what there is, and end."""
 
 from __future__ import annotations
 
@@ -58,6 +58,22 @@ def add(verbs: Verbs) -> None:
     add_run(events, last=True)
     events.add_argument("--json", action="store_true", help="as JSON: a list of objects (see `ddptop help json`)")
     events.set_defaults(carry=_events)
+
+    report = add_verb(
+        verbs, "report", "explain why a run died, ready for an issue tracker",
+        "Prints the first cause of a run's end, what kind of an end it is and what to do about it, the stack, the last "
+        "output, the other ranks, versions, verdicts and events. Secrets in the command line are masked.",
+        """
+        ddptop report                          # the only live run, or the last one
+        ddptop report resnet-7f --markdown | gh issue create -F -
+        """,
+        PRINTED,
+    )  # fmt: skip
+    add_run(report, last=True)
+    form = report.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
+    form.add_argument("--markdown", action="store_true", help="as Markdown, for an issue tracker")
+    report.set_defaults(carry=_report)
 
     programs = add_verb(
         verbs, "programs", "list the training programs that come with ddptop",
@@ -189,6 +205,18 @@ def _events(options: argparse.Namespace) -> int:
     else:
         for each in found:
             print(status.interval_line(each) if isinstance(each, wire.Verdict) else status.event_line(each))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from ddptop.agent.observer.status import report as reports
+    from ddptop.tui.cli import report
+
+    found = reports.of(chosen(options.run, last=True))
+    if options.json:
+        print_json(report.as_json(found))
+    else:
+        print(report.markdown(found) if options.markdown else report.text(found))
     return 0
 
 

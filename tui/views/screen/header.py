@@ -18,7 +18,7 @@ from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
 from ddptop.tui.model import hang
-from ddptop.tui.model.frame import ENDED, Frame, lasting, unobserved
+from ddptop.tui.model.frame import ENDED, Frame, has_report, lasting, unobserved
 
 if TYPE_CHECKING:
     from ddptop.agent.wire import Verdict
@@ -314,6 +314,8 @@ def _frozen(frame: Frame, key: str) -> str:
 
 def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
     advice = [f"{keys['app.leave']} leaves", f"{keys['rank.logs']} shows the logs"]
+    if has_report(frame):
+        advice.insert(0, f"{keys['run.report']} tells why and what to do")
     if frame.launched and _had_wrong_arguments(frame):
         # The same ones would fail again.
         advice.append(f"{keys['app.launch']} changes the arguments")

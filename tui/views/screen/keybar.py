@@ -26,7 +26,7 @@ FIRST: Final = (
     "crosshair.close", "crosshair.left",
     "rank.back", "plot.leave", "log.back", "runs.leave", "runs.show", "run.pause", "run.resume", "runs.pause",
     "runs.resume", "run.cancel", "run.freeze",
-    "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "events.clear",
+    "run.report", "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "events.clear",
     "events.filter", "stacks.clear", "stacks.again", "stacks.filter", "stacks.native",
     "run.step", "run.checkpoint", "runs.checkpoint", "ranks.open", "view.panels",
     "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",

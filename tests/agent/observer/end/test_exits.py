@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import select
 import sys
-from subprocess import Popen
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
-from support.harness import started
+from support.harness import started, until
 
-from ddptop.agent.observer.end.exits import Exits
+from ddptop.agent.observer.end.exits import Exits, exit_status
 from ddptop.agent.run.rundir import identify
 
 
@@ -88,3 +88,30 @@ def _end(process: Popen[str]) -> None:
     """End a process, and wait for its end without reaping it."""
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no pidfds")
+@pytest.mark.parametrize(("end", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 11)", -11), ("0", 0)])
+def test_the_exit_status_is_known_before_the_parent_has_read_it(end: str, status: int) -> None:
+    """As the parent then gets it; a process that goes on has none."""
+    with started(sys.executable, "-c", f"import os, sys; sys.stdin.read(); {end}", stdin=PIPE) as process:
+        identity = identify(process.pid)
+        assert identity is not None
+        assert process.stdin is not None
+        exits = Exits()
+        exits.watch(3, identity)
+        process.stdin.close()
+        until(exits.read, "the end is seen")
+        assert exits.status == {3: status}
+        assert process.wait() == status
+        exits.close()
+
+
+def test_a_status_that_the_system_does_not_tell_is_not_known() -> None:
+    """A process that lives has none, neither has one whose number nobody has."""
+    handle = os.open("/dev/null", os.O_RDONLY)
+    try:
+        assert exit_status(os.getpid(), handle) is None
+        assert exit_status(1 << 22, handle) is None
+    finally:
+        os.close(handle)

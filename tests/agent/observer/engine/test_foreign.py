@@ -243,7 +243,9 @@ def test_ranks_that_are_killed_without_a_word_are_the_cause(by_hand: ByHand) -> 
         gone(watching)
         record = directory.read()
         assert (record.state, record.cause_rank) == ("failed", 1)
-        assert record.cause == "rank 1 exited without reporting a cause (a signal, or out of memory)"
+        assert record.cause is not None
+        # Nobody but the system knows the signal, and it tells it to the observer.
+        assert record.cause.startswith("rank 1 was killed by SIGKILL (")
         assert stray.poll() is None
     finally:
         stray.kill()

@@ -1,0 +1,228 @@
+"""The kinds of ends of a run: how each is recognized, what it is called, and what can be done about it.
+
+One table; pure.  Texts are those of torch 2.4 to 2.15, gloo, NCCL, CPython and Linux.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Final, NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of end."""
+
+    name: str
+    """The word for programs: `device_memory`."""
+    title: str
+    """What it is, in a few words."""
+    advice: str
+    """What to do about it, one line."""
+    error: str = ""
+    """Pattern of the exception, or of the last output of a process that was ended by a signal."""
+    trace: str = ""
+    """Pattern of the traceback, where the exception alone does not tell; both have to match."""
+    signals: tuple[int, ...] = ()
+    """Signals that mean this where no text says otherwise."""
+
+
+LATE_ABORT: Final = Kind(
+    "late_abort",
+    "an abort at exit, after the script had finished",
+    "Nothing is lost. `dist.destroy_process_group()` at the end of the script avoids it.",
+)
+LEFT_EARLY: Final = Kind(
+    "left_early",
+    "a rank left before the others",
+    "Give every rank the same number of batches: drop_last=True, a DistributedSampler, or DDP's `join()`.",
+)
+MISMATCH: Final = Kind(
+    "mismatch",
+    "ranks called different collectives",
+    "Every rank has to make the same calls in the same order and with the same sizes: look for an `if` on the rank, "
+    "or for uneven shapes; TORCH_DISTRIBUTED_DEBUG=DETAIL checks each call.",
+    r"(?i)received data size doesn't match|op\.preamble\.length <= op\.nbytes|collective mismatch"
+    r"|mismatch between collectives|collectives? .{0,40}mismatch",
+)
+TIMEOUT: Final = Kind(
+    "collective_timeout",
+    "a collective timed out",
+    "One rank did not come: look at what it did then (its stack and log). Where it only takes that long: "
+    "`init_process_group(timeout=…)`.",
+    r"(?i)watchdog caught collective operation timeout|timed out waiting \d+ ?ms for (?:recv|send)"
+    r"|ran for \d+ milliseconds before timing out|terminating the process after attempting to dump"
+    r"|nccl operations have failed or timed out|heartbeat monitor|ranks? .{0,60}failed to pass monitoredBarrier",
+)
+LOST_PEER: Final = Kind(
+    "lost_peer",
+    "another rank was lost",
+    "This rank only noticed it: look for the end of a rank on another machine, and at the network between them.",
+    r"(?i)connection (was )?(likely )?(closed|reset|refused)|closed by peer|broken pipe|\brecv|socket closed"
+    r"|remote (process|server|error)|ncclRemoteError|aborted due to|heartbeat",
+)
+"""The loss of a peer, in the words of gloo, NCCL and TCPStore."""
+DATA_WORKER: Final = Kind(
+    "data_worker",
+    "a data worker was killed",
+    "Often out of memory, or of /dev/shm: fewer or smaller workers (num_workers, prefetch_factor); `num_workers=0` "
+    "shows an error of the dataset itself.",
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]{1,200}\) (?:is killed by signal|exited unexpectedly)",
+)
+_WORKER_LOST: Final = DATA_WORKER._replace(
+    error=r"^(?:ConnectionResetError|ConnectionRefusedError|EOFError|FileNotFoundError|BrokenPipeError)\b",
+    trace=r"(?s)dataloader\.py.{0,4000}_try_get_data.{0,8000}(?:resource_sharer|rebuild_storage|multiprocessing)",
+)
+"""The same where the rank was just fetching a tensor of the worker, and torch does not say that it was killed."""
+HOST_MEMORY: Final = Kind(
+    "host_memory",
+    "out of memory on the host",
+    "Smaller batches, fewer data workers (each holds a copy of what it touches), or a higher memory limit.",
+    r"MemoryError\b|DefaultCPUAllocator: (?:not enough|can't allocate) memory|std::bad_alloc"
+    r"|Cannot allocate memory|\[Errno 12\]",
+)
+KILLED: Final = Kind(
+    "killed",
+    "killed from outside",
+    "SIGKILL comes from the system's or the scheduler's out-of-memory killer, or from `kill -9`: ask `dmesg`, the "
+    "scheduler, and who else uses the machine.",
+    signals=(signal.SIGKILL,),
+)
+ON_REQUEST: Final = Kind("on_request", "ended on request", "Somebody asked for it; `ddptop events` says who and when.")
+EXIT: Final = Kind(
+    "exit",
+    "the script left with an exit code",
+    "The script decided it: its last output says why; a wrong option is the usual reason.",
+    r"^SystemExit\b",
+)
+EXCEPTION: Final = Kind(
+    "exception", "an exception in the script", "The traceback names the line; the other ranks only followed."
+)
+UNKNOWN: Final = Kind(
+    "unknown", "an end without a word", "Its log may tell: `ddptop logs`. Under ddptop launch the exit code is known."
+)
+
+TABLE: Final[tuple[Kind, ...]] = (
+    Kind(
+        "device_memory",
+        "out of memory on the device",
+        "A smaller batch, gradient accumulation, activation checkpointing or FSDP; `nvidia-smi` shows who else uses "
+        "the device.",
+        r"OutOfMemoryError|(?:CUDA|HIP|XPU|NPU|MPS)\b.{0,40}\bout of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED",
+    ),
+    Kind(
+        "shared_memory",
+        "/dev/shm is full, or too small",
+        "`df -h /dev/shm`: enlarge it (docker run --shm-size=8g or --ipc=host), use fewer data workers, or "
+        "torch.multiprocessing.set_sharing_strategy('file_system').",
+        r"(?i)bus error|insufficient shared memory|out of shared memory"
+        r"|(?:/torch_|/dev/shm|shared memory object).{0,200}No space left",
+        signals=(signal.SIGBUS,),
+    ),
+    DATA_WORKER,
+    _WORKER_LOST,
+    HOST_MEMORY,
+    Kind(
+        "port_in_use",
+        "the port is in use",
+        "Another process listens there (`ss -ltnp`): end it, choose another --master-port, or let torchrun choose one "
+        "(--standalone, or --rdzv-endpoint HOST:0).",
+        r"(?i)EADDRINUSE|address already in use",
+    ),
+    Kind(
+        "rendezvous",
+        "the ranks did not find each other",
+        "Not all came in time: start the same --nnodes, --rdzv-endpoint (or MASTER_ADDR, MASTER_PORT, WORLD_SIZE) on "
+        "every host, and see that its port is open.",
+        r"(?i)\bRendezvous\w*Error|timed out after \d+ seconds waiting for clients|wait timeout after \d+ ?ms"
+        r"|client socket has (?:timed out|failed to connect)|failed to connect to .{0,80}TCPStore"
+        r"|connectFullMesh failed"
+        r"|timed out .{0,40}(?:rendezvous|initiali[sz]ing process group)",
+    ),
+    MISMATCH,
+    TIMEOUT,
+    Kind(
+        "nan",
+        "a number that is none (NaN or infinity)",
+        "Lower the learning rate, clip gradients, look at the inputs of that step; "
+        "torch.autograd.set_detect_anomaly(True) names the operation.",
+        r"(?i)\breturned nan values|FloatingPointError|\bnon-?finite\b"
+        r"|\b(?:loss|grad\w*|logits|inputs?|outputs?|tensor|values?|weights?)\b.{0,60}\b(?:nan|infs?|infinity|infinite)\b"
+        r"|\b(?:nan|infs?)\b.{0,40}\b(?:loss|grad\w*|logits|inputs?|outputs?|tensor|encountered|detected|found)\b",
+    ),
+    Kind(
+        "import_error",
+        "a module cannot be imported",
+        "Install it in the Python of the ranks (the report names it), or start the run in the folder that has it.",
+        r"^(?:ModuleNotFoundError|ImportError)\b",
+    ),
+    Kind(
+        "disk_full",
+        "the disk is full",
+        "Make room where the script writes (`df -h`, `df -i`); fewer or smaller checkpoints.",
+        r"(?i)no space left on device|disk quota exceeded|\[Errno (?:28|122)\]",
+    ),
+    Kind(
+        "device_error",
+        "an error of the device or of NCCL",
+        "CUDA_LAUNCH_BLOCKING=1 makes the traceback exact, NCCL_DEBUG=INFO says more of NCCL; `nvidia-smi -q` and "
+        "`dmesg` (Xid) tell of the hardware.",
+        r"CUDA error|device-side assert|illegal memory access|nccl(?:UnhandledCuda|System|Internal|Invalid\w*)Error"
+        r"|CUDNN_STATUS_\w+|uncorrectable ECC",
+    ),
+    LOST_PEER,
+    Kind("interrupted", "interrupted from the keyboard", "Ctrl-C reached the rank.", r"^KeyboardInterrupt\b"),
+    EXIT,
+    Kind(
+        "native_crash",
+        "a crash in native code",
+        "The Python line says what called it: update or rebuild that extension (built for this torch?); "
+        "`ddptop stacks --native` or gdb show the rest.",
+        signals=(signal.SIGSEGV, signal.SIGILL, signal.SIGFPE),
+    ),
+    Kind(
+        "aborted",
+        "native code gave up",
+        "Its last output says why: look for `what():` in the log of the rank.",
+        signals=(signal.SIGABRT,),
+    ),
+    KILLED,
+    Kind(
+        "terminated",
+        "ended from outside",
+        "A scheduler, a service manager or somebody sent it the signal; `ddptop events` names who used ddptop.",
+        signals=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU),
+    ),
+)
+"""In the order in which they are tried."""
+ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, ON_REQUEST, EXCEPTION, UNKNOWN)
+FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals with which a process is ended by another one, or by the system."""
+
+
+def recognize(
+    error: str | None, code: int | None, output: str = "", trace: str = "", out_of_memory: bool | None = None
+) -> Kind:
+    """Return the kind of an end.
+
+    Args:
+        error: type and message of the exception, None where the rank left none.
+        code: exit code, negative for a signal; None where it is not known.
+        output: the last output of a process that a signal ended; of others it is not looked at.
+        trace: the traceback.
+        out_of_memory: whether the kernel has counted an out-of-memory kill; None where that is not known.
+    """
+    number = -code if code is not None and code < 0 else 0
+    if out_of_memory and number == signal.SIGKILL:
+        return HOST_MEMORY
+    # What a process printed before a signal from outside has nothing to do with it.
+    text = error if error is not None else "" if number in FROM_OUTSIDE else output
+    for kind in TABLE:
+        if text and kind.error and re.search(kind.error, text) and re.search(kind.trace, trace):
+            return kind
+    if error is not None:
+        return EXCEPTION
+    for kind in TABLE:
+        if number in kind.signals:
+            return kind
+    return EXIT if code else UNKNOWN

@@ -1,0 +1,146 @@
+"""Out-of-memory kills as the kernel counts them: a rank that gets SIGKILL reports nothing itself.
+
+The counters are those of the rank's control group (v2 `memory.events`, v1 `memory.oom_control`) and of the whole
+machine (`/proc/vmstat`); where the kernel's log may be read, its line on the process is quoted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ddptop.agent.text import clean_line, size
+
+_CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+_PROC: Final = Path("/proc")
+_LOG: Final = Path("/dev/kmsg")
+_LARGEST: Final = 1 << 16
+_MOST_RECORDS: Final = 20_000
+"""Records of the kernel's log that are read at most."""
+_MACHINE: Final = "/proc/vmstat"
+_UNLIMITED: Final = 1 << 60
+"""A limit from which on it is none: v1 has no word for that."""
+
+
+class Found(NamedTuple):
+    """What the kernel tells of the end of a process by SIGKILL."""
+
+    out_of_memory: bool | None
+    """None where it tells nothing."""
+    text: str
+    """On what that rests, one line; empty where nothing was to be read."""
+
+
+class _Counter(NamedTuple):
+    path: Path
+    name: str
+    """As it is told: `memory.events of its control group /job`."""
+
+
+class MemoryKills:
+    """Compares the kernel's counters before and after the end of each rank."""
+
+    def __init__(self, groups: Path = _CONTROL_GROUPS, proc: Path = _PROC, log: Path = _LOG) -> None:
+        self._groups, self._proc, self._log = groups, proc, log
+        self._counters: dict[int, tuple[_Counter, ...]] = {}
+        self._before: dict[Path, int] = {}
+
+    def watch(self, rank: int, pid: int) -> None:
+        """Read the counters for a rank that has just begun."""
+        counters = (*self._of_group(pid), _Counter(self._proc / "vmstat", _MACHINE))
+        self._counters[rank] = counters
+        for counter in counters:
+            if (count := _count(counter.path)) is not None:
+                self._before.setdefault(counter.path, count)
+
+    def forget(self) -> None:
+        """Forget the ranks and the counters, which are read anew for the next ones."""
+        self._counters.clear()
+        self._before.clear()
+
+    def found(self, rank: int, pid: int) -> Found:
+        """Return what the counters tell of the end of a rank that got SIGKILL."""
+        read: list[str] = []
+        for counter in self._counters.get(rank, ()):
+            before, now = self._before.get(counter.path), _count(counter.path)
+            if before is None or now is None:
+                continue
+            if now > before:
+                limit = _limit(counter.path.parent)
+                bound = f", limit {size(limit)}" if limit is not None else ""
+                line = self._logged(pid)
+                said = f'; kernel log: "{line}"' if line else ""
+                return Found(True, f"{counter.name} counts {now - before} out-of-memory kill more{bound}{said}")
+            read.append(counter.name)
+        if not read:
+            return Found(None, "")
+        return Found(False, f"no out-of-memory kill by the kernel ({' and '.join(read)})")
+
+    def _of_group(self, pid: int) -> list[_Counter]:
+        try:
+            lines = (self._proc / str(pid) / "cgroup").read_text(errors="replace")[:_LARGEST].splitlines()
+        except OSError:
+            return []
+        found = []
+        for line in lines:
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if number == "0" and not controllers:
+                roots, name = [self._groups, self._groups / "unified"], "memory.events"
+            elif "memory" in controllers.split(","):
+                roots, name = [self._groups / "memory"], "memory.oom_control"
+            else:
+                continue
+            # In a container the path may be that of the host, and the group the root of what is seen.
+            places = (root / inner for root in roots for inner in (path.lstrip("/"), ""))
+            file = next((each / name for each in places if _count(each / name) is not None), None)
+            if file is not None and ".." not in file.parts:
+                found.append(_Counter(file, f"{name} of its control group {clean_line(path, 100)}"))
+        return found
+
+    def _logged(self, pid: int) -> str:
+        """Return the newest line of the kernel's log that a process with this number was killed for memory."""
+        found = ""
+        try:
+            descriptor = os.open(self._log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            for _ in range(_MOST_RECORDS):
+                try:
+                    record = os.read(descriptor, 8192)
+                except BrokenPipeError:
+                    # Older records were overwritten while these were read.
+                    continue
+                if not record:
+                    break
+                text = record.decode(errors="replace").partition(";")[2] or record.decode(errors="replace")
+                if re.search(rf"[Kk]ill(?:ed)? process {pid}\b", text):
+                    found = clean_line(text.partition("\n")[0], 160)
+        except OSError:
+            return found  # its end, or a kernel that does not let this user read it
+        finally:
+            os.close(descriptor)
+        return found
+
+
+def _count(path: Path) -> int | None:
+    try:
+        with path.open("rb") as file:
+            found = re.search(rb"(?m)^oom_kill (\d{1,18})$", file.read(_LARGEST))
+    except OSError:
+        return None
+    return None if found is None else int(found[1])
+
+
+def _limit(folder: Path) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        try:
+            text = (folder / name).read_text(errors="replace").strip()
+        except OSError:
+            continue
+        if text.isdecimal() and int(text[:20]) < _UNLIMITED:
+            return int(text)
+    return None

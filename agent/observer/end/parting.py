@@ -1,0 +1,186 @@
+"""Where the ranks stood when the run failed: the line of a crash, and the collectives in which they parted.
+
+A collective in which ranks do not agree kills whoever notices it first, in the words of gloo or NCCL; the stacks that
+the ranks left behind (tracebacks, crash dumps) tell who called what.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ddptop.agent.observer.end import kinds, traces
+from ddptop.agent.run.files import tail
+from ddptop.agent.run.records import Member
+from ddptop.agent.text import clean_line
+
+_LOG_BYTES: Final = 64 << 10
+"""Bytes at the end of a rank's log in which its crash dump is looked for."""
+_MOST_LOGS: Final = 64
+"""Ranks whose stacks are compared at most."""
+_SIZES: Final = r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})"
+_CRASHES: Final = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE)
+_BACKWARD: Final = "_engine_run_backward"
+
+
+class Apart(NamedTuple):
+    """Ranks that did not do the same."""
+
+    kind: str
+    text: str
+    """Who called what, one line."""
+    rank: int | None
+    """The one rank that differs from the others, None where it is not one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """What the ranks left behind."""
+
+    kind: str
+    """The kind of the first rank's end."""
+    place: str = ""
+    """` at train.py:31 main`, for a crash; empty where it is not known, or where the exception says it."""
+    apart: Apart | None = None
+
+
+class _Call(NamedTuple):
+    """The collective in which a rank stood."""
+
+    name: str
+    place: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} ({self.place})" if self.place else self.name
+
+
+def output_of(log: Path) -> str:
+    """Return the end of what a rank has printed, and after it what it wrote as it crashed, where that is apart."""
+    # See `RunDir.rank_crash`.
+    crash = tail.end(log.with_suffix(".crash"), _LOG_BYTES)
+    printed = tail.end(log, _LOG_BYTES)
+    return f"{printed}\n{crash}" if crash else printed
+
+
+def of_ranks(
+    members: Mapping[int, Member],
+    first: int,
+    log_of: Callable[[int], Path] | None,
+    codes: Mapping[int, int],
+    torchrun_log: str = "",
+    out_of_memory: bool | None = None,
+) -> Parting:
+    """Return what is known of the end of the rank that failed first, and of the ranks beside it.
+
+    Args:
+        members: the records of the ranks.
+        first: the rank.
+        log_of: returns the log of a rank, None where no log is read.
+        codes: exit codes of the ranks' processes, negative for a signal.
+        torchrun_log: the end of torchrun's log, for a rank that ended before its agent began.
+        out_of_memory: whether the kernel counted an out-of-memory kill at the end of the first rank, None if not known.
+    """
+    member = members.get(first)
+    ended = None if member is None else member.ended
+    code = codes.get(first)
+    output = ""
+    if log_of is not None and (ended is None or ended.exit_code is None):
+        output = output_of(log_of(first)) or torchrun_log
+    dump = traces.crash(output) if code in _CRASHES else None
+    printed = output if dump is None else dump.before
+    error = None if ended is None or not ended.exit_code else ended.error or f"SystemExit: {ended.exit_code}"
+    trace = "" if ended is None else ended.traceback or ""
+    late = ended is not None and ended.exit_code == 0
+    kind = kinds.LATE_ABORT if late else kinds.recognize(error, code, _last_of(printed), trace, out_of_memory)
+    if kind is kinds.EXIT and error is None and (said := kinds.recognize(_last_error(printed), None)) in kinds.TABLE:
+        # `os._exit` after an error that the script has printed itself.
+        kind = said
+    user = None if dump is None else dump.stack.user
+    place = f" at {clean_line(user.text, 100)}" if user is not None else ""
+    apart = None
+    if kind in (kinds.MISMATCH, kinds.TIMEOUT, kinds.LOST_PEER, kinds.LATE_ABORT):
+        stood = _stood(members, log_of, codes)
+        apart = _apart(kind, members, stood, codes, f"{error or ''} {printed}")
+    return Parting(kind.name, place, apart)
+
+
+def _last_of(output: str) -> str:
+    """Return the last lines of an output: what came long before has nothing to do with its end."""
+    return "\n".join(output.splitlines()[-30:])
+
+
+def _last_error(output: str) -> str:
+    return next((line for line in reversed(_last_of(output).splitlines()) if re.match(r"[\w.]+Error\b", line)), "")
+
+
+def _stood(
+    members: Mapping[int, Member], log_of: Callable[[int], Path] | None, codes: Mapping[int, int]
+) -> dict[int, _Call]:
+    """Return, by rank, the collective in which it stood at its end, of those that have left a stack."""
+    found = {}
+    for rank, member in list(members.items())[:_MOST_LOGS]:
+        stack = traces.Stack()
+        if member.ended is not None and member.ended.traceback:
+            stack = traces.of_traceback(member.ended.traceback)
+        elif log_of is not None and codes.get(rank) in _CRASHES:
+            dump = traces.crash(output_of(log_of(rank)))
+            stack = traces.Stack() if dump is None else dump.stack
+        name = stack.collective
+        if not name and any(spot.function == _BACKWARD for spot in stack.frames):
+            name = "backward"
+        if name:
+            user = stack.user
+            found[rank] = _Call(clean_line(name, 60), clean_line(user.text, 100) if user is not None else "")
+    return found
+
+
+def _apart(
+    kind: kinds.Kind,
+    members: Mapping[int, Member],
+    stood: Mapping[int, _Call],
+    codes: Mapping[int, int],
+    said: str,
+) -> Apart | None:
+    finished = [rank for rank, each in members.items() if each.ended is not None and each.ended.exit_code == 0]
+    if finished and stood:
+        text = f"{ranks(finished)} finished {'its script' if len(finished) == 1 else 'their scripts'} while "
+        text += f"{ranks(stood)} still stood in {next(iter(stood.values())).text}"
+        return Apart(kinds.LEFT_EARLY.name, text, finished[0] if len(finished) == 1 else None)
+    if not stood or kind not in (kinds.MISMATCH, kinds.TIMEOUT):
+        return None
+    calls = sorted(set(stood.values()), key=lambda call: sum(each == call for each in stood.values()))
+    by_call = {call: [rank for rank, each in stood.items() if each == call] for call in calls}
+    if len(calls) > 1:
+        least, most = calls[0], calls[-1]
+        text = f"{ranks(by_call[least])} called {least.text} where {ranks(by_call[most])} called {most.text}"
+        one = len(by_call[least]) == 1 < len(by_call[most])
+        return Apart(kinds.MISMATCH.name, text, by_call[least][0] if one else None)
+    call = calls[0]
+    if kind is kinds.MISMATCH:
+        sizes = re.search(_SIZES, said)
+        other = "sizes that do not match" if len(stood) > 1 else "another size than its peers"
+        text = f"{ranks(stood)} called {call.text} with {other}"
+        if sizes:
+            text += f": {int(sizes[1]):,} bytes came where {int(sizes[2]):,} were expected"
+        return Apart(kinds.MISMATCH.name, text, None)
+    missing = [rank for rank in members if rank not in stood and codes.get(rank) in (None, -signal.SIGTERM)]
+    if not missing:
+        return None
+    text = f"{ranks(missing)} did not come to {call.text}, in which {ranks(stood)} waited until the timeout"
+    return Apart(kinds.TIMEOUT.name, text, missing[0] if len(missing) == 1 else None)
+
+
+def ranks(numbers: Collection[int]) -> str:
+    """Return `rank 1`, `ranks 0, 2-5`."""
+    found = []
+    for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        found += [str(run[0])] if len(run) == 1 else [f"{run[0]}-{run[-1]}"]
+    shown = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
+    return f"rank{'' if len(numbers) == 1 else 's'} {shown}"

@@ -1,0 +1,140 @@
+"""Stacks in what a rank has left behind: Python's tracebacks, and what `faulthandler` writes when a process crashes.
+
+Pure; the text may be hostile, and so are the names in it, until whoever shows them has cleaned them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final, NamedTuple
+
+from ddptop import agent
+
+_MOST_FRAMES: Final = 200
+_MOST_LINES: Final = 20_000
+"""Lines at the end of a text in which a stack is looked for."""
+_FRAME: Final = r'(?:\[[\w:]{1,20}\]:? ?)*\s*File "([^"\n]{1,4096})", line (\d{1,9}|\?\?\?),? in (.{1,400})'
+"""A frame in a traceback, before which torch may put the rank, and in a crash dump, which has no second comma."""
+_OPENING: Final = "Traceback (most recent call last)"
+_CRASH: Final = "Fatal Python error: "
+_THREAD: Final = r"(Current thread|Thread) 0x[0-9a-f]{1,20}.{0,100}\(most recent call first\):"
+_LIBRARY: Final = r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]"
+"""Files of Python and of installed packages."""
+_OWN: Final = os.path.dirname(os.path.abspath(agent.__file__ or "")) + os.sep
+_COLLECTIVES: Final = (
+    r"[/\\]torch[/\\]distributed[/\\](?:distributed_c10d|_functional_collectives|nn[/\\]functional)\.py$"
+)
+_NO_COLLECTIVE: Final = frozenset({"wrapper", "init_process_group", "new_group", "destroy_process_group", "wait"})
+
+
+class Spot(NamedTuple):
+    """A line of code that a frame of a stack executes."""
+
+    file: str
+    line: int
+    """From 1; 0 where it is not known."""
+    function: str
+
+    @property
+    def is_library(self) -> bool:
+        """True for code of Python, of an installed package or of ddptop's agent: not the user's."""
+        return self.file.startswith(_OWN) or re.search(_LIBRARY, self.file) is not None
+
+    @property
+    def text(self) -> str:
+        """`train.py:31 main`."""
+        where = f"{os.path.basename(self.file)}:{self.line}" if self.line else os.path.basename(self.file)
+        return where if self.function == "<module>" else f"{where} {self.function}"
+
+
+class Stack(NamedTuple):
+    """The frames of a thread, the innermost first."""
+
+    frames: tuple[Spot, ...] = ()
+
+    @property
+    def user(self) -> Spot | None:
+        """The innermost frame of the user's code."""
+        return next((spot for spot in self.frames if not spot.is_library), None)
+
+    @property
+    def collective(self) -> str:
+        """The function of torch.distributed that the user's code has called last, empty where it is none."""
+        found = ""
+        for spot in self.frames:
+            if not spot.is_library:
+                break
+            name = spot.function
+            if re.search(_COLLECTIVES, spot.file) and not name.startswith("_") and name not in _NO_COLLECTIVE:
+                found = name
+        return found
+
+
+class Crash(NamedTuple):
+    """What `faulthandler` has written at the end of a process."""
+
+    what: str
+    """`Segmentation fault`, `Aborted`."""
+    stack: Stack
+    """Of the thread that crashed; where that is no thread of Python, of one that ran the user's code."""
+    text: str
+    """The dump, without its list of extension modules."""
+    before: str
+    """The output before it."""
+
+
+def of_traceback(text: str) -> Stack:
+    """Return the stack of the last traceback in a text."""
+    return Stack(tuple(_spots(traceback(text).splitlines())[::-1][:_MOST_FRAMES]))
+
+
+def traceback(text: str) -> str:
+    """Return the last traceback in a text, from its opening line up to the exception; empty where there is none."""
+    lines = text.splitlines()[-_MOST_LINES:]
+    start = max((number for number, line in enumerate(lines) if _OPENING in line), default=None)
+    if start is None:
+        return ""
+    prefix = lines[start].partition(_OPENING)[0]
+    end = start + 1
+    # The first line that is not indented is the exception; its message may have further lines.
+    while end < len(lines) and (not (rest := _bare(lines[end], prefix)) or rest[0].isspace()):
+        end += 1
+    end += 1
+    while end < len(lines) and prefix and lines[end].startswith(prefix):
+        end += 1
+    return "\n".join(_bare(line, prefix) for line in lines[start:end])
+
+
+def _bare(line: str, prefix: str) -> str:
+    return line.removeprefix(prefix) if prefix.strip() else line
+
+
+def crash(text: str) -> Crash | None:
+    """Return what `faulthandler` has written last in a text, None where it has written nothing."""
+    lines = text.splitlines()[-_MOST_LINES:]
+    start = max((number for number, line in enumerate(lines) if line.startswith(_CRASH)), default=None)
+    if start is None:
+        return None
+    stacks: list[tuple[bool, list[str]]] = []
+    end = start + 1
+    for line in lines[start + 1 :]:
+        if found := re.match(_THREAD, line):
+            stacks.append((found[1] == "Current thread", []))
+        elif line.startswith("  ") and stacks:
+            stacks[-1][1].append(line)
+        elif line.strip():
+            break
+        end += 1
+    found_stacks = [(current, Stack(tuple(_spots(each)[:_MOST_FRAMES]))) for current, each in stacks]
+    current = next((stack for is_current, stack in found_stacks if is_current), Stack())
+    # The main thread is the last of them.
+    others = [stack for _, stack in found_stacks if stack.user is not None][::-1]
+    chosen = current if current.user is not None or not others else others[0]
+    dump = "\n".join(lines[start:end]).rstrip()
+    return Crash(lines[start][len(_CRASH) :].strip(), chosen, dump, "\n".join(lines[:start]))
+
+
+def _spots(lines: list[str]) -> list[Spot]:
+    found = (re.match(_FRAME, line) for line in lines)
+    return [Spot(each[1], int(each[2]) if each[2].isdecimal() else 0, each[3].strip()) for each in found if each]

@@ -1,0 +1,361 @@
+"""The report on a run, above all on its end: the first cause, its consequences, and what can be done.
+
+Made of what is on the disk (the records of run and ranks, what the observer saw of their ends, logs, the recording), so
+that it is the same while the observer lives and after everything was killed.  Writes nothing, and knows no socket.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.control import journal
+from ddptop.agent.observer.end import kinds, parting, traces
+from ddptop.agent.observer.end.processes import signal_name
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.status import survey
+from ddptop.agent.run import ends
+from ddptop.agent.run.ends import Death
+from ddptop.agent.run.files import masking, tail
+from ddptop.agent.run.files.private import is_plain
+from ddptop.agent.run.rundir import Member, Run, RunDir
+from ddptop.agent.text import clean, clean_line
+from ddptop.agent.version import VERSION
+
+_EVENTS: Final = 12
+_VERDICTS: Final = 5
+_STEP_MESSAGES: Final = 64
+"""Messages with steps that are read at least, to find the last step of each rank."""
+_OUTPUT_LINES: Final = 15
+_TRACE_LINES: Final = 60
+_SHORTEST_SECRET: Final = 6
+"""Characters from which on a hidden value is looked for in texts: a shorter one would be found everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """One rank, at its end or at the last moment that is known of it."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    """`finished`, `stopped`, `failed`, `killed`, `alive` or `unknown`."""
+    told: str
+    """Its end in a few words: `ValueError: bad lr`, `killed by SIGKILL`; empty while it lives."""
+    exit_code: int | None = None
+    """Of its process; None where it lives, a signal ended it, or nobody knows."""
+    signal: str | None = None
+    """Name of the signal that ended it."""
+    ended_at_ns: int | None = None
+    step: int | None = None
+    """The last step that it completed."""
+    memory_bytes: int | None = None
+    """Of the device, or of the process on the CPU, when its last sign of life was sent."""
+    memory_total_bytes: int | None = None
+    heard_at_ns: int | None = None
+    """When that was."""
+    device: str | None = None
+    health: str | None = None
+    """A problem in its numbers: `loss is nan since step 123`."""
+    where: str = ""
+    """`train.py:31 main`: the user's line of its traceback or crash; empty where it is not known."""
+    output: tuple[str, ...] = ()
+    """The last lines that it printed before its traceback or crash; only those of the first cause, or of a lost run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is known of a run and its end."""
+
+    run: Run
+    """Its record; secrets are masked in it."""
+    state: str
+    exit_code: int | None
+    cause: str
+    """The first cause in one line; empty where there is none."""
+    kind: kinds.Kind | None
+    """What kind of a failure it is; None where it has not failed."""
+    evidence: str
+    """What the kernel says of the memory at that end; empty where it says nothing."""
+    first: RankEnd | None
+    """The rank that is the first cause."""
+    ranks: tuple[RankEnd, ...]
+    """All ranks that have reported, the first cause included."""
+    collateral: str
+    """The other ends in one line."""
+    traceback: str
+    """The stack of the first cause, several lines; empty where there is none."""
+    traceback_rank: int | None
+    """The rank whose it is, None for that of the launcher."""
+    events: tuple[wire.Event, ...]
+    """The last events, oldest first."""
+    verdicts: tuple[wire.Verdict, ...]
+    """The last verdicts, oldest first."""
+    versions: Mapping[str, str]
+    """By name: `ddptop`, `python`, `torch`, `system`."""
+    launched_as: str
+    """The command line, secrets masked."""
+
+    @property
+    def failed(self) -> bool:
+        """True where there is an end to explain."""
+        return self.state in ("failed", "lost") or (bool(self.cause) and self.state in ("starting", "running"))
+
+
+def of(directory: RunDir) -> Report:
+    """Return the report on a run, live or over.
+
+    Raises:
+        RunDirError: the run has no readable record.
+    """
+    found = survey.look(directory)
+    run, members = found.run, found.members
+    generation = max((member.generation for member in members.values()), default=0)
+    deaths = ends.read(directory.path, generation)
+    readable = is_plain(directory.database)
+    hide = _Mask(masking.hidden(directory.path, run))
+    beats, hellos = _last_words(directory.database) if readable else ({}, {})
+    steps = _last_steps(directory.database, generation, len(members)) if readable else {}
+    cause = found.cause or ""
+    first = found.cause_rank
+    with_output = {first} if found.state != "lost" else set(list(members)[:8])
+    ranks = tuple(
+        _rank(
+            member,
+            deaths.get(rank),
+            beats.get(rank),
+            steps.get(rank),
+            directory,
+            hide,
+            alive=rank in found.alive,
+            prints=rank in with_output,
+        )
+        for rank, member in members.items()
+    )
+    kind = _kind(found.kind, cause, found.state)
+    text, of_rank = _traceback(directory, members, deaths, first) if kind is not None else ("", None)
+    death = None if first is None else deaths.get(first)
+    newest = list(journal.events(directory.database))[-_EVENTS:] if readable else []
+    verdicts = recording.read_verdicts(directory.database)[-_VERDICTS:] if readable else []
+    return Report(
+        run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
+        state=found.state,
+        exit_code=found.exit_code,
+        cause=hide.line(cause),
+        kind=kind,
+        evidence="" if death is None else death.evidence,
+        first=next((each for each in ranks if each.rank == first), None),
+        ranks=ranks,
+        collateral=_collateral([each for each in ranks if each.rank != first]),
+        traceback=hide.lines(text),
+        traceback_rank=of_rank,
+        events=tuple(hide.event(each) for each in newest),
+        verdicts=tuple(verdicts),
+        versions=_versions(beats, hellos),
+        launched_as=clean_line(" ".join(("ddptop launch" if run.launched else "", run.program, *run.arguments)), 1000),
+    )
+
+
+class _Mask:
+    """Puts the mask in place of the values that the record of the run hides."""
+
+    def __init__(self, hidden: tuple[str, ...]) -> None:
+        self._hidden = [value for value in hidden if len(value) >= _SHORTEST_SECRET]
+
+    def line(self, text: str) -> str:
+        for value in self._hidden:
+            text = text.replace(value, masking.MASK)
+        return text
+
+    def lines(self, text: str) -> str:
+        return "\n".join(clean(self.line(line)) for line in text.splitlines())
+
+    def event(self, event: wire.Event) -> wire.Event:
+        return wire.Event(event.at_ns, self.line(event.text), event.rank, event.level, event.action, event.who)
+
+
+def _last_words(database: Path) -> tuple[dict[int, wire.Beat], dict[int, wire.Hello]]:
+    beats = {each.rank: each for each in recording.read_end(database) if isinstance(each, wire.Beat)}
+    hellos = {each.rank: each for each in recording.read_ranks(database) if isinstance(each, wire.Hello)}
+    return beats, hellos
+
+
+def _last_steps(database: Path, generation: int, world: int) -> dict[int, int]:
+    """Return, by rank, the last step that is recorded."""
+    found: dict[int, int] = {}
+    for each in recording.read_last_steps(database, generation, max(_STEP_MESSAGES, 2 * world)):
+        if isinstance(each, wire.Steps) and each.steps:
+            found[each.rank] = max(found.get(each.rank, 0), each.steps[-1].step)
+    return found
+
+
+def _versions(beats: Mapping[int, wire.Beat], hellos: Mapping[int, wire.Hello]) -> dict[str, str]:
+    torch = {beat.torch_version for beat in beats.values() if beat.torch_version}
+    python = {hello.python_version for hello in hellos.values()}
+    found = {"ddptop": VERSION, "torch": ", ".join(sorted(torch)), "python": ", ".join(sorted(python))}
+    found["system"] = clean_line(f"{platform.system()} {platform.release()} ({platform.machine()})", 100)
+    if not python:
+        found["python"] = platform.python_version()
+    return {name: version for name, version in found.items() if version}
+
+
+def _rank(
+    member: Member,
+    death: Death | None,
+    beat: wire.Beat | None,
+    step: int | None,
+    directory: RunDir,
+    hide: _Mask,
+    *,
+    alive: bool,
+    prints: bool,
+) -> RankEnd:
+    ended = member.ended
+    if beat is not None and beat.generation not in (None, member.generation):
+        beat = None
+    status = None if death is None else death.status
+    code = ended.exit_code if ended is not None and ended.exit_code is not None else status
+    # A sign of life comes once a second; a rank that ends by itself knows best.
+    known = (step, None if ended is None else ended.step, None if beat is None else beat.step)
+    state, told = _told(member, code, alive=alive)
+    stack = _stack(directory, member, status)
+    user = stack.user
+    return RankEnd(
+        rank=member.rank,
+        host=clean_line(member.host, 100),
+        pid=member.process.pid,
+        state=state,
+        told=hide.line(told),
+        exit_code=code if code is not None and code >= 0 else None,
+        signal=signal_name(-code) if code is not None and code < 0 else None,
+        ended_at_ns=ended.at_ns if ended is not None else death.at_ns if death is not None else None,
+        step=max((each for each in known if each is not None), default=None),
+        memory_bytes=None if beat is None else beat.memory_bytes,
+        memory_total_bytes=None if beat is None else beat.memory_total_bytes,
+        heard_at_ns=None if beat is None else beat.at_ns,
+        device=None if beat is None else beat.device,
+        health=None if beat is None else beat.health,
+        where="" if user is None else clean_line(user.text, 100),
+        output=tuple(hide.line(line) for line in _output(directory, member.rank)) if prints else (),
+    )
+
+
+def _told(member: Member, code: int | None, *, alive: bool) -> tuple[str, str]:
+    """Return state and end of a rank, in a few words."""
+    ended = member.ended
+    if alive and ended is None:
+        return "alive", ""
+    if ended is not None and ended.stopped_by and not code:
+        return "stopped", f"stopped by {clean_line(ended.stopped_by, 100)}"
+    if ended is not None and ended.error and code:
+        return "failed", clean_line(ended.error)
+    if code is None:
+        return "unknown", "ended, with an unknown exit code" if ended is not None else "left no word"
+    if code < 0:
+        return "killed", f"{'ended' if code == -signal.SIGTERM else 'killed'} by {signal_name(-code)}"
+    return ("failed", f"exit code {code}") if code else ("finished", "finished")
+
+
+def _stack(directory: RunDir, member: Member, status: int | None) -> traces.Stack:
+    if member.ended is not None and member.ended.traceback:
+        return traces.of_traceback(member.ended.traceback)
+    if status is not None and status < 0 and -status not in kinds.FROM_OUTSIDE:
+        dump = traces.crash(parting.output_of(directory.rank_log(member.rank)))
+        return traces.Stack() if dump is None else dump.stack
+    return traces.Stack()
+
+
+def _output(directory: RunDir, rank: int) -> list[str]:
+    """Return the last lines of a rank's log before its traceback or crash dump, which are told apart from them."""
+    text = tail.end(directory.rank_log(rank))
+    if (dump := traces.crash(text)) is not None:
+        text = dump.before
+    lines = text.splitlines()
+    opening = max(
+        (number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line), default=None
+    )
+    told = [clean(line, 400).rstrip() for line in lines[:opening]]
+    return [line for line in told if line][-_OUTPUT_LINES:]
+
+
+def _kind(name: str, cause: str, state: str) -> kinds.Kind | None:
+    """Return the kind of an end that has to be explained; that of an older record by its cause alone."""
+    if state in ("finished", "stopped", "killed", "ended") or not cause:
+        return None
+    known = {kind.name: kind for kind in kinds.ALL}
+    if name in known or state == "lost":
+        return known.get(name, kinds.UNKNOWN)
+    found = kinds.recognize(cause, None)
+    return found if found in kinds.TABLE or re.search(r"(?:Error|Exception)\b", cause) else kinds.UNKNOWN
+
+
+def _traceback(
+    directory: RunDir, members: Mapping[int, Member], deaths: Mapping[int, Death], first: int | None
+) -> tuple[str, int | None]:
+    """Return the stack to be shown and its rank: that of the first cause, else the earliest that there is."""
+    if not members:
+        return _bounded(traces.traceback(tail.end(directory.torchrun_log))), None
+    by_time = sorted(members.values(), key=lambda member: (member.rank != first, _ended_at(member, deaths)))
+    for member in by_time[:64]:
+        if member.ended is not None and member.ended.traceback:
+            return _bounded(member.ended.traceback), member.rank
+        death = deaths.get(member.rank)
+        if (
+            death is not None
+            and death.status is not None
+            and -death.status not in kinds.FROM_OUTSIDE
+            and death.status < 0
+        ):
+            dump = traces.crash(parting.output_of(directory.rank_log(member.rank)))
+            if dump is not None:
+                frames = (f'  File "{spot.file}", line {spot.line} in {spot.function}' for spot in _own(dump.stack))
+                return _bounded("\n".join((f"Fatal Python error: {dump.what}", *frames))), member.rank
+    return "", None
+
+
+def _own(stack: traces.Stack) -> tuple[traces.Spot, ...]:
+    """Return the frames of a stack without those of the agent's runner, around the script."""
+    last = max(
+        (number for number, spot in enumerate(stack.frames) if not spot.is_library), default=len(stack.frames) - 1
+    )
+    return stack.frames[: last + 1]
+
+
+def _bounded(text: str) -> str:
+    lines = text.rstrip().splitlines()
+    if len(lines) <= _TRACE_LINES:
+        return "\n".join(lines)
+    half = _TRACE_LINES // 2
+    return "\n".join([*lines[:half], f"  … {len(lines) - 2 * half} lines left out …", *lines[-half:]])
+
+
+def _ended_at(member: Member, deaths: Mapping[int, Death]) -> int:
+    if member.ended is not None:
+        return member.ended.at_ns
+    death = deaths.get(member.rank)
+    return sys.maxsize if death is None else death.at_ns
+
+
+def _collateral(others: list[RankEnd]) -> str:
+    """Return the ends of the other ranks in one line, those that differ in numbers only together."""
+    alike: dict[str, list[RankEnd]] = {}
+    for each in others:
+        if each.state != "alive":
+            alike.setdefault(re.sub(r"\d+", "#", each.told), []).append(each)
+    parts = [
+        f"{parting.ranks([each.rank for each in group])}: {clean_line(group[0].told, 160)}" for group in alike.values()
+    ]
+    living = [each.rank for each in others if each.state == "alive"]
+    if living:
+        parts.append(f"{parting.ranks(living)}: alive")
+    return clean_line("; ".join(parts), 600)

@@ -1,0 +1,61 @@
+"""What the observer saw of the end of each rank's process: its time, its status, and what the kernel counted.
+
+A rank that is killed reports nothing itself, and the status of a process is gone as soon as its parent has read it: the
+observer writes both down at once, so that the report is the same after the observer has gone, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from ddptop.agent.run import records
+from ddptop.agent.run.files import private
+from ddptop.agent.wire import Rank
+from ddptop.agent.wire.incoming import Line
+
+_FILE: Final = "ends.json"
+_MOST: Final = 2000
+"""Ends that are recorded at most, the earliest: a record has a bounded size."""
+
+
+class Death(msgspec.Struct, frozen=True):
+    """The end of the process of one rank, as it looks from outside."""
+
+    rank: Rank
+    at_ns: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+    status: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None
+    """Exit code, negative for a signal. None: the system did not tell."""
+    out_of_memory: bool | None = None
+    """Whether the kernel counted an out-of-memory kill. None: not known, or not killed."""
+    evidence: Line = ""
+    """On what that rests."""
+
+
+class _Deaths(msgspec.Struct, frozen=True):
+    generation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    """Restart count of the group when these processes began."""
+    deaths: tuple[Death, ...]
+
+
+def write(folder: Path, generation: int, deaths: Collection[Death]) -> None:
+    """Write the ends of a generation's ranks in place of those recorded before.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    earliest = sorted(deaths, key=lambda death: death.at_ns)[:_MOST]
+    private.replace(folder / _FILE, msgspec.json.encode(_Deaths(generation, tuple(earliest))))
+
+
+def read(folder: Path, generation: int) -> dict[int, Death]:
+    """Return the recorded ends of a generation's ranks, by rank; none where there is no readable record of them."""
+    with contextlib.suppress(OSError, ValueError):
+        found = records.decode(private.read(folder / _FILE), _Deaths)
+        if found.generation == generation:
+            return {death.rank: death for death in found.deaths}
+    return {}

@@ -1,0 +1,115 @@
+"""The kinds of ends, by what torch, gloo, NCCL, Python and the system say."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from ddptop.agent.observer.end import kinds
+
+TEXTS = [
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB",
+     "device_memory"),
+    ("RuntimeError: CUDA error: out of memory", "device_memory"),
+    ("RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+     "tried to allocate 4503599627370496 bytes. Error code 12 (Cannot allocate memory)", "host_memory"),
+    ("MemoryError", "host_memory"),
+    ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1. TiB for an array", "host_memory"),
+    ("RuntimeError: DataLoader worker (pid 301) is killed by signal: Killed. ", "data_worker"),
+    ("RuntimeError: DataLoader worker (pid(s) 301, 302) exited unexpectedly", "data_worker"),
+    ("RuntimeError: DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that dataloader's "
+     "workers are out of shared memory. Please try to raise your shared memory limit.", "shared_memory"),
+    ("RuntimeError: unable to write to file </torch_41_2_0>: No space left on device (28)", "shared_memory"),
+    ("OSError: [Errno 28] No space left on device", "disk_full"),
+    ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: "
+     "29877, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", "port_in_use"),
+    ("torch.distributed.DistStoreError: Timed out after 3 seconds waiting for clients. 1/2 clients joined.",
+     "rendezvous"),
+    ("torch.distributed.DistNetworkError: The client socket has timed out after 2000ms while trying to connect to "
+     "(127.0.0.1, 29873).", "rendezvous"),
+    ("torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /x", "rendezvous"),
+    ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "rendezvous"),
+    ("RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: Collective",
+     "mismatch"),
+    ("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for "
+     "recv operation to complete", "collective_timeout"),
+    ("torch.distributed.DistBackendError: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
+     "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60000 milliseconds before timing out.",
+     "collective_timeout"),
+    ("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer "
+     "[127.0.0.1]:36251. This is typically caused by a remote worker crashing.", "lost_peer"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error, "
+     "NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error", "lost_peer"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error\nncclUnhandledCudaError: Call "
+     "to CUDA function failed.", "device_error"),
+    ("RuntimeError: CUDA error: device-side assert triggered", "device_error"),
+    ("RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.", "nan"),
+    ("ValueError: loss is nan, stopping training", "nan"),
+    ("FloatingPointError: gradients are Nan/Inf", "nan"),
+    ("ModuleNotFoundError: No module named 'einops'", "import_error"),
+    ("ImportError: libcudart.so.12: cannot open shared object file: No such file or directory", "import_error"),
+    ("SystemExit: 3", "exit"),
+    ("KeyboardInterrupt", "interrupted"),
+    ("ValueError: bad lr", "exception"),
+    ("KeyError: 'nancy'", "exception"),
+    ("RuntimeError: information about tensor shapes differs", "exception"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "name"), TEXTS, ids=[f"{name}-{number}" for number, (_, name) in enumerate(TEXTS)])
+def test_an_exception_is_recognized_by_its_own_words(error: str, name: str) -> None:
+    """Those of torch 2.15 on the CPU are as it wrote them; those of a device are from its sources."""
+    assert kinds.recognize(error, 1).name == name
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "out_of_memory", "name"),
+    [
+        (-signal.SIGKILL, "", True, "host_memory"),
+        (-signal.SIGKILL, "", False, "killed"),
+        (-signal.SIGKILL, "MemoryError", None, "killed"),
+        (-signal.SIGSEGV, "step 3", None, "native_crash"),
+        (-signal.SIGBUS, "", None, "shared_memory"),
+        (-signal.SIGTERM, "OutOfMemoryError", None, "terminated"),
+        (-signal.SIGABRT, "terminate called without an active exception", None, "aborted"),
+        (-signal.SIGABRT, "terminate called after throwing an instance of 'std::bad_alloc'", None, "host_memory"),
+        (-signal.SIGABRT, "  what():  [enforce fail at pair.cc:464] op.preamble.length <= op.nbytes. 1000 vs 12. "
+                          "Received data size doesn't match expected size.", None, "mismatch"),
+        (-signal.SIGABRT, "[E1123 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: x",
+         None, "collective_timeout"),
+        (3, "", None, "exit"),
+        (None, "", None, "unknown"),
+    ],
+)  # fmt: skip
+def test_an_end_without_an_exception_is_recognized_by_its_signal_and_last_words(
+    code: int | None, output: str, out_of_memory: bool | None, name: str
+) -> None:
+    """What was printed before a signal from outside has nothing to do with it."""
+    assert kinds.recognize(None, code, output, out_of_memory=out_of_memory).name == name
+
+
+def test_a_worker_that_was_killed_while_it_handed_over_a_tensor_is_recognized_by_the_traceback() -> None:
+    """Torch 2.15 then raises what the socket said, without a word of the worker; the same error elsewhere is none."""
+    trace = (
+        'Traceback (most recent call last):\n  File "/v/torch/utils/data/dataloader.py", line 1293, in _try_get_data\n'
+        '    data = self._data_queue.get(timeout=timeout)\n  File "/v/torch/multiprocessing/reductions.py", line 543, '
+        'in rebuild_storage_fd\n    fd = df.detach()\n  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", '
+        "line 57, in detach\nConnectionResetError: [Errno 104] Connection reset by peer\n"
+    )
+    reset = "ConnectionResetError: [Errno 104] Connection reset by peer"
+    assert kinds.recognize(reset, 1, trace=trace).name == "data_worker"
+    assert kinds.recognize("EOFError", 1, trace=trace).name == "data_worker"
+    assert kinds.recognize(reset, 1).name == "lost_peer"
+    assert kinds.recognize("EOFError", 1).name == "exception"
+
+
+def test_every_kind_has_a_name_of_its_own_and_one_line_of_advice() -> None:
+    """The name is for programs, the advice for a terminal."""
+    distinct = {kind.name: kind for kind in kinds.ALL}
+    assert len(distinct) == len({kind.title for kind in kinds.ALL})
+    for kind in kinds.ALL:
+        assert kind.name.isidentifier()
+        assert kind.advice.endswith(".")
+        assert kind.advice.isprintable()
+        assert len(kind.advice) < 260

@@ -1,0 +1,161 @@
+"""Ranks that parted in a collective: who called what, by the stacks that they left."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ddptop.agent.observer.end import cause
+from ddptop.agent.run.ends import Death
+from ddptop.agent.run.rundir import Ended, Member, Process
+
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
+TIMEOUT = f"{GLOO}unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
+CLOSED = f"{GLOO}pair.cc:561] Connection closed by peer [127.0.0.1]:36251."
+TORCH = "/v/lib/python3.11/site-packages/torch/"
+ENFORCE = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:464] op.preamble.length <= "
+    "op.nbytes. 1000 vs 12. Received data size doesn't match expected size.\n"
+)
+
+
+def trace(function: str, line: int, file: str = "distributed/distributed_c10d.py") -> str:
+    """Return a traceback from a line of the user's script into torch."""
+    return (
+        f'Traceback (most recent call last):\n  File "/home/ada/train.py", line {line}, in main\n    x\n'
+        f'  File "{TORCH}{file}", line 4181, in {function}\n    work.wait()\nRuntimeError: x\n'
+    )
+
+
+def dump(function: str, line: int) -> str:
+    """Return what faulthandler writes at the same place."""
+    return (
+        "Fatal Python error: Aborted\n\nThread 0x00007f834fe41b80 (most recent call first):\n"
+        f'  File "{TORCH}distributed/distributed_c10d.py", line 4181 in {function}\n'
+        f'  File "/home/ada/train.py", line {line} in main\n\nExtension modules: x (total: 1)\n'
+    )
+
+
+def member(rank: int, ended: Ended | None = None) -> Member:
+    """Return a rank that has ended so."""
+    return Member(rank, rank, 4, Process(100 + rank, 0.0), "host", 0, "", "", None, ended)
+
+
+def failed(rank: int, error: str, traceback: str, at_ns: int = 10) -> Member:
+    """Return a rank that failed with a traceback."""
+    return member(rank, Ended(at_ns, 1, error, traceback))
+
+
+def judged(
+    *group: Member, deaths: tuple[Death, ...] = (), log_of: Callable[[int], Path] | None = None
+) -> cause.Judgement:
+    """Return the judgement on a group."""
+    members = {each.rank: each for each in group}
+    seen = {death.rank: death for death in deaths}
+    return cause.judge(len(group), members, 1, "", None, log_of=log_of, deaths=seen)
+
+
+def test_another_collective_is_told_with_who_called_what() -> None:
+    """The one that differs from the others is the cause, whoever noticed it first."""
+    group = [failed(rank, TIMEOUT, trace("all_reduce", 10), rank) for rank in (0, 2, 3)]
+    found = judged(failed(1, TIMEOUT, trace("broadcast", 9), 50), *group)
+    assert found.cause == (
+        "rank 1 called broadcast (train.py:9 main) where ranks 0, 2-3 called all_reduce (train.py:10 main)"
+    )
+    assert (found.rank, found.kind, found.state) == (1, "mismatch", "failed")
+
+
+def test_another_order_is_a_mismatch_too() -> None:
+    """The same call at another line; of two ranks none is the odd one, and the first to fail stays the cause."""
+    found = judged(failed(0, TIMEOUT, trace("all_reduce", 10), 5), failed(1, TIMEOUT, trace("all_reduce", 30), 6))
+    assert found.kind == "mismatch"
+    assert found.cause is not None
+    assert "train.py:10" in found.cause
+    assert "train.py:30" in found.cause
+    assert found.rank == 0
+
+
+def test_another_size_is_told_from_the_crash_of_gloo(tmp_path: Path) -> None:
+    """The rank got SIGABRT; its line is in the dump, the sizes are in the last words before it."""
+    log = tmp_path / "rank-1.log"
+    log.write_text(f"epoch 1\n{ENFORCE}{dump('all_reduce', 12)}")
+    reset = failed(0, f"{GLOO}pair.cc:545] Read error: Connection reset by peer.", trace("all_reduce", 12), 20)
+    found = judged(
+        reset, member(1), deaths=(Death(1, 30, -signal.SIGABRT),), log_of=lambda rank: tmp_path / f"rank-{rank}.log"
+    )
+    assert found.kind == "mismatch"
+    assert found.rank == 1
+    assert found.cause == (
+        "ranks 0-1 called all_reduce (train.py:12 main) with sizes that do not match: "
+        "1,000 bytes came where 12 were expected"
+    )
+
+
+def test_a_rank_that_left_early_is_told() -> None:
+    """It finished, perhaps with the abort of torch at its exit; the other one still stood in a collective."""
+    early, late = member(1, Ended(1, 0)), failed(0, CLOSED, trace("all_reduce", 24), 9)
+    for deaths in ((), (Death(1, 8, -signal.SIGABRT),)):
+        found = judged(early, late, deaths=deaths)
+        assert found.cause == "rank 1 finished its script while rank 0 still stood in all_reduce (train.py:24 main)"
+        assert (found.rank, found.kind) == (1, "left_early")
+
+
+def test_a_rank_that_did_not_come_is_the_cause_of_a_timeout() -> None:
+    """Torchrun ended it afterwards, so that it left nothing but its SIGTERM; DDP's own collectives are in backward."""
+    stood = failed(0, TIMEOUT, trace("_engine_run_backward", 21, "autograd/graph.py"), 9)
+    found = judged(stood, member(1), deaths=(Death(0, 9, 1), Death(1, 11, -signal.SIGTERM)))
+    assert found.cause == "rank 1 did not come to backward (train.py:21 main), in which rank 0 waited until the timeout"
+    assert (found.rank, found.kind) == (1, "collective_timeout")
+
+
+def test_an_error_of_the_script_is_not_taken_for_a_mismatch() -> None:
+    """The peers that lost it stood in a collective; nobody called a wrong one."""
+    own = failed(1, "ValueError: bad", trace("forward", 3, "nn/modules/module.py"), 5)
+    found = judged(own, failed(0, CLOSED, trace("all_reduce", 24), 9), failed(2, TIMEOUT, trace("all_reduce", 25), 8))
+    assert (found.cause, found.rank, found.kind) == ("rank 1: ValueError: bad", 1, "exception")
+
+
+@pytest.mark.parametrize(
+    ("death", "says", "kind"),
+    [
+        (Death(1, 5, -signal.SIGKILL, True, "memory.events of its control group /job counts 1 kill more"),
+         "was killed by SIGKILL (out of memory: the kernel counted a kill)", "host_memory"),
+        (Death(1, 5, -signal.SIGKILL, False, "no out-of-memory kill by the kernel (/proc/vmstat)"),
+         "was killed by SIGKILL (kill -9: the kernel counted no kill for memory)", "killed"),
+        (Death(1, 5, -signal.SIGKILL), "was killed by SIGKILL (out of memory, or kill -9)", "killed"),
+        (Death(1, 5, -signal.SIGSEGV), "was killed by SIGSEGV", "native_crash"),
+        (Death(1, 5, 3), "exited with code 3 and no exception", "exit"),
+    ],
+)  # fmt: skip
+def test_what_the_observer_saw_names_the_end_of_a_silent_rank(death: Death, says: str, kind: str) -> None:
+    """Without a word of torchrun, as in a job that was started by hand; the peer that lost it came first."""
+    others = (failed(0, CLOSED, trace("all_reduce", 24), 4), Death(0, 6, 1))
+    found = cause.judge(2, {0: others[0], 1: member(1)}, None, deaths={0: others[1], 1: death})
+    assert found.cause is not None
+    assert found.cause.startswith(f"rank 1 {says}")
+    assert (found.rank, found.kind) == (1, kind)
+    text, level = cause.describe_end(member(1), death)
+    assert text.startswith(f"rank 1 {says}")
+    assert level == "error"
+
+
+def test_exit_codes_that_only_the_system_knows_decide_how_a_run_ended() -> None:
+    """A spawned rank does not know its own; all of them 0 is a run that has finished."""
+    unknown = {rank: member(rank, Ended(1, None)) for rank in (0, 1)}
+    fine = {rank: Death(rank, 2, 0) for rank in (0, 1)}
+    assert cause.judge(2, unknown, None, deaths=fine).state == "finished"
+    bad = {**fine, 1: Death(1, 2, 7)}
+    found = cause.judge(2, unknown, None, deaths=bad)
+    assert (found.state, found.rank, found.exit_code) == ("failed", 1, 7)
+    assert cause.describe_end(unknown[1], bad[1]) == ("rank 1 exited with code 7 and no exception", "error")
+    assert cause.describe_end(unknown[0], fine[0]) == ("rank 0 finished", "info")
+    late = {rank: msgspec.structs.replace(each, ended=Ended(1, 0)) for rank, each in unknown.items()}
+    harmless = cause.judge(2, late, None, deaths={**fine, 1: Death(1, 2, -signal.SIGABRT)})
+    assert harmless.state == "finished"
+    assert harmless.warning is not None
+    assert "counted as finished" in harmless.warning

@@ -1,0 +1,173 @@
+"""The report on a run that died, from what is on the disk; ranks are real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from support.harness import until
+from support.supervised import over, running
+
+from ddptop.agent import wire
+from ddptop.agent.observer.record import recording
+from ddptop.agent.observer.status import report, survey
+from ddptop.agent.run import ends
+from ddptop.agent.run.ends import Death
+from ddptop.agent.run.rundir import RunDir, is_alive
+
+TRAIN = """
+import os, pathlib, sys, time
+import ddptop.agent as agent
+rank = int(os.environ["RANK"])
+print("epoch 1 of rank", rank, "with s3cr3t-value", flush=True)
+def crash():
+    import ctypes
+    ctypes.string_at(0)
+agent.start(total_steps=9)
+pathlib.Path(f"up-{rank}").touch()
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+if rank == 1:
+    END
+time.sleep(100)
+"""
+
+
+def died(launch: Callable[..., RunDir], folder: Path, end: str, **fields: object) -> report.Report:
+    """Let rank 1 of two end so, once both are up, and return the report on the run."""
+    directory = launch(TRAIN.replace("END", end), **fields)
+    running(directory)
+    until(lambda: all((folder / f"up-{rank}").exists() for rank in (0, 1)), "both scripts have begun")
+    (folder / "go").touch()
+    over(directory)
+    return report.of(directory)
+
+
+def test_a_crash_is_reported_with_its_line(launch: Callable[..., RunDir], tmp_path: Path) -> None:
+    """First cause, kind and advice, the stack once, the last output before it; the other rank is collateral."""
+    found = died(launch, tmp_path, "crash()")
+    assert (found.state, found.cause) == (
+        "failed", "rank 1 was killed by SIGSEGV (a crash in native code) at script.py:8 crash; last output: epoch 1 of "
+        "rank 1 with s3cr3t-value",
+    )  # fmt: skip
+    assert found.kind is not None
+    assert found.kind.name == "native_crash"
+    assert found.first is not None
+    assert (found.first.rank, found.first.signal, found.first.exit_code) == (1, "SIGSEGV", None)
+    assert found.first.where == "script.py:8 crash"
+    assert found.first.output == ("epoch 1 of rank 1 with s3cr3t-value",)
+    assert found.first.memory_bytes
+    assert found.traceback.splitlines()[0] == "Fatal Python error: Segmentation fault"
+    assert next(line for line in found.traceback.splitlines() if "script.py" in line).endswith("line 8 in crash")
+    assert "agent/__main__.py" not in found.traceback
+    assert found.collateral == "rank 0: ended by SIGTERM"
+    assert "rank 0 was ended by SIGTERM" in [event.text for event in found.events]
+
+
+def test_an_exception_is_reported_with_secrets_masked(launch: Callable[..., RunDir], tmp_path: Path) -> None:
+    """Its own traceback once; a value that the record hides is hidden in what the script printed and raised, too."""
+    end = "raise ValueError('bad key s3cr3t-value')"
+    found = died(
+        launch, tmp_path, end, arguments=("--api-key", "s3cr3t-value"), environment={"WANDB_API_KEY": "s3cr3t-value"}
+    )
+    assert (found.cause, found.exit_code) == ("rank 1: ValueError: bad key ***", 1)
+    assert found.kind is not None
+    assert found.kind.name == "exception"
+    assert found.first is not None
+    assert (found.first.where, found.first.told) == ("script.py:14", "ValueError: bad key ***")
+    assert found.traceback.count("Traceback (most recent call last)") == 1
+    assert found.launched_as == "ddptop launch script.py --api-key ***"
+    assert "s3cr3t-value" not in repr(found)
+
+
+def test_a_rank_that_was_killed_is_named_by_the_observer_alone(launch: Callable[..., RunDir], tmp_path: Path) -> None:
+    """Its status is in the record as soon as it has died, while torchrun still looks after the others."""
+    directory = launch(TRAIN.replace("END", "pass"))
+    running(directory)
+    victim = directory.members()[1].process.pid
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: ends.read(directory.path, 0).get(1), "the end of rank 1 is recorded")
+    death = ends.read(directory.path, 0)[1]
+    assert death.status == -signal.SIGKILL
+    over(directory)
+    found = report.of(directory)
+    assert found.cause.startswith("rank 1 was killed by SIGKILL (")
+    assert found.kind is not None
+    assert found.kind.name == ("host_memory" if death.out_of_memory else "killed")
+    assert found.evidence == death.evidence
+
+
+def test_after_a_kill_of_everything_the_last_minutes_are_there(launch: Callable[..., RunDir], tmp_path: Path) -> None:
+    """Steps, signs of life, output: of ranks, launcher and observer nobody is left to write anything."""
+    text = """
+import time
+from ddptop import agent
+session = agent._listener
+while True:
+    session.cut()  # as the hooks do at each step, so that the test needs no torch
+    session.hold()
+    print("step", flush=True)
+    time.sleep(0.02)
+"""
+    directory = launch(text)
+    running(directory)
+
+    def steps() -> dict[int, int]:
+        found = [each for each in recording.read_newest_steps(directory.database, 100) if isinstance(each, wire.Steps)]
+        return {each.rank: each.steps[-1].step for each in found}
+
+    until(lambda: len(steps()) == 2 and min(steps().values()) > 20, "steps of both ranks are recorded")
+    at_ns = time.time_ns()
+    run = directory.read()
+    members = directory.members()
+    assert run.observer is not None
+    assert run.torchrun is not None
+    pids = [run.observer.pid, run.torchrun.pid, *(member.process.pid for member in members.values())]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(map(is_alive, (run.observer, *(member.process for member in members.values())))), "all dead")
+    found = report.of(directory)
+    assert (found.state, found.kind and found.kind.name) == ("lost", "unknown")
+    assert [each.rank for each in found.ranks] == [0, 1]
+    for each in found.ranks:
+        assert each.step is not None
+        assert each.step > 20
+        assert each.heard_at_ns is not None
+        # Signs of life come once a second, and are written once a second.
+        assert each.heard_at_ns > at_ns - 10e9
+        assert each.output[-1] == "step"
+    assert min(steps().values()) > 20
+    survey.settle(directory)
+    again = report.of(directory)
+    assert (again.state, again.ranks) == (found.state, found.ranks)
+
+
+def test_a_run_that_lives_or_has_finished_has_nothing_to_explain(launch: Callable[..., RunDir], tmp_path: Path) -> None:
+    """It says so; a finished one has all ranks at exit code 0."""
+    directory = launch(TRAIN.replace("END", "pass").replace("time.sleep(100)", ""))
+    running(directory)
+    assert report.of(directory).state == "running"
+    assert not report.of(directory).failed
+    (tmp_path / "go").touch()
+    over(directory)
+    found = report.of(directory)
+    assert (found.state, found.kind, found.failed, found.traceback) == ("finished", None, False, "")
+    assert {each.state for each in found.ranks} == {"finished"}
+
+
+def test_records_of_ends_are_read_as_hostile(new_run: Callable[..., RunDir]) -> None:
+    """Of another generation, damaged, a link or a lie: there is none, or what is in it is clean."""
+    folder = new_run().path
+    deaths = [Death(rank, 10 - rank, -9, None, "e\x1b[31mvil") for rank in range(3)]
+    ends.write(folder, 2, deaths)
+    assert ends.read(folder, 1) == {}
+    assert {rank: death.evidence for rank, death in ends.read(folder, 2).items()} == dict.fromkeys(range(3), "evil")
+    for content in (b"", b"{", b'{"generation": 2, "deaths": [{"rank": -1, "at_ns": 1}]}', b"[]"):
+        (folder / "ends.json").write_bytes(content)
+        assert ends.read(folder, 2) == {}
+    (folder / "ends.json").unlink()
+    (folder / "ends.json").symlink_to("/etc/passwd")
+    assert ends.read(folder, 2) == {}

@@ -1,0 +1,73 @@
+"""`ddptop report`: text, Markdown and JSON of the same report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from support.reports import REPORT
+
+from ddptop.agent.observer.end import kinds
+from ddptop.tui.cli import report as told
+from ddptop.tui.cli import status
+from ddptop.tui.cli.manual import pages
+from ddptop.tui.model import report as lines
+
+
+def test_the_text_says_all_of_it() -> None:
+    """Each fact in one line, then the stack, the last output, verdicts and events."""
+    text = told.text(REPORT).splitlines()
+    assert text[0] == "toy-1 failed, exit code 137, after 01:05"
+    assert f"to do:     {kinds.HOST_MEMORY.advice}" in text
+    rank = next(line for line in text if line.startswith("rank 1:"))
+    for part in (
+        "killed by SIGKILL",
+        "at toy.py:3 main",
+        "last step 1,200",
+        "memory 800 MiB of 1.00 GiB, 0.5 s before",
+        "node7",
+    ):
+        assert part in rank
+    assert "numbers:   rank 1: loss is nan since step 900" in text
+    assert "others:    rank 0: RuntimeError: Connection closed by peer" in text
+    assert text.index("--- stack of rank 0") < text.index("KeyError: 1") < text.index("--- last output of rank 1")
+    assert any("at toy.py:3 main; the others in all_reduce 4 MB" in line for line in text)
+    assert text[-1].endswith("rank 1 was killed")
+
+
+def test_the_end_of_plain_output_has_cause_and_stack_alone() -> None:
+    """A sound run has none."""
+    text = [lines.plain(line) for line in lines.brief(REPORT)]
+    assert text[0].startswith("cause:")
+    assert text[-1] == "KeyError: 1"
+    assert "command" not in "".join(text)
+    sound = replace(REPORT, state="finished", cause="", kind=None, traceback="", first=None, exit_code=0)
+    assert lines.brief(sound) == []
+    assert "finished well at step 1,200" in told.text(sound)
+    assert "It lives" in told.text(replace(sound, state="running"))
+
+
+def test_markdown_keeps_what_is_verbatim_in_fences() -> None:
+    """Nothing that a rank printed ends a fence or becomes markup."""
+    text = told.markdown(replace(REPORT, cause="rank 1: <b>*x*"))
+    assert text.startswith("### ddptop report: toy-1 failed")
+    assert "- **cause**: rank 1: \\<b\\>\\*x\\*" in text
+    assert text.count("```") % 2 == 0
+    parts = text.split("```")
+    assert any(part.startswith("text\nTraceback") for part in parts[1::2])
+    assert not any("<b>" in part for part in parts[::2])
+
+
+def test_json_has_the_documented_fields() -> None:
+    """Absence is null, times are seconds; the page of the manual names every field."""
+    found = json.loads(status.encoded(told.as_json(REPORT)))
+    assert (found["kind"], found["cause_rank"], found["exit_code"]) == ("host_memory", 1, 137)
+    assert found["ranks"][1]["signal"] == "SIGKILL"
+    assert found["ranks"][1]["exit_code"] is None
+    assert found["ranks"][0]["step"] is None
+    assert found["ended_at"] == 66.0
+    page = pages.read("json")
+    for field in {*found, *found["ranks"][0]}:
+        assert f"`{field}`" in page, field
+    for kind in kinds.ALL:
+        assert f"`{kind.name}`" in pages.read("report"), kind.name

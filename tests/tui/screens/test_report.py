@@ -1,0 +1,50 @@
+"""The report on the dashboard: a dead run says how to get it, and it has a screen of its own."""
+
+from __future__ import annotations
+
+import pytest
+from support.reports import REPORT
+from support.screens.dashboards import dashboard, footer_keys, seen, until
+from support.screens.frames import StillSource, frame
+
+from ddptop.tui.screens.report import ReportScreen
+from ddptop.tui.screens.run import RunScreen
+
+pytestmark = pytest.mark.usefixtures("utc")
+
+
+async def test_a_dead_run_stays_on_the_screen_and_its_report_is_a_key_away() -> None:
+    """From its first line, folded to the screen; `escape` leads back."""
+    source = StillSource(frame("failed", cause="rank 1: ValueError: x", exit_code=1))
+    source.reported = REPORT
+    async with dashboard(source).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "o tells why" in seen(pilot.app), "the header names the key")
+        assert "Report" in footer_keys(pilot.app)
+        await pilot.press("o")
+        await until(pilot, lambda: "out of memory on the host" in seen(pilot.app), "the report")
+        assert isinstance(pilot.app.screen, ReportScreen)
+        text = seen(pilot.app)
+        assert "toy-1 failed, exit code 137" in text
+        assert "--markdown" in text
+        assert "scrolled back" not in text
+        assert "Follow" not in footer_keys(pilot.app)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+
+
+async def test_a_run_that_is_gone_has_no_report() -> None:
+    """The reason stands there in its place."""
+    source = StillSource(frame("failed", cause="rank 1: ValueError: x", exit_code=1))
+    async with dashboard(source).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")
+        await pilot.press("o")
+        await until(pilot, lambda: "no report here" in seen(pilot.app), "the reason")
+
+
+async def test_a_run_that_lives_does_not_offer_it() -> None:
+    """There is nothing to explain."""
+    async with dashboard(StillSource(frame("running"))).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Pause" in footer_keys(pilot.app), "the keys")
+        assert "Report" not in footer_keys(pilot.app)
+        await pilot.press("o")
+        assert isinstance(pilot.app.screen, RunScreen)

@@ -1,0 +1,164 @@
+"""The report on a run as lines of text: the same on the dashboard, in plain output and on paper. Pure."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ddptop.agent.text import clean_line, plural, size
+from ddptop.tui.drawing.units import duration
+
+if TYPE_CHECKING:
+    from ddptop.agent import wire
+    from ddptop.agent.observer.status.report import RankEnd, Report
+
+_MOST_RANKS: Final = 16
+"""Ranks of a lost run that get a line of their own."""
+
+
+class ReportLine(NamedTuple):
+    """One line."""
+
+    label: str
+    """What it is: `cause`, `rank 1`; empty where it goes on with the line before, or is verbatim."""
+    text: str
+    hue: str = "value"
+    """Name of the color in which it is shown."""
+
+    @property
+    def is_heading(self) -> bool:
+        """True for the line above a verbatim part."""
+        return self.hue == "bold label"
+
+
+def head(report: Report) -> str:
+    """Return how the run stands: `resnet-7f3a failed, exit code 1, after 00:42`."""
+    run = report.run
+    code = f", exit code {report.exit_code}" if report.exit_code is not None else ""
+    if report.state in ("starting", "running"):
+        return f"{run.run} is {report.state}"
+    took = "" if run.ended_at_ns is None else f", after {duration((run.ended_at_ns - run.created_at_ns) / 1e9).strip()}"
+    return f"{run.run} {report.state}{code}{took}"
+
+
+def brief(report: Report) -> list[ReportLine]:
+    """Return what stands at the end of a failed run: what, why, what to do, the stack; nothing for a sound one."""
+    if not report.failed and report.state != "killed":
+        return []
+    return [*_facts(report), *_stack(report)]
+
+
+def whole(report: Report) -> list[ReportLine]:
+    """Return all of the report."""
+    run = report.run
+    placed = ", ".join(filter(None, (plural(run.world, "rank"), run.backend, run.device)))
+    hosts = sorted({each.host for each in report.ranks if each.host})
+    on = f" on {clean_line(', '.join(hosts), 200)}" if hosts else ""
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created_at_ns / 1e9))
+    lines = [ReportLine("", head(report), "bold level-error" if report.failed else "bold value")]
+    if not report.failed:
+        lines.append(ReportLine("", _sound(report)))
+    lines += _facts(report)
+    lines += [
+        ReportLine("command", report.launched_as),
+        ReportLine("run", f"{placed}{on}, {'launched' if run.launched else 'started by hand'} {begun}"),
+        ReportLine("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items())),
+    ]
+    if run.injected:
+        lines.append(ReportLine("injected", run.injected))
+    lines += _stack(report)
+    lines += _output(report)
+    if report.verdicts:
+        lines.append(ReportLine("", "verdicts", "bold label"))
+        lines += [ReportLine("", _verdict(each)) for each in report.verdicts]
+    if report.events:
+        lines.append(ReportLine("", "last events", "bold label"))
+        lines += [ReportLine("", f"{_clock(each.at_ns)}  {each.text}") for each in report.events]
+    return lines
+
+
+def plain(line: ReportLine) -> str:
+    """Return a line as text."""
+    if line.is_heading:
+        return f"--- {line.text}"
+    return f"{line.label + ':':<11}{line.text}" if line.label else line.text
+
+
+def _facts(report: Report) -> list[ReportLine]:
+    lines = []
+    if report.cause:
+        lines.append(ReportLine("cause", report.cause, "bold level-error" if report.failed else "value"))
+    if report.kind is not None:
+        lines.append(ReportLine("kind", report.kind.title))
+        lines.append(ReportLine("to do", report.kind.advice, "bold value"))
+    if report.first is not None:
+        lines.append(ReportLine(f"rank {report.first.rank}", _rank(report.first)))
+    if report.evidence:
+        lines.append(ReportLine("memory", report.evidence))
+    sick = sorted({f"rank {each.rank}: {each.health}" for each in report.ranks if each.health})
+    lines += [ReportLine("numbers", text) for text in sick[:4]]
+    if report.state == "lost":
+        lines += [ReportLine(f"rank {each.rank}", _rank(each)) for each in report.ranks[:_MOST_RANKS]]
+    elif report.collateral and report.state not in ("starting", "running", "finished", "stopped"):
+        lines.append(ReportLine("others", report.collateral))
+    return lines
+
+
+def _rank(end: RankEnd) -> str:
+    """Return the end of a rank in one line, without what is not known."""
+    where = f"at {end.where}" if end.where else ""
+    step = f"last step {end.step:,}" if end.step else "before its first step"
+    memory = ""
+    if end.memory_bytes is not None:
+        of = f" of {size(end.memory_total_bytes)}" if end.memory_total_bytes else ""
+        kind = "device memory" if end.device not in (None, "cpu") else "memory"
+        before = ""
+        if end.ended_at_ns is not None and end.heard_at_ns is not None:
+            before = f", {max(0, end.ended_at_ns - end.heard_at_ns) / 1e9:.1f} s before"
+        memory = f"{kind} {size(end.memory_bytes)}{of}{before}"
+    at = "" if end.ended_at_ns is None else _clock(end.ended_at_ns)
+    return "; ".join(filter(None, (end.told, where, step, memory, f"{end.host}, pid {end.pid}", at)))
+
+
+def _stack(report: Report) -> list[ReportLine]:
+    if not report.traceback:
+        return []
+    whose = "the launcher" if report.traceback_rank is None else f"rank {report.traceback_rank}"
+    return [
+        ReportLine("", f"stack of {whose}", "bold label"),
+        *(ReportLine("", line) for line in report.traceback.splitlines()),
+    ]
+
+
+def _output(report: Report) -> list[ReportLine]:
+    lines = []
+    for each in report.ranks:
+        if each.output:
+            lines.append(ReportLine("", f"last output of rank {each.rank}", "bold label"))
+            lines += [ReportLine("", line) for line in each.output]
+    return lines
+
+
+def _sound(report: Report) -> str:
+    steps = [each.step for each in report.ranks if each.step]
+    at = f" at step {max(steps):,}" if steps else ""
+    match report.state:
+        case "finished":
+            return f"It finished well{at}: nothing to explain."
+        case "starting" | "running":
+            return f"It lives{at}: nothing to explain."
+        case "stopped" | "killed":
+            return f"Somebody ended it{at}."
+    return f"It ended{at}."
+
+
+def _verdict(verdict: wire.Verdict) -> str:
+    hang = verdict.hang
+    more = [] if hang is None else [hang.where and f"at {hang.where}", hang.waiting and f"the others in {hang.waiting}"]
+    told = "; ".join(filter(None, (verdict.text, *more)))
+    until = "" if verdict.until_at_ns is None else f" until {_clock(verdict.until_at_ns)}"
+    return f"{_clock(verdict.since_at_ns)}{until}  {told}"
+
+
+def _clock(at_ns: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_ns / 1e9))

@@ -1,0 +1,117 @@
+"""The report on the end of a run, all of the screen for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rich.segment import Segment
+from textual.message import Message
+
+from ddptop.agent.text import Complaint
+from ddptop.tui.drawing.lines import Roll, Row
+from ddptop.tui.drawing.theme import Ink
+from ddptop.tui.drawing.units import wrapped
+from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.report import ReportLine
+from ddptop.tui.screens.with_roll import ListScreen
+
+_LABEL: Final = 10
+"""Cells of the column of labels."""
+
+
+class ReportRoll(Roll[ReportLine]):
+    """The lines of the report, folded to the width of the screen; it begins at its first line."""
+
+    def __init__(self) -> None:
+        super().__init__(_row)
+        self.following = False
+        self.lines: Sequence[ReportLine] | None = None
+        """None until the report is made."""
+        self.problem = ""
+        """Why there is none."""
+        self._folded_to = 0
+
+    def fold(self, *, anew: bool = False) -> None:
+        """Show the lines in the width that there is now."""
+        width = max(_LABEL + 10, self.size.width)
+        if width == self._folded_to and not anew:
+            return
+        self._folded_to = width
+        folded = [part for line in self.lines or () for part in _folded(line, width)]
+        self.show_items(folded, empty=self.problem or "the report is being made")
+
+    def on_resize(self) -> None:
+        """Fold the lines anew."""
+        super().on_resize()
+        self.fold()
+
+
+class ReportScreen(ListScreen):
+    """What is known of the end of the run; made once, when the screen is opened."""
+
+    class Made(Message):
+        """The report is there, or the reason why it is not."""
+
+        def __init__(self, lines: Sequence[ReportLine], problem: str = "") -> None:
+            super().__init__()
+            self.lines = lines
+            self.problem = problem
+
+    def __init__(self, frame: Frame, rank: int, make: Callable[[], Sequence[ReportLine]]) -> None:
+        """Prepare the screen; `make` returns the lines, in a thread: logs and the recording are read for it."""
+        super().__init__(frame, rank)
+        self._make = make
+
+    @property
+    def roll(self) -> ReportRoll:
+        """The lines."""
+        return self.query_one(ReportRoll)
+
+    def make_roll(self) -> ReportRoll:
+        """Return the list."""
+        return ReportRoll()
+
+    def on_mount(self) -> None:
+        """Have the report made."""
+        super().on_mount()
+        self.run_worker(self._work, thread=True)
+
+    def _work(self) -> None:
+        try:
+            self.post_message(self.Made(self._make()))
+        except Complaint as problem:
+            self.post_message(self.Made((), str(problem)))
+
+    def on_report_screen_made(self, message: Made) -> None:
+        """Show it."""
+        self.roll.lines, self.roll.problem = message.lines, message.problem
+        self.roll.fold(anew=True)
+        self.show_caption(self.frame)
+
+    def show(self, frame: Frame) -> None:
+        """Show the state of the run; the report stays."""
+        self.roll.fold()
+        self.show_caption(frame)
+
+    def aside(self) -> tuple[str, str]:
+        """Say nothing: the caption is all there is to say."""
+        return "", "label"
+
+    def caption(self, frame: Frame) -> tuple[str, str, str]:
+        """Return the run, and how the report is had as text."""
+        return frame.run, frame.state, f"for an issue tracker: ddptop report {frame.run} --markdown"
+
+
+def _folded(line: ReportLine, width: int) -> list[ReportLine]:
+    if not line.label:
+        # Verbatim: a stack that is folded is hard to read, and `wrapped` joins spaces.
+        return [line]
+    first, *rest = wrapped(line.text, width - _LABEL)
+    return [line._replace(text=first), *(ReportLine("", " " * _LABEL + text, line.hue) for text in rest)]
+
+
+def _row(line: ReportLine, ink: Ink) -> Row:
+    if line.label:
+        return [Segment(line.label.ljust(_LABEL), ink["label"]), Segment(line.text, ink[line.hue])]
+    return [Segment(line.text, ink[line.hue])]
