@@ -96,10 +96,11 @@ class Entries:
                 begun.append(entry)
         return begun
 
-    def close(self) -> None:
-        """Let no entry change any more: lines that belong to one of before begin another, of the same level."""
+    def close(self, passed: Iterable[Entry]) -> None:
+        """Let these entries not change any more: lines that belong to one of them begin another, of the same level."""
+        numbers = {id(entry) for entry in passed}
         for each in self._open.values():
-            each.given = True
+            each.given = each.given or id(each.entry) in numbers
 
     def _take(self, line: LogLine, seen: float | None) -> Entry | None:
         before = self._open.get(line.rank)

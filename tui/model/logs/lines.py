@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
-from functools import lru_cache
 from typing import Final
 
 from ddptop.agent.run.files.logfile import RawLine
@@ -177,7 +176,6 @@ def _zone(text: str) -> timezone:
     return timezone(-away if digits[0] == "-" else away)
 
 
-@lru_cache(maxsize=64)
 def _midnight(year: int, month: int, day: int) -> float | None:
     """Return the beginning of a day in the zone of this machine; a change of the clock on that day is not regarded."""
     try:

@@ -23,6 +23,7 @@ _SHORTEST: Final = 4
 """Characters of a text for which a log waits until others have come to it: an empty line aligns nothing."""
 
 _Place = tuple[float, float]
+_Said = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class _Log:
     def __init__(self, entries: Iterable[Entry], *, backwards: bool) -> None:
         self._entries = iter(entries)
         self._sign = -1.0 if backwards else 1.0
-        self.ahead: deque[Entry] = deque()
+        self.ahead: deque[tuple[Entry, _Said]] = deque()
         self.taken = 0
         """Entries that are no longer ahead."""
         self.shift = 0
@@ -48,15 +49,17 @@ class _Log:
         self.waited = -1
         """The entry that has waited for others; it does so once."""
 
-    def pull(self) -> Entry | None:
+    def pull(self) -> _Said | None:
         entry = next(self._entries, None)
-        if entry is not None:
-            self.ahead.append(entry)
-        return entry
+        if entry is None:
+            return None
+        said = entry.said
+        self.ahead.append((entry, said))
+        return said
 
     def place(self, number: int) -> tuple[_Place, int]:
         """Return the place among all logs of the entry with this number."""
-        epoch, moment = self.ahead[number - self.taken].order
+        epoch, moment = self.ahead[number - self.taken][0].order
         return (self._sign * epoch, self._sign * moment), number + self.shift
 
 
@@ -75,9 +78,11 @@ def merged(logs: Sequence[Iterable[Entry]], *, backwards: bool = False) -> Itera
 class _Merging:
     def __init__(self, logs: Sequence[Iterable[Entry]], *, backwards: bool) -> None:
         self._logs = [_Log(entries, backwards=backwards) for entries in logs]
-        self._where: dict[tuple[str, ...], dict[int, deque[int]]] = {}
+        self._sign = -1 if backwards else 1
+        self._where: dict[_Said, dict[int, deque[int]]] = {}
         """By text, the logs that have it ahead, with the numbers of the entries."""
         self._heap: list[tuple[tuple[_Place, int], int, int]] = []
+        """Place of the next entry of a log, number of the log (negative where backwards), number of the entry."""
 
     def run(self) -> Iterator[Merged]:
         for number, log in enumerate(self._logs):
@@ -86,51 +91,50 @@ class _Merging:
             self._queue(number)
         while self._heap:
             _, number, head = heapq.heappop(self._heap)
+            number *= self._sign
             log = self._logs[number]
             if head != log.taken or not log.ahead:
                 # It went with another log's.
                 continue
-            entry = log.ahead[0]
             alike = self._alike(number)
             later = [other for other, place in alike.items() if place > self._logs[other].taken]
             if later and log.waited != head:
                 log.waited = head
                 places = [self._logs[other].place(alike[other]) for other in later]
                 log.shift = max(log.shift, max(place[1] for place in places) - head)
-                heapq.heappush(self._heap, (max(log.place(head), *places), number, head))
+                heapq.heappush(self._heap, (max(log.place(head), *places), self._sign * number, head))
                 continue
             together = sorted([number, *(other for other in alike if other not in later)])
-            first = self._logs[together[0]].ahead[0] if together[0] != number else entry
+            first, _ = self._logs[together[0]].ahead[0]
             for each in together:
                 self._take(each)
             yield Merged(first, tuple(together))
 
     def _alike(self, number: int) -> dict[int, int]:
         """Return the other logs that have the next entry of a log ahead, at about the same time, and its number there."""
-        entry = self._logs[number].ahead[0]
-        said = entry.said
+        entry, said = self._logs[number].ahead[0]
         found = {}
         for other, numbers in self._where[said].items():
             place = numbers[0]
             log = self._logs[other]
             if other == number or (place > log.taken and sum(map(len, said)) < _SHORTEST):
                 continue
-            if _near(entry, log.ahead[place - log.taken]):
+            if _near(entry, log.ahead[place - log.taken][0]):
                 found[other] = place
         return found
 
     def _pull(self, number: int) -> bool:
         log = self._logs[number]
-        entry = log.pull()
-        if entry is None:
+        said = log.pull()
+        if said is None:
             return False
         place = log.taken + len(log.ahead) - 1
-        self._where.setdefault(entry.said, {}).setdefault(number, deque()).append(place)
+        self._where.setdefault(said, {}).setdefault(number, deque()).append(place)
         return True
 
     def _take(self, number: int) -> None:
         log = self._logs[number]
-        said = log.ahead.popleft().said
+        _, said = log.ahead.popleft()
         log.taken += 1
         numbers = self._where[said][number]
         numbers.popleft()
@@ -144,7 +148,7 @@ class _Merging:
     def _queue(self, number: int) -> None:
         log = self._logs[number]
         if log.ahead:
-            heapq.heappush(self._heap, (log.place(log.taken), number, log.taken))
+            heapq.heappush(self._heap, (log.place(log.taken), self._sign * number, log.taken))
 
 
 def _near(one: Entry, other: Entry) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import random
 import subprocess
@@ -101,7 +100,6 @@ def test_a_crash_told_by_faulthandler_is_one_entry(tmp_path: Path) -> None:
     program += "threading.Thread(target=time.sleep, args=(9,), daemon=True).start(); os.abort()"
     with log.open("w") as output:
         subprocess.run([sys.executable, "-c", program], stdout=output, stderr=subprocess.STDOUT, check=False)
-    assert faulthandler is not None
     begin, crash = put(log.read_text())
     assert texts(begin) == ["begin"]
     assert crash.level is Level.ERROR
@@ -131,7 +129,7 @@ def test_an_entry_that_was_passed_on_does_not_change() -> None:
         return entries.add([read_line(RawLine(0, 1, text.encode()), 2e9)], 5.0)
 
     (first,) = add("Traceback (most recent call last):")
-    entries.close()
+    entries.close([first])
     (second,) = add("  File")
     assert add("OSError: x") == []
     assert (len(first.lines), len(second.lines)) == (1, 2)
