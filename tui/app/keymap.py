@@ -44,6 +44,7 @@ from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.events import EventSearch
+from ddptop.tui.views.screen.loglist import LogList
 from ddptop.tui.views.table.table import RankTable
 from ddptop.tui.views.timeline.timeline import TimelineView
 
@@ -66,6 +67,7 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("one rank", RankScreen),
     ("logs and events", RollScreen),
     ("logs", LogScreen),
+    ("logs", LogList),
     ("events", EventSearch),
     ("help", HelpScreen),
     ("questions", Question),

@@ -148,7 +148,9 @@ def test_bad_input_is_one_line(
 
 def test_garbage_is_printed_as_text(directory: RunDir) -> None:
     """Bytes of any kind, and a line of a MiB, which comes in pieces: nothing a terminal would obey gets out."""
-    directory.rank_log(0).write_bytes("".join(PIECES).encode() + bytes(range(256)) * 20 + b"\n" + b"x" * (1 << 20) + b"\n")
+    directory.rank_log(0).write_bytes(
+        "".join(PIECES).encode() + bytes(range(256)) * 20 + b"\n" + b"x" * (1 << 20) + b"\n"
+    )
     for printed, _ in (shown(directory), shown(directory, 0)):
         assert not marks("\n".join(printed))
         assert sum(line.count("x") for line in printed) >= 1 << 20

@@ -16,8 +16,10 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from rich.cells import cell_len
+
 from ddptop.agent.run.files.logfile import STRETCH
-from ddptop.tui.link.logs.window import MOST_LINES, LogSource, Window
+from ddptop.tui.link.logs.window import MOST_LINES, Going, LogSource, Window
 from ddptop.tui.model.logs.entries import Entry
 from ddptop.tui.model.logs.lines import Level
 from ddptop.tui.model.logs.matching import ALL, Wanted
@@ -58,7 +60,7 @@ class Picture:
 
     lines: Sequence[ShownLine] = ()
     widest: int = 0
-    """Characters of the longest line."""
+    """Cells of the widest text."""
     at_begin: bool = True
     """Nothing stands before the first line."""
     at_end: bool = True
@@ -161,7 +163,9 @@ class LogReader:
             work: Callable[[], bool] = self._poll
             with contextlib.suppress(queue.Empty):
                 work = self._asked.get(timeout=POLL_S)
-            if work() and not self._closed.is_set():
+            changed = work()
+            changed, self._progress = changed or self._progress is not None, None
+            if changed and not self._closed.is_set():
                 self._tell()
 
     def _poll(self) -> bool:
@@ -169,12 +173,14 @@ class LogReader:
             return False
         changed = False
         for window in self._windows:
-            now = self._clock() if window.at_end else None
+            now = self._clock() if window.read_all else None
+            error = window.error
             # What comes after a part that is not held is read when it is scrolled to.
             for _ in range(_STRETCHES if window.at_end else 0):
                 if not window.grow(now, trim=self._following):
                     break
                 changed = True
+            changed = changed or window.error != error
         return changed
 
     def _open(self, sources: tuple[LogSource, ...]) -> bool:
@@ -186,26 +192,23 @@ class LogReader:
 
     def _follow(self) -> bool:
         share = max(1, len(self._windows))
-        going = self._going()
         for window in self._windows:
-            window.open_end(self._filter, max(4096, min(4 * STRETCH, _MANY_BYTES // share)), going if share == 1 else None)
-            if not window.at_end:
-                # It was written to meanwhile, or is not there: it is looked for again.
-                window.at_end = window.error is not None
+            window.open_end(self._filter, max(4096, min(4 * STRETCH, _MANY_BYTES // share)), self._towards_begin())
         self._following = True
         return True
 
     def _begin(self) -> bool:
         for window in self._windows:
-            window.open_at(0, self._filter)
+            window.open_at(0, self._filter, self._towards_end())
         return True
 
     def _back(self) -> bool:
-        going = self._going()
-        return any([window.back(going if len(self._windows) == 1 else None) for window in self._windows])
+        read = [window.back(self._towards_begin()) for window in self._windows]
+        return any(read)
 
     def _on(self) -> bool:
-        return any([window.grow() for window in self._windows if not window.at_end])
+        read = [window.on(self._towards_end()) for window in self._windows if not window.at_end]
+        return any(read)
 
     def _want(self, level: Level | None) -> bool:
         self._level = level
@@ -217,13 +220,14 @@ class LogReader:
             self._found = None
             return True
         wanted = Wanted(self._level, text)
-        held = [line.place for line in self._lines() if line.first]
         entries = {(number, each.begin): each for number, window in enumerate(self._windows) for each in window.entries}
-        at = len(held) if place is None else next((i for i, each in enumerate(held) if each == place), len(held))
-        if here:
-            at += 1 if backwards else -1
-        order = reversed(held[: max(0, at)]) if backwards else iter(held[at + 1 :])
-        found = next((each for each in order if each in entries and wanted.takes(entries[each])), None)
+        held = [line.place for line in self._lines() if line.first and line.place in entries]
+        at = len(held)
+        if place is not None:
+            log, offset = place
+            at = next((i for i, each in enumerate(held) if each[0] == log and entries[each].has(offset)), at)
+        order = reversed(held[: at + here]) if backwards else iter(held[at + 1 - here :])
+        found = next((each for each in order if wanted.takes(entries[each])), None)
         if found is None and len(self._windows) == 1:
             found = self._search_file(wanted, backwards=backwards)
         if found is not None:
@@ -236,29 +240,43 @@ class LogReader:
 
     def _search_file(self, wanted: Wanted, *, backwards: bool) -> Place | None:
         (window,) = self._windows
-        going = self._going()
+        turn = self._turn
         start = window.begin if backwards else window.end
         whole = max(1, start if backwards else window.size - start)
+        going = self._going(lambda at: abs(at - start) / whole)
         try:
-            offset = window.find(wanted, start, backwards=backwards, going=lambda at: going(at, abs(at - start) / whole))
+            offset = window.find(wanted, start, backwards=backwards, going=going)
         except OSError as problem:
             self._note = problem.strerror or type(problem).__name__
             return None
-        finally:
-            self._progress = None
         if offset is None:
-            if not going(start):
+            if self._turn != turn:
                 self._note = "search cancelled"
             return None
         window.open_at(offset, self._filter)
         return 0, offset
 
-    def _going(self) -> Callable[..., bool]:
-        turn = self._turn
+    def _towards_begin(self) -> Going:
+        size = max(1, self._windows[0].size)
+        return self._going(lambda at: 1 - at / size)
 
-        def goes_on(offset: int, part: float | None = None) -> bool:
-            if part is not None and time.monotonic() - self._told_at > _PROGRESS_S:
-                self._progress = part
+    def _towards_end(self) -> Going:
+        size = max(1, self._windows[0].size)
+        return self._going(lambda at: at / size)
+
+    def _going(self, part: Callable[[int], float]) -> Going:
+        """Return whether to read on: until something else is asked for; of many logs only what is near the end.
+
+        Args:
+            part: the part that has been read, by the offset that was reached.
+        """
+        turn = self._turn
+        if len(self._windows) > 1:
+            return lambda _: False
+
+        def goes_on(offset: int) -> bool:
+            if time.monotonic() - self._told_at > _PROGRESS_S:
+                self._progress = part(offset)
                 self._tell()
             return self._turn == turn and not self._closed.is_set()
 
@@ -278,7 +296,7 @@ class LogReader:
         self._publish(
             Picture(
                 lines,
-                max((len(line.text) for line in lines), default=0),
+                max((_width(line.text) for line in lines), default=0),
                 all(not window.begin for window in windows),
                 all(window.at_end for window in windows),
                 sum(window.size for window in windows),
@@ -315,7 +333,7 @@ class LogReader:
         return first.name if each.entry.rank is None else str(each.entry.rank), first.host or ""
 
     def _shown(self, entry: Entry, number: int, label: str, host: str) -> list[ShownLine]:
-        found = self._found == (number, entry.begin)
+        found = self._found is not None and self._found[0] == number and entry.has(self._found[1])
         own = entry.rank is not None and (bool(label) or entry.rank == self._windows[number].source.rank)
         shown = []
         for line in entry.lines:
@@ -326,6 +344,10 @@ class LogReader:
             at, who = (entry.at, (label, host)) if first else (None, ("", ""))
             shown.append(ShownLine((number, line.begin), text, *who, entry.level, at, first, found))
         return shown
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def _unended(window: Window) -> list[Entry]:

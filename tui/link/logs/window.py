@@ -44,13 +44,17 @@ class Window:
         self.rest: LogLine | None = None
         """What is written of the last line, where that has not ended."""
         self.at_end = False
-        """True where nothing is known to follow what is held."""
+        """True where what is held reaches to the end of the log, or did so before more was written."""
+        self.read_all = False
+        """True where the last read came to the end of the log."""
         self.error: str | None = None
         """Why the log cannot be read, one line."""
         self.left = 0
         """Entries that were held and are no longer, in all."""
         self._file = LogFile(Path(source.path))
         self._most_lines = most_lines
+        self._most_added = max(1, most_lines // 4)
+        """Lines added at once, so that what one has gone to stays held."""
         self._stretch = stretch
         self._begun = 0
         self._wanted = ALL
@@ -71,11 +75,12 @@ class Window:
         """Hold the end of the log; where not all is wanted, reach back until that has filled it, or is all."""
         self._clear(wanted)
         self._try(lambda: self._open_end(most, going))
+        self.at_end = True
 
-    def open_at(self, offset: int, wanted: Wanted = ALL) -> None:
-        """Hold the lines around an offset at which a line begins."""
+    def open_at(self, offset: int, wanted: Wanted = ALL, going: Going | None = None) -> None:
+        """Hold the lines around the beginning of a line; where not all is wanted, reach on to some that are."""
         self._clear(wanted)
-        self._try(lambda: self._open_at(offset))
+        self._try(lambda: self._open_at(offset, going))
 
     def grow(self, now: float | None = None, *, trim: bool = True) -> bool:
         """Read on at the end, at most one stretch; say whether anything changed.
@@ -92,8 +97,12 @@ class Window:
         return bool(changed) or self.error != error
 
     def back(self, going: Going | None = None) -> bool:
-        """Read before the beginning; where there are too many lines then, the last ones go. Say whether there were any."""
+        """Read before the beginning; of too many lines the last ones go. Say whether anything was added."""
         return bool(self._try(lambda: self._back(going)))
+
+    def on(self, going: Going | None = None) -> bool:
+        """Read after the end; of too many lines the first ones go. Say whether anything was added."""
+        return bool(self._try(lambda: self._on(going)))
 
     def _try(self, read: Callable[[], bool | None]) -> bool | None:
         try:
@@ -112,55 +121,68 @@ class Window:
         self._wanted = wanted
         self.entries, self.rest, self._last = [], None, None
         self.begin = self.end = 0
-        self.at_end = False
+        self.at_end = self.read_all = False
         self._entries = Entries(self.source.rank)
 
     def _open_end(self, most: int, going: Going | None) -> None:
         begin = end = self._file.end()
         self._begun = self._file.begun
-        while begin and end - begin < most:
-            begin = self._file.before(begin, self._stretch).begin
+        held = 0
+        while begin and end - begin < most and held < self._most_lines:
+            stretch = self._file.before(begin, self._stretch)
+            lines = [] if self._wanted else stretch.lines[held - self._most_lines :]
+            held += len(lines)
+            begin = lines[0].begin if lines else stretch.begin
         self.begin = self.end = begin
         while self.end < end and self._grow(None, trim=True):
             pass
         while self._wanted and len(self.entries) < self._most_lines // 10 and self._back(going):
             pass
 
-    def _open_at(self, offset: int) -> None:
+    def _open_at(self, offset: int, going: Going | None) -> None:
         self._file.end()
         self._begun = self._file.begun
         self.begin = self.end = offset
-        self._grow(None, trim=True)
-        self._back(None)
+        self._on(going)
+        self._back(going)
 
-    def _grow(self, now: float | None, *, trim: bool) -> bool:
+    def _on(self, going: Going | None) -> bool:
+        before = self.left + len(self.entries)
+        while not self.at_end and self.left + len(self.entries) == before:
+            if not self._grow(None, trim=True, few=True) or (going is not None and not going(self.end)):
+                break
+        return self.left + len(self.entries) != before or self.at_end
+
+    def _grow(self, now: float | None, *, trim: bool, few: bool = False) -> bool:
         stretch = self._file.after(self.end, self._stretch)
         if self._file.begun != self._begun:
-            wanted = self._wanted
-            self._clear(wanted)
-            self._begun = self._file.begun
-            self.at_end = stretch is None
-            if stretch is not None:
-                self._append(stretch, None, trim=trim)
-            return True
+            self._clear(self._wanted)
+            self._begun, self.at_end, now = self._file.begun, True, None
+            if stretch is None:
+                return True
         if stretch is None:
-            changed, self.at_end = not self.at_end, True
+            changed, self.at_end, self.read_all = not self.at_end, True, True
             return changed
-        return self._append(stretch, now, trim=trim)
+        return self._append(stretch, now, trim=trim, few=few)
 
-    def _append(self, stretch: Stretch, now: float | None, *, trim: bool) -> bool:
+    def _append(self, stretch: Stretch, now: float | None, *, trim: bool, few: bool) -> bool:
         rest, self.rest = self.rest, None
-        lines = [self._read(raw) for raw in stretch.lines] if self._may_have(stretch) else []
+        raws = stretch.lines if self._may_have(stretch) else []
+        if few and len(raws) > self._most_added:
+            del raws[self._most_added :]
+            stretch = Stretch(stretch.begin, raws[-1].end)
+        lines = [self._read(raw) for raw in raws]
         begun = self._entries.add(lines, now)
         self.entries += [entry for entry in begun if self._wanted.takes(entry)]
         self._last = begun[-1] if begun else self._last if lines else None
         if stretch.rest and not self._wanted:
             self.rest = self._read(RawLine(stretch.end, stretch.end + len(stretch.rest), stretch.rest))
         self.end = stretch.end
-        self.at_end = self.end + len(stretch.rest) >= self.size
+        self.read_all = self.end + len(stretch.rest) >= self.size
+        self.at_end = self.at_end or self.read_all
         if trim:
             self._trim_front()
-        return bool(lines) or self.rest != rest
+        return stretch.begin != stretch.end or self.rest != rest
 
     def _may_have(self, stretch: Stretch) -> bool:
         if not self._wanted or (self._last is not None and self._wanted.takes(self._last)):
@@ -180,11 +202,18 @@ class Window:
         return False
 
     def _prepend(self, stretch: Stretch) -> bool:
-        return self._prepend_wanted(stretch) if self._wanted else self._prepend_all(stretch)
-
-    def _prepend_wanted(self, stretch: Stretch) -> bool:
-        found = list(self._in(stretch, self._wanted))
-        self.entries[:0] = found
+        """Add what is wanted of a stretch, as far as it is not too much at once; say whether there was any."""
+        if not self._wanted:
+            raws = stretch.lines[-self._most_added :]
+            self.begin = raws[0].begin
+            self._prepend_all([self._read(raw) for raw in raws])
+            return True
+        found = list(self._in(stretch, self._wanted))[-self._most_added :]
+        if len(found) == self._most_added:
+            self.begin = found[0].begin
+        # What seemed to begin in the stretch after it may belong to the last of these.
+        own = {line.begin for line in found[-1].lines} if found else set()
+        self.entries = found + [entry for entry in self.entries if entry.begin not in own]
         while len(self.entries) > self._most_lines:
             last = self.entries.pop()
             self.end, self.at_end = last.begin, False
@@ -200,11 +229,11 @@ class Window:
             entries.add([self._read(raw) for raw in following.lines])
         yield from (entry for entry in begun if wanted.takes(entry))
 
-    def _prepend_all(self, stretch: Stretch) -> bool:
+    def _prepend_all(self, added: list[LogLine]) -> None:
         # An entry may begin before what was held: all are put together anew.  What was seen to be written stays so.
         seen = {entry.begin: entry.order[1] for entry in self.entries if entry.order[0]}
         lines = sorted((line for entry in self.entries for line in entry.lines), key=lambda line: line.begin)
-        lines[:0] = [self._read(raw) for raw in stretch.lines]
+        lines[:0] = added
         if len(lines) > self._most_lines:
             self.end = lines[self._most_lines].begin
             del lines[self._most_lines :]
@@ -212,7 +241,6 @@ class Window:
         self._entries, self.entries = Entries(self.source.rank), []
         for line in lines:
             self.entries += self._entries.add((line,), seen.get(line.begin))
-        return True
 
     def _trim_front(self) -> None:
         held, characters = self._held, sum(entry.size for entry in self.entries)

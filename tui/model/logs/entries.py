@@ -51,6 +51,10 @@ class Entry:
         """Offset after its last line."""
         return self.lines[-1].end
 
+    def has(self, offset: int) -> bool:
+        """Say whether a line of it begins at an offset."""
+        return self.begin <= offset < self.end and any(line.begin == offset for line in self.lines)
+
     @property
     def said(self) -> tuple[str, ...]:
         """Its lines without rank, time and process: what is the same where several ranks print the same."""

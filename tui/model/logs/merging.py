@@ -111,7 +111,7 @@ class _Merging:
             yield Merged(first, tuple(together))
 
     def _alike(self, number: int) -> dict[int, int]:
-        """Return the other logs that have the next entry of a log ahead, at about the same time, and its number there."""
+        """Return the other logs that have the next entry of a log ahead, at about its time, and its number there."""
         entry, said = self._logs[number].ahead[0]
         found = {}
         for other, numbers in self._where[said].items():

@@ -45,7 +45,9 @@ def backwards(log: LogFile, at: int, most: int) -> list[RawLine]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=30), st.integers(16, 80))
-def test_both_directions_read_the_same_lines(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], most: int) -> None:
+def test_both_directions_read_the_same_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], most: int
+) -> None:
     """However much is read at once: every line whole and in its place, none twice, none left out."""
     path = tmp_path_factory.mktemp("log") / "rank-0.log"
     path.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -89,7 +91,7 @@ def test_a_line_without_an_end_comes_in_pieces(tmp_path: Path) -> None:
 
 
 def test_another_file_is_read_from_its_beginning(tmp_path: Path) -> None:
-    """A log that is cut short, replaced, or cut short and longer again, is begun anew; nothing of the old is mixed in."""
+    """One that is cut short, replaced, or cut short and longer again, is begun anew; nothing of the old is mixed in."""
     path = tmp_path / "rank-0.log"
     path.write_bytes(b"first\nhalf")
     log = LogFile(path)
@@ -168,7 +170,7 @@ def test_half_a_log_is_not_told_as_a_whole_one(tmp_path: Path, monkeypatch: pyte
     link = tmp_path / "link.log"
     link.symlink_to(path)
     for each in (link, tmp_path):
-        with pytest.raises(OSError, match="."):
+        with pytest.raises(OSError, match=r"."):
             LogFile(each).after(0)
 
     def fail(*_: object) -> None:

@@ -40,7 +40,7 @@ def chained() -> str:
             raise ValueError("second") from error
     except ValueError:
         try:
-            {}["third"]
+            dict[str, int]()["third"]
         except KeyError:
             return traceback.format_exc()
     return ""
@@ -75,7 +75,8 @@ def test_tracebacks_of_two_ranks_in_one_log_are_put_apart() -> None:
 def test_a_message_in_the_middle_of_a_traceback_is_put_apart() -> None:
     """As another thread logs it; the traceback goes on after it."""
     told = put(
-        'Traceback (most recent call last):\n  File "a.py", line 1\n2026-11-23 03:50:12,500 INFO epoch\n    f()\nOSError: x\n'
+        'Traceback (most recent call last):\n  File "a.py", line 1\n2026-11-23 03:50:12,500 INFO epoch\n'
+        "    f()\nOSError: x\n"
     )
     assert [len(each.lines) for each in told] == [4, 1]
     assert [each.level for each in told] == [Level.ERROR, Level.INFO]
@@ -109,7 +110,8 @@ def test_a_crash_told_by_faulthandler_is_one_entry(tmp_path: Path) -> None:
 def test_the_message_of_torchs_cpp_is_one_entry() -> None:
     """The reason and the frames below it."""
     found = put("terminate called after throwing an instance of 'c10::Error'\n  what():  broken\n"
-                "Exception raised from f at x.cpp:1 (most recent call first):\nframe #0: a + 0x1\nframe #1: b\nnext\n")  # fmt: skip
+                "Exception raised from f at x.cpp:1 (most recent call first):\n"
+                "frame #0: a + 0x1\nframe #1: b\nnext\n")  # fmt: skip
     assert [len(each.lines) for each in found] == [5, 1]
 
 

@@ -32,7 +32,7 @@ def moment(*fields: int) -> float:
 @pytest.mark.parametrize(
     ("text", "level", "at"),
     [
-        ("[W1123 03:50:12.250000000 ProcessGroupGloo.cpp:12] slow", Level.WARNING, moment(2026, 11, 23, 3, 50, 12) + 0.25),
+        ("[W1123 03:50:12.250000000 Gloo.cpp:12] slow", Level.WARNING, moment(2026, 11, 23, 3, 50, 12) + 0.25),
         ("E1123 03:50:12.250000 4711 torch/distributed/elastic/x.py:9] failed", Level.ERROR,
          moment(2026, 11, 23, 3, 50, 12) + 0.25),
         ("W1224 03:50:12 1 x.cc:1] of last year", Level.WARNING, moment(2025, 12, 24, 3, 50, 12)),
@@ -68,7 +68,8 @@ def test_messages_of_pythons_own_logging_are_read(caplog: pytest.LogCaptureFixtu
     """By its usual formats, whatever they make of a record."""
     record = logging.LogRecord("trainer", logging.WARNING, "x.py", 1, "slow", None, None)
     for form in (None, "%(asctime)s %(levelname)s %(name)s %(message)s", "%(asctime)s [%(levelname)s] %(message)s",
-                 "%(levelname)s:%(name)s:%(message)s", "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"):  # fmt: skip
+                 "%(levelname)s:%(name)s:%(message)s",
+                 "[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"):  # fmt: skip
         line = read(logging.Formatter(form).format(record), time.time())
         assert line.level is (Level.WARNING if form else None), form
         if form and "asctime" in form:
@@ -79,7 +80,8 @@ def test_messages_of_pythons_own_logging_are_read(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize(
     ("text", "rank", "own"),
-    [("[rank12]: boom", 12, "boom"), ("[default3]:[rank3]: boom", 3, "boom"), ("[rank1]:[W1123 03:50:12.1 x.cpp:1] y", 1, ""),
+    [("[rank12]: boom", 12, "boom"), ("[default3]:[rank3]: boom", 3, "boom"),
+     ("[rank1]:[W1123 03:50:12.1 x.cpp:1] y", 1, ""),
      ("rank 1: boom", None, ""), ("[1] boom", None, "")],
 )  # fmt: skip
 def test_the_rank_is_the_one_that_torch_puts_before_a_line(text: str, rank: int | None, own: str) -> None:

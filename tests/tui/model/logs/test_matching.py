@@ -14,7 +14,8 @@ LINES = (
     b"plain", b"ERROR x", b"[W1123 03:50:12.25 x.cpp:1] Slow", b"E1123 03:50:12 1 x] y", b"WARNING: z", b"INFO epoch",
     b"Traceback (most recent call last):", b"  File", b"torch.OutOfMemoryError: no", b"KeyboardInterrupt",
     b"train.py: error: no", b"x.py:1: UserWarning: w", b"\x1b[31mERR\x1b[0mOR: red", b"sl\x07ow", "Straße".encode(),
-    b"Fatal Python error: x", b"terminate called after y", b"ExceptionGroup: x", b"FATAL", b"asyncio.exceptions.CancelledError",
+    b"Fatal Python error: x", b"terminate called after y", b"ExceptionGroup: x", b"FATAL",
+    b"asyncio.exceptions.CancelledError",
 )  # fmt: skip
 
 

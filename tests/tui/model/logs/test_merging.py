@@ -31,7 +31,10 @@ def told(logs: Sequence[Sequence[Entry]], *, backwards: bool = False) -> list[st
 
 def test_what_ranks_print_alike_stands_once() -> None:
     """Also where one of them prints more before it, or the others print something of their own between."""
-    logs = [log(["hello", "epoch 1", "loss 0.5", "epoch 2"], 0), log(["note", "more", "hello", "epoch 1", "epoch 2"], 1)]
+    logs = [
+        log(["hello", "epoch 1", "loss 0.5", "epoch 2"], 0),
+        log(["note", "more", "hello", "epoch 1", "epoch 2"], 1),
+    ]
     assert told(logs) == ["1 note", "1 more", "0-1 hello", "0-1 epoch 1", "0 loss 0.5", "0-1 epoch 2"]
     assert told(logs, backwards=True) == told(logs)
 
@@ -59,7 +62,9 @@ def test_the_same_text_at_another_time_is_another_line() -> None:
     assert told(soon) == ["0-1 saved", "0 x"]
 
 
-_LINES = st.lists(st.sampled_from(["", "epoch", "epoch 1", "loss 1", "loss 2", "2026-11-23T03:50:12Z a", "done"]), max_size=20)
+_LINES = st.lists(
+    st.sampled_from(["", "epoch", "epoch 1", "loss 1", "loss 2", "2026-11-23T03:50:12Z a", "done"]), max_size=20
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,7 +95,10 @@ def test_little_of_a_log_is_read_ahead() -> None:
 
 def test_hundreds_of_logs_are_one() -> None:
     """Lines that all ranks print stand once each, among those that each prints for itself."""
-    logs = [log([text for step in range(8) for text in (f"epoch {step}", f"loss {rank} {step}")], rank) for rank in range(400)]
+    logs = [
+        log([text for step in range(8) for text in (f"epoch {step}", f"loss {rank} {step}")], rank)
+        for rank in range(400)
+    ]
     found = told(logs)
     assert [line for line in found if "epoch" in line] == [f"0-399 epoch {step}" for step in range(8)]
     assert len(found) == 8 * 401
@@ -98,4 +106,9 @@ def test_hundreds_of_logs_are_one() -> None:
 
 def test_ranks_are_named_in_few_characters() -> None:
     """As stretches, and by their number where they have many parts."""
-    assert [named(each) for each in ([3], [0, 1, 2, 3], [0, 2, 5], range(0, 1024, 2))] == ["3", "0-3", "0,2,5", "512 ranks"]
+    assert [named(each) for each in ([3], [0, 1, 2, 3], [0, 2, 5], range(0, 1024, 2))] == [
+        "3",
+        "0-3",
+        "0,2,5",
+        "512 ranks",
+    ]
