@@ -160,7 +160,7 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
         """Go to the end of the log, and follow it."""
         self.following = True
         if self.picture.at_end:
-            self.scroll_end(animate=False, x_axis=False)
+            self.scroll_end(animate=False, x_axis=False, force=True)
         else:
             self._reader.follow()
 
