@@ -45,6 +45,7 @@ from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.events import EventSearch
+from ddptop.tui.views.screen.loglist import LogList
 from ddptop.tui.views.stacks.places import StackList
 from ddptop.tui.views.table.table import RankTable
 from ddptop.tui.views.timeline.timeline import TimelineView
@@ -69,6 +70,7 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("logs, events and stacks", ListScreen),
     ("logs and events", RollScreen),
     ("logs", LogScreen),
+    ("logs", LogList),
     ("events", EventSearch),
     ("stacks", StacksScreen),
     ("stacks", StackList),

@@ -3,87 +3,126 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from ddptop.agent.observer.status import survey
-from ddptop.agent.run.files.tail import Follower
 from ddptop.agent.run.rundir import ENDED_STATES, RunDir
-from ddptop.agent.text import clean
+from ddptop.tui.drawing import units
+from ddptop.tui.link.logs.stream import LogStream, streams
+from ddptop.tui.link.logs.window import LogSource
+from ddptop.tui.model.logs.entries import Entry
+from ddptop.tui.model.logs.lines import LogLine
+from ddptop.tui.model.logs.matching import ALL, Wanted
+from ddptop.tui.model.logs.merging import Merged, merged, named
 
-POLL_S = 0.1
-LINE_BYTES = 64 << 10
-"""A longer line is cut into pieces, so that no log can fill the memory."""
+POLL_S: Final = 0.1
+
+Say = Callable[[str], None]
 
 
 def show(
-    directory: RunDir, rank: int | None, *, follow: bool, say: Callable[[str], None], note: Callable[[str], None]
+    directory: RunDir, ranks: Sequence[int] = (), *, follow: bool, say: Say, note: Say, wanted: Wanted = ALL
 ) -> None:
-    """Print the log of a rank, or of all ranks with the rank before each line; `note` that there is nothing."""
-    logs = [(Follower(path), label) for path, label in _sources(directory, rank)]
-    said = noted = False
+    """Print the log of a rank, or those of several as one, with time and ranks before each line.
+
+    Args:
+        directory: the run.
+        ranks: the ranks; all of them, and torchrun, where there is none.
+        follow: whether to go on until the run ends.
+        say: prints a line.
+        note: tells beside the output that there is none.
+        wanted: what is to be printed.
+    """
+    logs = streams(_sources(directory, ranks))
+    printer = _Plain(logs[0]) if len(logs) == 1 and not wanted else _Entries(logs, wanted, labelled=len(logs) > 1)
+    said = noted = begun = False
     while True:
         ended = survey.look(directory).state in ENDED_STATES
         over = ended or not follow
-        for log, label in logs:
-            for line in lines(log, label):
-                said = True
-                say(line)
-            if over and log.rest:
-                said = True
-                say(label + _text(log.rest))
+        for line in printer.lines(begun=begun, over=over):
+            said = True
+            say(line)
+        begun = True
         if not said and not noted:
             noted = True
-            note(_silence(rank, ended=ended, follow=follow))
+            note(_silence(ranks, wanted, ended=ended, follow=follow))
         if over:
             return
         time.sleep(POLL_S)
 
 
-def _silence(rank: int | None, *, ended: bool, follow: bool) -> str:
-    who = "no rank" if rank is None else f"rank {rank}"
+class _Plain:
+    """One log as it is."""
+
+    def __init__(self, log: LogStream) -> None:
+        self._log = log
+
+    def lines(self, *, begun: bool, over: bool) -> Iterator[str]:
+        """Yield the lines that were added."""
+        for lines in self._log.lines():
+            yield from (line.text for line in lines)
+        if over:
+            yield from (line.text for line in self._log.unended())
+
+
+class _Entries:
+    """What is wanted of several logs."""
+
+    def __init__(self, logs: Sequence[LogStream], wanted: Wanted, *, labelled: bool) -> None:
+        self._logs = logs
+        self._wanted = wanted
+        self._labelled = labelled
+
+    def lines(self, *, begun: bool, over: bool) -> Iterator[str]:
+        """Yield the lines that were added; `begun` after the first call, `over` in the last one."""
+        if not begun:
+            yield from self._told([self._taken(log.history()) for log in self._logs])
+        added = [log.fresh(time.time()) + (log.last() if over else []) for log in self._logs]
+        yield from self._told([self._taken(entries) for entries in added])
+
+    def _taken(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        return (entry for entry in entries if self._wanted.takes(entry))
+
+    def _told(self, logs: Sequence[Iterable[Entry]]) -> Iterator[str]:
+        for each in merged(logs):
+            label = self._label(each) if self._labelled else ""
+            yield from (label + _text(line, each.entry, labelled=self._labelled) for line in each.entry.lines)
+
+    def _label(self, each: Merged) -> str:
+        sources = [self._logs[number].source for number in each.logs]
+        ranks = sorted(source.rank for source in sources if source.rank is not None)
+        who = sources[0].name if each.entry.rank is None else str(each.entry.rank)
+        if len(ranks) > 1:
+            who = named(ranks)
+        hosts = {source.host for source in sources}
+        if hosts != {None}:
+            who += f" {hosts.pop()}" if len(hosts) == 1 else f" {len(hosts)} hosts"
+        return f"{units.clock(each.entry.at):>8} [{who}] "
+
+
+def _text(line: LogLine, entry: Entry, *, labelled: bool) -> str:
+    return line.own if labelled and entry.rank is not None else line.text
+
+
+def _silence(ranks: Sequence[int], wanted: Wanted, *, ended: bool, follow: bool) -> str:
+    if wanted:
+        what = "no line is of that level or has that text" if wanted.level and wanted.text else (
+            "no line has that text" if wanted.text else "no line is of that level"
+        )  # fmt: skip
+        return f"{what}{'' if ended else ' yet'}"
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else "none of these ranks" if ranks else "no rank"
     did = "printed" if ended else "has printed"
-    what = f"{who} {did} {'anything' if rank is None else 'nothing'}{'' if ended else ' yet'}"
+    what = f"{who} {did} {'nothing' if len(ranks) == 1 else 'anything'}{'' if ended else ' yet'}"
     return f"{what}; waiting for it" if follow and not ended else what
 
 
-def exists(directory: RunDir) -> bool:
-    """Say whether the run's output goes to files."""
-    return directory.read().launched
-
-
-def _sources(directory: RunDir, rank: int | None) -> Iterator[tuple[Path, str]]:
-    if rank is not None:
-        yield directory.rank_log(rank), ""
-        return
+def _sources(directory: RunDir, ranks: Sequence[int]) -> list[LogSource]:
     run = directory.read()
-    for each in range(run.world):
-        yield directory.rank_log(each), f"[{each}] "
-    yield directory.torchrun_log, f"[{run.leader}] "
-
-
-def lines(log: Follower, label: str) -> Iterator[str]:
-    """Yield the lines of a log that have ended since the last call, clean and behind `label`."""
-    while (ended := _read(log)) is not None:
-        if len(log.rest) >= LINE_BYTES:
-            ended.append(log.rest)
-            log.rest = b""
-        for line in ended:
-            yield label + _text(line)
-
-
-def _text(line: bytes) -> str:
-    return clean(line.decode(errors="replace").rstrip("\r"), 2 * LINE_BYTES)
-
-
-def _read(log: Follower) -> list[bytes] | None:
-    try:
-        return log.read(LINE_BYTES)
-    except FileNotFoundError:
-        # It is not written yet, or was removed with its run.
-        return None
-    except OSError:
-        # Half a log is not told as a whole one.
-        if log.begun:
-            raise
-        return None
+    hosts = {member.rank: member.host for member in directory.members().values()}
+    several = len(set(hosts.values())) > 1
+    logs = [
+        LogSource(str(directory.rank_log(rank)), rank, host=hosts.get(rank) if several else None)
+        for rank in ranks or range(run.world)
+    ]
+    return logs if ranks else [*logs, LogSource(str(directory.torchrun_log), None, run.leader)]

@@ -302,7 +302,8 @@ class Roll(Drawn, Generic[T]):
         self._items, self._empty = items, empty
         self.virtual_size = Size(widest, len(items))
         if self.following:
-            self.scroll_end(animate=False, x_axis=False)
+            # By force, because before the list is laid out anew it has no bar by which it could be scrolled.
+            self.scroll_end(animate=False, x_axis=False, force=True)
         elif dropped:
             self.scroll_to(y=max(0.0, self.scroll_y - dropped), animate=False)
         self.refresh()

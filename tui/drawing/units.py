@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from typing import Final
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -117,6 +118,16 @@ def rate(value: float | None) -> str:
     if value < 99_999:
         return f"{value:5,.0f}" if value < 9999.5 else f"{value / 1000:4.1f}k"
     return f"{value / 1000:4.0f}k" if value < 999_499 else f"{min(value / 1e6, 9999):4.0f}M"
+
+
+def clock(at: float | None) -> str:
+    """Return a time of day, `12:34:56`, of a moment in seconds since the epoch."""
+    if at is None:
+        return DASH
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(at))
+    except (OverflowError, OSError, ValueError):
+        return DASH
 
 
 def duration(seconds: float | None) -> str:

@@ -1,21 +1,24 @@
-"""What a rank printed, all of the screen for it."""
+"""What the ranks printed, all of the screen for it: one rank's log, or those of all as one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from ddptop.agent.text import clean, plural
+from ddptop.agent.text import clean
+from ddptop.tui.link.logs.window import LogSource
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.with_roll import RollScreen
-from ddptop.tui.views.screen.log import LogView
+from ddptop.tui.views.screen.loglist import LogList
 
 
 class LogScreen(RollScreen):
-    """The log of one rank, with the rank's state above it."""
+    """The log of one rank or of all, with its state above it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "together", "All ranks", id="log.all", tooltip="Show the ends of all logs as one, or one log"),
         Binding("tab", "neighbour(1)", "Next rank", id="log.next", tooltip="Show the next rank's log", priority=True),
         Binding(
             "shift+tab",
@@ -28,33 +31,57 @@ class LogScreen(RollScreen):
         ),
     ]
 
-    @property
-    def roll(self) -> LogView:
-        """The lines of the log."""
-        return self.query_one(LogView)
+    _together = False
+    """True where the logs of all ranks are shown."""
 
-    def make_roll(self) -> LogView:
+    @property
+    def roll(self) -> LogList:
+        """The lines of the log."""
+        return self.query_one(LogList)
+
+    def make_roll(self) -> LogList:
         """Return the list, as wide as its widest line."""
-        return LogView(wide=True)
+        return LogList()
 
     def show(self, frame: Frame) -> None:
         """Take in what was printed since."""
-        rank = frame.rank(self.rank)
-        if rank is not None:
-            self.roll.show(rank, still=frame.view_held_s is not None)
+        if self._together or frame.rank(self.rank) is not None:
+            self.roll.show(self._sources(frame), still=frame.view_held_s is not None)
             self.show_caption(frame)
 
+    def _sources(self, frame: Frame) -> Sequence[LogSource]:
+        ranks = zip(frame.values("rank"), frame.values("log"), frame.values("host"), strict=True)
+        # The host is told where not all ranks are on one.
+        return [
+            LogSource(log, rank, host=None if frame.one_host is not None else host)
+            for rank, log, host in ranks
+            if log is not None and (self._together or rank == self.rank)
+        ]
+
     def caption(self, frame: Frame) -> tuple[str, str, str]:
-        """Return the rank, and how much it has printed."""
-        rank, file = frame.rank(self.rank), self.roll.file
+        """Return whose log it is, and what is held and looked for of it."""
+        sources, told = self._sources(frame), self.roll.told
+        if self._together:
+            return "all ranks", frame.state, f"{told}  the ends of {len(sources):,} logs"
+        rank = frame.rank(self.rank)
         assert rank is not None
-        if file is None:
+        if not sources:
             return f"rank {rank.rank}", rank.state, "not kept in a file"
-        lines = file.dropped + len(file.lines)
-        return f"rank {rank.rank}", rank.state, f"{plural(lines, 'line')} of {clean(file.path)}"
+        return f"rank {rank.rank}", rank.state, f"{told}  {clean(sources[0].path)}"
 
     def action_neighbour(self, by: int) -> None:
         """Show another rank's log."""
         ranks = list(self.frame.values("rank"))
         if self.rank in ranks:
+            self._together = False
             self.choose(ranks[(ranks.index(self.rank) + by) % len(ranks)])
+
+    def action_together(self) -> None:
+        """Show the logs of all ranks as one, or that of the rank again."""
+        self._together = not self._together
+        self.show(self.frame)
+
+    def action_follow(self) -> None:
+        """Go to the end."""
+        self.roll.follow()
+        self.show_caption(self.frame)

@@ -77,8 +77,12 @@ class Filtered(Drawn):
             return
         event.stop()
         event.prevent_default()
-        self.scroll_to(y=0, animate=False)
+        self.begin_to_show()
         self.renew()
+
+    def begin_to_show(self) -> None:
+        """What matches has changed: show the first of it."""
+        self.scroll_to(y=0, animate=False)
 
     def on_blur(self) -> None:
         """Stop typing when another part of the screen takes the keys."""

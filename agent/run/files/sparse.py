@@ -82,7 +82,26 @@ def read(descriptor: int, position: int, most: int) -> Piece:
     return Piece(begin, begin - position, os.pread(descriptor, length, begin))
 
 
-def before_hole(descriptor: int, position: int) -> int:
+def read_before(descriptor: int, position: int, most: int) -> Piece:
+    """Read up to a position, back to a hole at most; where a hole ends there, it is `skipped`, and the data is empty.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    start = found = max(0, position - most)
+    begin = end = start
+    while (data := _seek(descriptor, found, os.SEEK_DATA)) is not None and data < position:
+        hole = _seek(descriptor, data, os.SEEK_HOLE)
+        begin, end = data, position if hole is None else min(hole, position)
+        if end == position:
+            return Piece(begin, 0, os.pread(descriptor, end - begin, begin))
+        found = end
+    if end == start and start:
+        end = _before_hole(descriptor, start)
+    return Piece(end, position - end, b"")
+
+
+def _before_hole(descriptor: int, position: int) -> int:
     """Return the beginning of the hole around a position, or the position itself where it is in no hole."""
     found = 0
     while (hole := _seek(descriptor, found, os.SEEK_HOLE)) is not None and hole <= position:

@@ -39,7 +39,7 @@ from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
 from ddptop.tui.views.screen.keybar import KeyBar
-from ddptop.tui.views.screen.log import LogView
+from ddptop.tui.views.screen.loglist import LogList
 from ddptop.tui.views.timeline.timeline import TimelineView
 
 DIALOGS = KillDialog, ProcessMenu, Question, SignalMenu
@@ -400,11 +400,11 @@ async def test_logs_follow_and_can_be_scrolled_back(tmp_path: Path) -> None:
         await pilot.press("pageup")
         await until(pilot, lambda: "scrolled back" in seen(pilot.app), "it says so")
         assert "Follow" in footer_keys(pilot.app)
-        view = pilot.app.screen.query_one(LogView)
+        view = pilot.app.screen.query_one(LogList)
         place = view.scroll_y
         with log.open("a") as file:
             file.write("".join(f"more {number}\n" for number in range(50)))
-        await until(pilot, lambda: view.file is not None and "more 49" in view.file.lines, "read")
+        await until(pilot, lambda: any(line.text == "more 49" for line in view.picture.lines), "read")
         assert view.scroll_y == place
         await pilot.press("end")
         await until(pilot, lambda: "more 49" in seen(pilot.app), "the end again")

@@ -109,14 +109,6 @@ def test_a_hang_is_told_when_it_begins_and_when_it_ends():
     assert sum("no step for" in line for line in told) == 1
 
 
-def test_the_traceback_shown_is_the_last_of_the_first_rank_to_fail(tmp_path):
-    """From the opening of its traceback to the end of its log, cleaned of what a terminal would obey."""
-    log = tmp_path / "rank-0.log"
-    log.write_text("epoch 1\n[rank0]: Traceback (most recent call last):\n  boom \x1b[31mred\nValueError: x\n")
-    frame = replace(FRAME, cause_rank=0, ranks=(replace(RANK, log=str(log)),))
-    assert plain.first_traceback(frame)[1:] == [
-        "[rank0]: Traceback (most recent call last):", "  boom red", "ValueError: x",
-    ]  # fmt: skip
 def test_a_run_that_ended_closes_with_the_report_on_it():
     """Behind the summary, and only once."""
     over = replace(FRAME, state="failed", exit_code=1, cause="rank 0: ValueError: x", cause_rank=0, ended_at=65.0)

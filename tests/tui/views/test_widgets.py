@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -28,7 +27,6 @@ from ddptop.tui.views.panels.panels import arrange
 from ddptop.tui.views.rank.facts import fact_rows
 from ddptop.tui.views.rank.histories import history_rows
 from ddptop.tui.views.screen.header import header_rows, message
-from ddptop.tui.views.screen.log import LogFile
 from ddptop.tui.views.table.columns import columns_of
 
 
@@ -344,39 +342,6 @@ def test_a_panel_names_only_what_differs_between_ranks() -> None:
     several = frame(device="cuda", one_device=None)
     assert "cuda  on node-a" in text_of(header_rows(several, 118, INK, KEYS, roomy=True)[0])
     assert "on node" not in text_of(header_rows(frame(one_host=None), 118, INK, KEYS, roomy=True)[0])
-
-
-def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
-    """Half lines, more than one chunk, truncation and replacement are all followed."""
-    path = tmp_path / "rank-0.log"
-    log = LogFile(str(path), most_lines=100)
-    assert log.read()
-    assert log.error == "not written yet"
-    path.write_bytes(b"one\ntw")
-    assert log.read()
-    assert list(log.lines) == ["one", "tw"]
-    with path.open("ab") as file:
-        file.write("o\nbar 1%\rbar 2%\r\n\x1b[31mred\x1b[0m ünï".encode()[:-1])
-    assert log.read()
-    assert list(log.lines)[:3] == ["one", "two", "bar 2%"]
-    assert log.lines[3].startswith("red ün")
-    assert not log.read()
-    path.write_bytes(b"anew\n")
-    assert log.read()
-    assert list(log.lines) == ["anew"]
-    path.unlink()
-    path.write_bytes(b"".join(b"%d\n" % number for number in range(60_000)))
-    while log.read():
-        pass
-    assert list(log.lines) == [str(number) for number in range(59_900, 60_000)]
-
-
-def test_a_log_that_is_no_file_is_said(tmp_path: Path) -> None:
-    """A folder in place of a log is an error to show, not to raise."""
-    log = LogFile(str(tmp_path))
-    assert log.read()
-    assert log.error
-    assert not log.lines
 
 
 def said(whole: Frame, width: int = 198) -> str:

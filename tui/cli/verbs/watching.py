@@ -23,6 +23,7 @@ from ddptop.tui.cli.verbs.options import (
 )
 
 VIEWS: Final = ("panels", "table", "heatmap", "timeline")
+LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def add(verbs: Verbs) -> None:
@@ -60,16 +61,26 @@ def add(verbs: Verbs) -> None:
 
     logs = add_verb(
         verbs, "logs", "print the output of the ranks",
-        "Prints stdout and stderr of the ranks, each line behind the number of its rank.",
+        "Prints stdout and stderr of the ranks as one log, by time where the lines have one; what several ranks print "
+        "alike stands once, a traceback stays together. Before each line: its time (that in the line, else when it was "
+        "seen with --follow, else a dash) and its ranks.",
         """
         ddptop logs resnet-7f
         ddptop logs resnet-7f --rank 1 -f  # as it is written
+        ddptop logs resnet-7f --level warning --grep nccl
         """,
         {0: "printed", 1: "its output is elsewhere", 2: "wrong options, or no such run or rank", 130: "Ctrl-C"},
     )  # fmt: skip
     add_run(logs, last=True)
-    logs.add_argument("--rank", type=int, metavar="N", help="this rank only, without its number before each line")
+    logs.add_argument(
+        "--rank", type=int, metavar="N", action="append", default=[],
+        help="this rank only, without time and rank before each line; several: --rank 0 --rank 5",
+    )  # fmt: skip
     logs.add_argument("-f", "--follow", action="store_true", help="follow until the run ends")
+    logs.add_argument(
+        "--level", choices=LEVELS, help="only lines that say they are of this level or above, and whole tracebacks"
+    )
+    logs.add_argument("--grep", metavar="TEXT", help="only lines with this text, in any case, and whole tracebacks")
     logs.set_defaults(carry=_logs)
 
 
@@ -125,18 +136,24 @@ def _size(text: str) -> tuple[int, int]:
 
 def _logs(options: argparse.Namespace) -> int:
     from ddptop.tui.cli import logs
+    from ddptop.tui.model.logs.lines import Level
+    from ddptop.tui.model.logs.matching import Wanted
 
+    if options.grep is not None and not options.grep.strip():
+        return complain("logs: --grep: give the text to look for", 2)
     directory = chosen(options.run, last=True)
     run = directory.read()
     if not run.launched:
         return complain(f"run {run.run} was started by hand: its output is on the terminal that started it", 1)
-    if options.rank is not None and not 0 <= options.rank < run.world:
-        return complain(f"run {run.run} has ranks 0 to {run.world - 1}, no rank {options.rank}", 2)
+    for rank in options.rank:
+        if not 0 <= rank < run.world:
+            return complain(f"run {run.run} has ranks 0 to {run.world - 1}, no rank {rank}", 2)
     logs.show(
         directory,
-        options.rank,
+        sorted(set(options.rank)),
         follow=options.follow,
         say=lambda line: print(line, flush=True),
         note=lambda line: print(f"ddptop: {line}", file=sys.stderr),
+        wanted=Wanted(Level[options.level.upper()] if options.level else None, options.grep or ""),
     )
     return 0

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from ddptop.agent.observer.record import logs
 from ddptop.agent.observer.record.logs import Logs, level
 from ddptop.agent.run.files import sparse
-from ddptop.agent.run.files.tail import Follower
-from ddptop.tui.cli.logs import lines
-from ddptop.tui.views.screen.log import LogFile
+from ddptop.tui.link.logs.stream import LogStream
+from ddptop.tui.link.logs.window import LogSource, Window
 
 LINES = 20_000
 
@@ -54,19 +53,21 @@ def test_both_views_say_where_it_was_cut(tmp_path: Path) -> None:
     sparse.cut(log, 64 << 10)
     with log.open("ab") as writer:
         writer.write(b"the last line\n")
-    printed = list(lines(Follower(log), "[0] "))
+    source = LogSource(str(log), 0)
+    printed = [line.text for lines in LogStream(source).lines() for line in lines]
     (mark,) = [index for index, line in enumerate(printed) if "cut out" in line]
-    assert printed[mark].startswith("[0] … ")
+    assert printed[mark].startswith("… ")
     assert f"{(size - (64 << 10)) / 2**20:.1f} MiB" in printed[mark]
-    assert printed[0] == "[0] line 000000 of the log"
-    assert printed[mark - 2 : mark - 1][0].endswith("of the log")
-    assert printed[-2:] == [f"[0] line {LINES - 1:06d} of the log", "[0] the last line"]
-    view = LogFile(str(log), most_lines=LINES, tail_bytes=100 << 10)
-    while view.read():
+    assert printed[0] == "line 000000 of the log"
+    assert printed[mark - 2].endswith("of the log")
+    assert printed[-2:] == [f"line {LINES - 1:06d} of the log", "the last line"]
+    window = Window(source, most_lines=LINES)
+    window.open_end()
+    while window.back():
         pass
-    assert [line for line in view.lines if "cut out" in line] == [printed[mark].removeprefix("[0] ")]
-    assert list(view.lines)[-2:] == [f"line {LINES - 1:06d} of the log", "the last line"]
-    assert not any("\0" in line for line in (*printed, *view.lines))
+    shown = [line.text for entry in window.entries for line in entry.lines]
+    assert shown == printed
+    assert not any("\0" in line for line in printed)
 
 
 def test_only_files_of_the_run_are_cut(tmp_path: Path) -> None:

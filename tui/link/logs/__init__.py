@@ -1,0 +1,6 @@
+"""Where the lines of the ranks' logs come from.
+
+window    the part of one log that is held, which can be moved through all of it
+reader    a thread that follows and searches one log, or the ends of all
+stream    all of several logs from their beginnings, for the command line
+"""

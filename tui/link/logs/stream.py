@@ -1,0 +1,99 @@
+"""All of a log from its beginning, then what is added to it. Memory is bounded, however long the log is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from ddptop.agent.run.files.logfile import STRETCH, LogFile, RawLine
+from ddptop.tui.link.logs.window import LogSource
+from ddptop.tui.model.logs.entries import Entries, Entry
+from ddptop.tui.model.logs.lines import LogLine, read_line
+
+HOLD_S: Final = 0.3
+"""Seconds for which a new entry waits for lines that belong to it, and for the same entry of other ranks."""
+_ALL_BYTES: Final = 16 << 20
+"""Bytes read at once of all logs together."""
+_LEAST: Final = 4096
+_OPEN: Final = 8
+"""Last entries that wait for further lines: several ranks may write to one log."""
+
+
+class LogStream:
+    """One log, read once from its beginning to its end, either by lines or by entries."""
+
+    def __init__(self, source: LogSource, stretch: int = STRETCH) -> None:
+        """Prepare to read so many bytes at once; a longer line comes in pieces."""
+        self.source = source
+        self._file = LogFile(Path(source.path))
+        self._stretch = stretch
+        self._begun = 0
+        self._at = 0
+        self._rest = b""
+        self._entries = Entries(source.rank)
+        self._waiting: list[Entry] = []
+
+    def lines(self) -> Iterator[list[LogLine]]:
+        """Yield the lines that have ended since the last call, in the order written.
+
+        Raises:
+            OSError: it cannot be read although a part of it was.
+        """
+        while True:
+            try:
+                stretch = self._file.after(self._at, self._stretch)
+            except FileNotFoundError:
+                # It is not written yet, or was removed with its run.
+                return
+            except OSError:
+                # Half a log is not told as a whole one.
+                if self._file.begun:
+                    raise
+                return
+            if stretch is None:
+                return
+            if self._begun != self._file.begun:
+                self._begun, self._entries = self._file.begun, Entries(self.source.rank)
+            self._at, self._rest = stretch.end, stretch.rest
+            if stretch.begin == stretch.end:
+                return
+            yield [self._read(raw) for raw in stretch.lines]
+
+    def unended(self) -> list[LogLine]:
+        """Return what is written of the last line, once."""
+        rest, self._rest = self._rest, b""
+        return [self._read(RawLine(self._at, self._at + len(rest), rest))] if rest else []
+
+    def history(self) -> Iterator[Entry]:
+        """Yield the entries that are there by now."""
+        last: list[Entry] = []
+        for lines in self.lines():
+            last += self._entries.add(lines)
+            yield from last[:-_OPEN]
+            del last[:-_OPEN]
+        self._entries.close(last)
+        yield from last
+
+    def fresh(self, seen: float) -> list[Entry]:
+        """Return the entries that were added, each `HOLD_S` after it was seen; `seen` is the time now."""
+        for lines in self.lines():
+            self._waiting += self._entries.add(lines, seen)
+        ready = [entry for entry in self._waiting if entry.order[1] <= seen - HOLD_S]
+        del self._waiting[: len(ready)]
+        self._entries.close(ready)
+        return ready
+
+    def last(self) -> list[Entry]:
+        """Return what is left once nothing is written any more, a line that has not ended included."""
+        ready, self._waiting = self._waiting, []
+        return ready + self._entries.add(self.unended())
+
+    def _read(self, raw: RawLine) -> LogLine:
+        return read_line(raw, self._file.changed_at, 2 * self._stretch)
+
+
+def streams(sources: Sequence[LogSource]) -> list[LogStream]:
+    """Return logs to be read together."""
+    stretch = max(_LEAST, min(STRETCH, _ALL_BYTES // max(1, len(sources))))
+    return [LogStream(source, stretch) for source in sources]

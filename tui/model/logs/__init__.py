@@ -1,0 +1,9 @@
+"""What the output of the ranks says: its lines, what belongs together of them, and several logs as one.
+
+lines     one line: the rank that it names, its time, its level
+entries   a line, or the lines of a traceback or a message, which stay together
+merging   the entries of several logs in one order; identical ones of several ranks once
+matching  which entries are wanted: by level, and by words
+
+It is arithmetic on text: `link.logs` reads the files.
+"""
