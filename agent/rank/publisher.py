@@ -22,6 +22,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.rank import scarcity
+from ddptop.agent.rank.checksums.checks import Checks, Missed
 from ddptop.agent.rank.commands import answers
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
@@ -52,6 +53,7 @@ class Rank(Protocol):
     gate: Gate
     follower: Follower
     health: Health
+    checks: Checks
     timeout_s: float | None
     """Timeout of collectives in the default process group."""
 
@@ -209,6 +211,7 @@ class Publisher:
 
     def _publish(self) -> None:
         self._try("publishing steps", self._send_steps)
+        self._try("publishing checksums", self._send_checksums)
         if time.monotonic() >= self._summary_due:
             self._try("publishing a summary", self._send_summary)
         self._session.tick()
@@ -225,6 +228,10 @@ class Publisher:
             self._batch_bytes += sum(map(len, records))
             if self._batch_bytes >= history.PIECE or time.monotonic() >= self._batch_due:
                 self._send_batch()
+
+    def _send_checksums(self) -> None:
+        for message in self._session.checks.take():
+            self._send(wire.TOPIC_CHECKSUMS, wire.encode(message))
 
     def _send_batch(self) -> None:
         records, self._batch, self._batch_bytes = self._batch, [], 0
@@ -440,7 +447,21 @@ class Publisher:
                 return wire.Reply(id, True, "told", gate.completed)
             case wire.Kill(id):
                 return wire.Reply(id, False, "a rank does not end itself; ask the observer")
+            case wire.Check(id, step):
+                # Before it is asked for: the training thread may have passed the step since.
+                self._try("publishing checksums", self._send_checksums)
+                return self._check(id, step)
             case wire.Inspect(id):
                 return wire.Reply(id, False, "not yet")
             case wire.History(id):
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
+
+    def _check(self, id: int, step: int) -> wire.Reply:
+        completed = self._session.gate.completed
+        try:
+            found = self._session.checks.ask(step, completed)
+        except Missed:
+            return wire.Reply(id, False, f"has passed step {step:,}", completed)
+        if found is None:
+            return wire.Reply(id, False, f"has not made step {step:,} yet", completed, pending=True)
+        return wire.Reply(id, True, "", completed, checksums=found)
