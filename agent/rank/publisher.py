@@ -328,7 +328,7 @@ class Publisher:
         self._pub.send_multipart([topic, payload])
 
     def _greet(self) -> None:
-        newcomers = False
+        newcomers = recalled = False
         for _ in range(100):
             try:
                 message = self._pub.recv(zmq.NOBLOCK)
@@ -339,6 +339,7 @@ class Publisher:
                 self._batching = message[:1] == b"\x01"
                 if not self._batching:
                     self._batch, self._batch_bytes = [], 0
+            recalled |= message == b"\x01" + wire.TOPIC_CHECKSUMS
             if message[:1] == b"\x01":
                 newcomers = True
             elif message[:1] != b"\x00":
@@ -348,6 +349,9 @@ class Publisher:
             self._send_beat()
             if self._summary is not None:
                 self._send(wire.TOPIC_SUMMARY, self._summary)
+        if recalled:
+            for message in self._session.checks.recall():
+                self._send(wire.TOPIC_CHECKSUMS, wire.encode(message))
 
     def _obey(self) -> None:
         for _ in range(100):

@@ -13,7 +13,9 @@ VARIABLE: Final = "DDPTOP_CHECK_PARAMETERS"
 """Environment variable that carries the text to the ranks."""
 MOST_STEPS: Final = 10**9
 _BUFFERS: Final = "buffers="
-_GRAMMAR: Final = f"a number of steps from 1 to {MOST_STEPS:,}, as well with the buffers to compare: 100,buffers=*.running_*"
+_GRAMMAR: Final = (
+    f"a number of steps from 1 to {MOST_STEPS:,}, as well with the buffers to compare: 100,buffers=*.running_*"
+)
 
 
 class Checking(NamedTuple):
@@ -34,9 +36,8 @@ def parse(text: str) -> Checking:
     number, *rest = (part.strip() for part in text.split(","))
     patterns = tuple(part.removeprefix(_BUFFERS) for part in rest)
     is_number = number.isascii() and number.isdecimal() and len(number) <= len(str(MOST_STEPS))
-    if not (is_number and 1 <= int(number) <= MOST_STEPS) or not all(patterns):
-        raise ValueError(_GRAMMAR)
-    if not all(part.startswith(_BUFFERS) for part in rest):
+    names_buffers = all(patterns) and all(part.startswith(_BUFFERS) for part in rest)
+    if not (is_number and names_buffers and 1 <= int(number) <= MOST_STEPS):
         raise ValueError(_GRAMMAR)
     return Checking(int(number), patterns)
 

@@ -24,8 +24,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """The outcome, or the reason for the refusal."""
     step: Count | None = None
     pending: bool = False
-    """Ask again: the function of a `Save` still runs, the step of a `Check` is not made yet, or too many others wait for
-    the answer to a `Fill`."""
+    """Ask again: the function of a `Save` still runs, the step of a `Check` is not made yet, or too many others wait
+    for the answer to a `Fill`."""
     took_ns: Moment | None = None
     """`Save`: the time that the script's function took."""
     kept: bool = False

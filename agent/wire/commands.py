@@ -193,5 +193,6 @@ decision, which every rank also reads by itself.
 """
 
 Command = (
-    Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect | Check
-)
+    Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect
+    | Check
+)  # fmt: skip

@@ -33,6 +33,7 @@ FAMILIES: Final = {
     "attach": "watching", "watch": "watching", "logs": "watching",
     "ps": "listing", "status": "listing", "events": "listing", "programs": "listing",
     "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
+    "checksum": "control",
     "kill": "kill",
     "clean": "cleaning",
     "serve": "serving",

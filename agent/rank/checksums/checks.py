@@ -25,13 +25,15 @@ UNREAD: Final = 256
 """Checks that wait to be sent; after that the oldest is dropped."""
 ASKED: Final = 8
 """Checks on request whose result is kept, and steps that may be asked for at a time."""
+RECALLED: Final = 16
+"""Messages that are sent again to a new subscriber: an observer comes a moment after the first step."""
 NAMES_S: Final = 10.0
-"""Seconds after which the names are sent again, for an observer that has come since."""
+"""Seconds after which the names are sent again, for an observer that has missed them."""
 MOST_FAILURES: Final = 3
 """Failed checks after which none is tried any more: each would take time from the training."""
 
 
-class Missed(Exception):  # noqa: N818 - it says what has happened, as `queue.Empty` does
+class Missed(Exception):
     """The step that was asked for was made without a check."""
 
 
@@ -71,6 +73,9 @@ class Checks:
         """By step, what was found there on request."""
         self._finished: deque[_Check] = deque()
         self._failures = 0
+        self._recent: deque[Checksums] = deque(maxlen=RECALLED)
+        self._names: dict[str, tuple[str, ...]] = {}
+        """By layout."""
         self._names_due: dict[str, float] = {}
         """By layout, when its names are to be sent again."""
 
@@ -164,7 +169,18 @@ class Checks:
                     del self._answers[next(iter(self._answers))]
                 self._asked -= {check.step}
             self._finished.popleft()
+            self._recent.append(message)
             yield message
+
+    def recall(self) -> list[Checksums]:
+        """Return the newest messages once more, with names."""
+        return [
+            replace(
+                message,
+                modules=tuple(replace(each, names=self._names.get(each.layout, ())) for each in message.modules),
+            )
+            for message in self._recent
+        ]
 
     def _message(self, check: _Check) -> Checksums | None:
         """Return what is sent of a check, None until all of it has come from its device."""
@@ -173,8 +189,10 @@ class Checks:
             sums = part.sums.read()
             if sums is None:
                 return None
-            due = check.step in self._asked or now >= self._names_due.get(part.module.layout, 0.0)
-            modules.append(replace(part.module, sums=sums, names=tuple(part.names) if due else ()))
+            layout = part.module.layout
+            names = self._names.setdefault(layout, tuple(part.names))
+            due = check.step in self._asked or now >= self._names_due.get(layout, 0.0)
+            modules.append(replace(part.module, sums=sums, names=names if due else ()))
         for module in modules:
             if module.names:
                 self._names_due[module.layout] = now + NAMES_S

@@ -92,7 +92,9 @@ def checksums(torch: Any, tensors: Sequence[Any], weights: Weights) -> Sums:
     for end in range(1, len(tensors) + 1):
         device = tensors[begin].device
         if end == len(tensors) or tensors[end].device != device:
-            parts.append(_on_host(torch, device, [_sum(torch, each, weights.on(device)) for each in tensors[begin:end]]))
+            parts.append(
+                _on_host(torch, device, [_sum(torch, each, weights.on(device)) for each in tensors[begin:end]])
+            )
             begin = end
     return Sums(parts)
 
