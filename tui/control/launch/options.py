@@ -35,8 +35,8 @@ class Request(NamedTuple):
     max_restarts: int = 0
     inject: tuple[str, ...] = ()
     """As `agent.run.injection` reads them."""
-    check_parameters: str = ""
-    """As `agent.run.checking` reads it; empty: only on request."""
+    check_parameters: str | None = None
+    """As `agent.run.checking` reads it. None: only on request."""
     environment: tuple[str, ...] = ()
     """Each `KEY=VALUE`, or `KEY` to take the value from ours."""
 
