@@ -30,7 +30,7 @@ def gather(
 
     Args:
         group: the ranks.
-        patience_s: seconds without a step of any rank after which it is given up.
+        patience_s: seconds without a step of a rank that is waited for after which it is given up.
         clock: a monotonic clock.
         sleep: waits for so many seconds.
         waits: takes one line on what is waited for, and an empty one once nothing is.
@@ -82,7 +82,7 @@ def _at(
         behind = [rank for rank in replies if rank not in found]
         if cancelled():
             raise Cancelled("cancelled; the run goes on")
-        if (steps := sum(replies[rank].step or 0 for rank in replies)) > progress:
+        if (steps := sum(min(reply.step or 0, step) for reply in replies.values())) > progress:
             progress, deadline = steps, clock() + patience_s
         if clock() > deadline:
             raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s")
