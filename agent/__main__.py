@@ -30,7 +30,7 @@ from ddptop.agent.rank.hooks import patches
 from ddptop.agent.rank.process import ancestry, ending, enrolment
 from ddptop.agent.rank.process.output import Output, flush, say, say_unobserved
 from ddptop.agent.rank.session import Session, open_session
-from ddptop.agent.run import injection
+from ddptop.agent.run import checking, injection
 from ddptop.agent.run.rundir import MARKER, RunDirError
 from ddptop.agent.startup import importpath
 
@@ -55,6 +55,10 @@ def main() -> None:
             injection.from_environment(os.environ)
     except injection.InjectionError as problem:
         _refuse(f"ddptop: {injection.VARIABLE}: {problem}")
+    try:
+        checking.from_environment(os.environ)
+    except ValueError as problem:
+        _refuse(f"ddptop: {checking.VARIABLE}: {os.environ[checking.VARIABLE]!r:.100}: say {problem}")
     session = _begin(f"-m {program}" if as_module else program, tuple(arguments[1:]))
     if session is not None and session.heard:
         patches.install_with_torch(session)

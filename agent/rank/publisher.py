@@ -22,6 +22,7 @@ import zmq
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
 from ddptop.agent.rank import scarcity
+from ddptop.agent.rank.checksums.checks import Checks, Missed
 from ddptop.agent.rank.commands import answers
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
@@ -52,6 +53,7 @@ class Rank(Protocol):
     gate: Gate
     follower: Follower
     health: Health
+    checks: Checks
     timeout_s: float | None
     """Timeout of collectives in the default process group."""
 
@@ -213,6 +215,7 @@ class Publisher:
 
     def _publish(self) -> None:
         self._try("publishing steps", self._send_steps)
+        self._try("publishing checksums", self._send_checksums)
         if time.monotonic() >= self._summary_due:
             self._try("publishing a summary", self._send_summary)
         self._session.tick()
@@ -229,6 +232,10 @@ class Publisher:
             self._batch_bytes += sum(map(len, records))
             if self._batch_bytes >= history.PIECE or time.monotonic() >= self._batch_due:
                 self._send_batch()
+
+    def _send_checksums(self) -> None:
+        for message in self._session.checks.take():
+            self._send(wire.TOPIC_CHECKSUMS, wire.encode(message))
 
     def _send_batch(self) -> None:
         records, self._batch, self._batch_bytes = self._batch, [], 0
@@ -325,7 +332,7 @@ class Publisher:
         self._pub.send_multipart([topic, payload])
 
     def _greet(self) -> None:
-        newcomers = False
+        newcomers = recalled = False
         for _ in range(100):
             try:
                 message = self._pub.recv(zmq.NOBLOCK)
@@ -336,6 +343,7 @@ class Publisher:
                 self._batching = message[:1] == b"\x01"
                 if not self._batching:
                     self._batch, self._batch_bytes = [], 0
+            recalled |= message == b"\x01" + wire.TOPIC_CHECKSUMS
             if message[:1] == b"\x01":
                 newcomers = True
             elif message[:1] != b"\x00":
@@ -345,6 +353,9 @@ class Publisher:
             self._send_beat()
             if self._summary is not None:
                 self._send(wire.TOPIC_SUMMARY, self._summary)
+        if recalled:
+            for message in self._session.checks.recall():
+                self._send(wire.TOPIC_CHECKSUMS, wire.encode(message))
 
     def _obey(self) -> None:
         for _ in range(100):
@@ -446,5 +457,19 @@ class Publisher:
                 return wire.Reply(id, False, "a rank does not end itself; ask the observer")
             case wire.Inspect(id, stacks):
                 return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
+            case wire.Check(id, step):
+                # Before it is asked for: the training thread may have passed the step since.
+                self._try("publishing checksums", self._send_checksums)
+                return self._check(id, step)
             case wire.History(id):
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
+
+    def _check(self, id: int, step: int) -> wire.Reply:
+        completed = self._session.gate.completed
+        try:
+            found = self._session.checks.ask(step, completed)
+        except Missed:
+            return wire.Reply(id, False, f"has passed step {step:,}", completed)
+        if found is None:
+            return wire.Reply(id, False, f"has not made step {step:,} yet", completed, pending=True)
+        return wire.Reply(id, True, "", completed, checksums=found)

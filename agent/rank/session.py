@@ -15,6 +15,7 @@ import msgspec
 
 from ddptop import agent
 from ddptop.agent.rank import given
+from ddptop.agent.rank.checksums.checks import Checks
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
@@ -29,7 +30,7 @@ from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.stamps import Stamps
-from ddptop.agent.run import last_output
+from ddptop.agent.run import checking, last_output
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.rundir import Member, Process, RunDir, identify
@@ -134,7 +135,15 @@ class Session:
             ),
             self.faults,
         )
+        self.checks = Checks(self.rank, self.hello.generation, self.faults, self._checking())
         self._publisher: Publisher | None = None
+
+    def _checking(self) -> checking.Checking:
+        try:
+            return checking.from_environment(os.environ)
+        except ValueError as problem:
+            self.faults.note(f"{checking.VARIABLE}: say {problem}")
+            return checking.Checking()
 
     @property
     def heard(self) -> bool:
@@ -218,8 +227,14 @@ class Session:
         self._start_phase = phase
 
     def cut(self) -> None:
-        """End the record of the current step."""
-        self.stamps.cut(self.gate.completed + 1)
+        """Check the parameters where that is due, and end the record of the current step."""
+        step = self.gate.completed + 1
+        try:
+            self.checks.boundary(step)
+        except Exception as error:
+            # The step counts all the same.
+            self.faults.note("checksums of parameters", error)
+        self.stamps.cut(step)
 
     def hold(self) -> None:
         """Count the step, and hold the training thread at its boundary while the group is paused.

@@ -6,6 +6,7 @@ answers    one `Reply` to each command, and what comes before it
 latencies  the latency of all-reduces from `Step` records, alike in the agent and in the dashboard
 telemetry  from PUB sockets, `[topic, payload]`
 inspection the place at which a rank stands, in detail
+checksums  of a rank's parameters
 message    the base of all messages, the types of their numbers, the bounds on their bytes
 incoming   the cleaning of what was decoded
 
@@ -28,6 +29,10 @@ from ddptop.agent.wire.answers import Extent as Extent
 from ddptop.agent.wire.answers import HistoryAnswer as HistoryAnswer
 from ddptop.agent.wire.answers import HistoryPart as HistoryPart
 from ddptop.agent.wire.answers import Reply as Reply
+from ddptop.agent.wire.checksums import MOST_MODULES as MOST_MODULES
+from ddptop.agent.wire.checksums import MOST_SUMS as MOST_SUMS
+from ddptop.agent.wire.checksums import Checksums as Checksums
+from ddptop.agent.wire.checksums import ModuleSums as ModuleSums
 from ddptop.agent.wire.codec import Unreadable as Unreadable
 from ddptop.agent.wire.codec import encode as encode
 from ddptop.agent.wire.codec import read_answer as read_answer
@@ -36,6 +41,7 @@ from ddptop.agent.wire.codec import read_history as read_history
 from ddptop.agent.wire.codec import read_numbers as read_numbers
 from ddptop.agent.wire.codec import read_telemetry as read_telemetry
 from ddptop.agent.wire.commands import Advance as Advance
+from ddptop.agent.wire.commands import Check as Check
 from ddptop.agent.wire.commands import Command as Command
 from ddptop.agent.wire.commands import Commit as Commit
 from ddptop.agent.wire.commands import End as End
@@ -71,6 +77,7 @@ from ddptop.agent.wire.telemetry import EACH_RECORD as EACH_RECORD
 from ddptop.agent.wire.telemetry import PHASES as PHASES
 from ddptop.agent.wire.telemetry import TOPIC_BATCH as TOPIC_BATCH
 from ddptop.agent.wire.telemetry import TOPIC_BEAT as TOPIC_BEAT
+from ddptop.agent.wire.telemetry import TOPIC_CHECKSUMS as TOPIC_CHECKSUMS
 from ddptop.agent.wire.telemetry import TOPIC_EVENT as TOPIC_EVENT
 from ddptop.agent.wire.telemetry import TOPIC_HELLO as TOPIC_HELLO
 from ddptop.agent.wire.telemetry import TOPIC_RANKS as TOPIC_RANKS

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.inspection import Inspection
 from ddptop.agent.wire.message import MOST_COLUMNS, Amount, Count, Furthest, Message, Moment, Whole
@@ -23,7 +24,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """The outcome, or the reason for the refusal."""
     step: Count | None = None
     pending: bool = False
-    """Ask again: the function of a `Save` still runs, or too many others wait for the answer to a `Fill`."""
+    """Ask again: the function of a `Save` still runs, the step of a `Check` is not made yet, or too many others wait
+    for the answer to a `Fill`."""
     took_ns: Moment | None = None
     """`Save`: the time that the script's function took."""
     kept: bool = False
@@ -40,6 +42,8 @@ class Reply(Message, frozen=True, tag="reply"):
     """`Hold`, refused: the age of that lease."""
     inspection: Inspection | None = None
     """`Inspect`: where the rank stands."""
+    checksums: Checksums | None = None
+    """`Check`: those at the end of the step."""
 
 
 class Extent(Message, frozen=True, tag="extent"):

@@ -84,6 +84,17 @@ class Inspect(Message, frozen=True, tag="inspect"):
     """Ask for the frames of C and C++ too, which only a look from outside has."""
 
 
+class Check(Message, frozen=True, tag="check"):
+    """Ask for the checksums of the rank's parameters at the end of `step`: `Reply.checksums`.
+
+    The reply is `pending` until the rank has made the step, and the controller repeats the message. Refused where the
+    rank had made the step before it was asked.
+    """
+
+    id: Whole
+    step: Count
+
+
 class Keep(Message, frozen=True, tag="keep"):
     """Decision: the hold under this lease lasts until `Resume`."""
 
@@ -181,4 +192,7 @@ Expiring = Hold | Commit | Resume | Save | Note | Kill
 decision, which every rank also reads by itself.
 """
 
-Command = Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect
+Command = (
+    Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect
+    | Check
+)  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from ddptop.agent.wire.checksums import Checksums
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Called, Count, Message, Moment, Pid, Rank, Size, Span, Whole
 
@@ -23,6 +24,7 @@ TOPIC_BATCH: Final = b"batch"
 """The records of a second in one message of `Steps`: for a subscriber to very many ranks, instead of `TOPIC_STEPS`."""
 TOPIC_SUMMARY: Final = b"summary"
 TOPIC_EVENT: Final = b"event"
+TOPIC_CHECKSUMS: Final = b"checksums"
 TOPIC_RUN: Final = b"run"
 TOPIC_VERDICTS: Final = b"verdicts"
 TOPIC_RANKS: Final = b"ranks"
@@ -299,7 +301,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Consecutive number of the verdict in its run, from 1: the same as long as the same is told."""
     kind: Name
     """`slow_rank`, `taking_turns`, `unequal_work`, `input_bound`, `communication_bound`, `memory_creep`,
-    `no_communication`, `hang`, `standing` or `health`. `standing` accuses nobody: the run makes no steps because a rank
+    `no_communication`, `diverged`, `hang`, `standing` or `health`. `standing` accuses nobody: the run makes no steps because a rank
     works that the others wait for, or because no rank is in a collective, as in a long evaluation."""
     text: Line
     """The whole of it, one line; its figures may change while it goes on."""
@@ -354,4 +356,4 @@ class EncodedRanks(Message, frozen=True, tag="ranks"):
     summaries: tuple[msgspec.Raw, ...] = ()
 
 
-Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks
+Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks | Checksums

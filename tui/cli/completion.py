@@ -20,7 +20,7 @@ from ddptop.tui.cli.parsing import Parser
 
 PROGRAM: Final = "ddptop"
 
-_LIVE_VERBS: Final = frozenset({"pause", "step", "resume", "checkpoint", "stop", "kill", "watch"})
+_LIVE_VERBS: Final = frozenset({"pause", "step", "resume", "checkpoint", "stop", "checksum", "kill", "watch"})
 _ENDED_VERBS: Final = frozenset({"restart", "clean"})
 
 Completer = Callable[..., "Mapping[str, str] | Iterable[str]"]

@@ -34,6 +34,7 @@ FAMILIES: Final = {
     "stacks": "stacks",
     "ps": "listing", "status": "listing", "events": "listing", "report": "listing", "programs": "listing",
     "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
+    "checksum": "control",
     "kill": "kill",
     "clean": "cleaning",
     "serve": "serving",

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control import journal
+from ddptop.agent.control import checksums, journal
 from ddptop.agent.control.caller import LiveGroup
 from ddptop.agent.control.controller import ANSWER_S, Cancelled, Controller
 from ddptop.agent.observer.end import freezer
@@ -74,6 +74,20 @@ class RunControl:
     def checkpoint(self, waiting: Waiting | None = None) -> str:
         """Have all ranks save at the same step; see `Controller.checkpoint`."""
         return self._at_step("checkpoint", lambda controller: controller.checkpoint(), waiting)
+
+    def checksums(self, waiting: Waiting | None = None) -> dict[int, wire.Checksums]:
+        """Return the checksums of every rank's parameters at one step; see `control.checksums.gather`.
+
+        Nothing is recorded of it: the observer gets the checksums from the ranks and judges them by itself.
+        """
+        turn = waiting or Waiting()
+        self._check_run()
+        with _refusing():
+            if freezer.has_stopped(self._directory):
+                raise Refused("its processes are frozen; resume it first")
+            self._await_observer()
+            with LiveGroup(self._directory) as group:
+                return checksums.gather(group, waits=turn.tell, cancelled=turn.is_cancelled)
 
     def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End all scripts at the same step; see `Controller.stop`."""

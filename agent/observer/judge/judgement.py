@@ -15,6 +15,7 @@ from ddptop.agent.observer.judge.evidence.join import StepJoin
 from ddptop.agent.observer.judge.evidence.rounds import Rounds
 from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.intervals import Intervals
+from ddptop.agent.observer.judge.kinds.divergence import Divergence
 from ddptop.agent.observer.judge.kinds.health import Health
 from ddptop.agent.observer.judge.kinds.memory_growth import GroupMemory
 from ddptop.agent.observer.judge.kinds.no_communication import Communication
@@ -51,6 +52,7 @@ class Judgement:
         self._memory = GroupMemory(self._world)
         self._health = Health(self._world)
         self._communication = Communication(self._world)
+        self._divergence = Divergence(self._world)
         self._last: dict[int, int] = {}
         """By rank, its newest step that was taken in."""
         self._standing: Finding | None = None
@@ -108,6 +110,16 @@ class Judgement:
         """Take in what is known of a run that makes no steps, None where it makes some, and when it last began to."""
         self._standing, self._stood_until_ns = finding, ceased_at_ns
 
+    def checksums(self, message: wire.Checksums) -> None:
+        """Take in the checksums of a rank's parameters."""
+        if message.rank < self._world and message.generation == self.generation:
+            self._heard_ns = max(self._heard_ns, message.at_ns)
+            self._divergence.take(message)
+
+    def notes(self) -> list[str]:
+        """Return lines for the list of events: what is compared between the ranks, and what is not."""
+        return self._divergence.notes()
+
     def restart(self, generation: int) -> None:
         """Forget the ranks, because others have taken their places; what was wrong with them is over.
 
@@ -125,9 +137,9 @@ class Judgement:
         """Return what is wrong at this moment, the one that matters most first.
 
         A run that hangs comes first, and nothing holds it back meanwhile; then numbers that are not finite, because the
-        training is worth nothing from then on; then memory that is full within the hour, which ends it, and ranks that
-        do not communicate; then what holds the group back, by its cost; then other growth, and that the run only
-        stands. Nothing holds ranks back that do not communicate.
+        training is worth nothing from then on; then parameters that have diverged, memory that is full within the hour,
+        which ends it, and ranks that do not communicate; then what holds the group back, by its cost; then other
+        growth, and that the run only stands. Nothing holds ranks back that do not communicate.
         """
         self._now_ns = now_ns
         health = self._health.finding(now_ns, self._judge.evidence.time_of)
@@ -136,7 +148,8 @@ class Judgement:
             held_back = [each for each in held_back if each.kind == "input_bound" and each.rank is None]
         if self._standing is not None and self._standing.kind == "hang":
             held_back = []
-        found = (self._standing, health, self._communication.finding, *held_back, self._memory.finding)
+        diverged = self._divergence.finding(now_ns)
+        found = (self._standing, health, diverged, self._communication.finding, *held_back, self._memory.finding)
         ceased = {
             **dict.fromkeys(_OF_STEPS, self._judge.ceased_at_ns),
             "taking_turns": self._judge.turns_ceased_at_ns,
@@ -145,6 +158,7 @@ class Judgement:
             "hang": self._stood_until_ns,
             "standing": self._stood_until_ns,
             "no_communication": self._communication.ceased_at_ns,
+            "diverged": self._divergence.ceased_at_ns,
         }
         self._intervals.update([each for each in found if isinstance(each, Finding)], ceased, now_ns)
         return self._intervals.verdicts

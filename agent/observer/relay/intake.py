@@ -33,8 +33,9 @@ connection that was empty, which costs more than the message."""
 LATEST_LOOK_S: Final = 0.5
 GAP_S: Final = 1.0
 """Seconds between two questions to a rank for records that are missing."""
-_SMALL: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_STEPS)
-_LARGE: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_BATCH)
+_EACH: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_EVENT, wire.TOPIC_CHECKSUMS)
+_SMALL: Final = (*_EACH, wire.TOPIC_STEPS)
+_LARGE: Final = (*_EACH, wire.TOPIC_BATCH)
 _UNREAD: Final = 1000
 """Messages of a rank that may be queued while this process is held up."""
 _MOST_A_TURN: Final = 2_000
@@ -236,7 +237,7 @@ class Intake:
         if not self._is_sound(message, payload):
             return
         self._repeat(message, payload)
-        if type(message) is wire.Summary:
+        if type(message) is wire.Summary or type(message) is wire.Checksums:
             return
         if type(message) is not wire.Steps:
             self.recorder.put(message, payload)

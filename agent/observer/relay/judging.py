@@ -32,6 +32,13 @@ class Judge(Protocol):
     def beat(self, message: wire.Beat) -> None:
         """Take in a sign of life."""
 
+    def checksums(self, message: wire.Checksums) -> None:
+        """Take in the checksums of a rank's parameters."""
+
+    def notes(self) -> list[str]:
+        """Return lines for the list of events that were not returned before."""
+        ...
+
     def restart(self, generation: int) -> None:
         """Begin anew with other processes."""
 
@@ -115,13 +122,15 @@ class Judging:
                 self._fault(error)
 
     def note(self, message: wire.Telemetry) -> None:
-        """Take in a summary or a sign of life."""
+        """Take in a summary, a sign of life or checksums."""
         if (judge := self._judge) is not None:
             try:
                 if type(message) is wire.Summary:
                     judge.summary(message)
                 elif type(message) is wire.Beat:
                     judge.beat(message)
+                elif type(message) is wire.Checksums:
+                    judge.checksums(message)
             except Exception as error:  # a wall, as below
                 self._fault(error)
 
@@ -154,6 +163,10 @@ class Judging:
         ended: list[wire.Verdict] = []
         self._guarded(lambda: found.append(judge.verdicts(now_ns)))
         self._guarded(lambda: ended.extend(judge.ended()))
+        notes: list[str] = []
+        self._guarded(lambda: notes.extend(judge.notes()))
+        for line in notes:
+            self._report(line, "info")
         present = found[0] if found else ()
         for verdict in ended:
             self._close(verdict, now_ns)

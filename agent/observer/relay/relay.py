@@ -413,7 +413,9 @@ class Relay:
             self._hanging.note(message)
             if self._has_begun(message.generation):
                 self._looking_back.note(message)
-        if type(message) is wire.Event:
+        if type(message) is wire.Checksums:
+            self._judging.note(message)
+        elif type(message) is wire.Event:
             self._door.publish(wire.TOPIC_EVENT, payload)
         elif self._door.is_watched and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
             self._door.publish_of(_TOPICS[type(message)], message.rank, payload)

@@ -28,7 +28,7 @@ def is_sound(message: wire.Telemetry | wire.NumberedSteps, size: int, world: int
         return message.rank < world and message.generation <= generation + 1 and bool(message.steps)
     if type(message) is wire.Beat:
         return message.rank < world and size <= LARGEST_LATEST
-    if type(message) is wire.Summary:
+    if type(message) is wire.Summary or type(message) is wire.Checksums:
         return message.rank < world and message.generation <= generation + 1
     if type(message) is wire.Event:
         return message.rank is None or message.rank < world

@@ -41,6 +41,7 @@ def install_with_torch(session: Session) -> None:
 
 def _install_guarded(session: Session, torch: Any) -> None:
     session.torch_version = str(torch.__version__)
+    session.checks.watch(torch)
     scaled = losses.Scaled()
     installations: tuple[Callable[[Session, Any], None], ...] = (
         injection.inject,
@@ -124,13 +125,21 @@ def _data(session: Session, torch: Any) -> None:
 def _forward(session: Session, torch: Any) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
-    def enter_init(*_: Any, **__: Any) -> None:
+    made: list[Any] = []
+
+    def enter_init(module: Any, *_: Any, **__: Any) -> None:
+        made[:] = [module]
         session.starting("wrapping the model in DDP")
 
+    def leave_init(_: Any) -> None:
+        session.starting("preparing the first step")
+        module = made.pop()
+        # Not where its constructor has raised.
+        if hasattr(module, "reducer"):
+            session.checks.wrapped(module)
+
     hooks = _Hooks(session, torch)
-    hooks.around(
-        DistributedDataParallel, "__init__", enter_init, lambda _: session.starting("preparing the first step")
-    )
+    hooks.around(DistributedDataParallel, "__init__", enter_init, leave_init)
     hooks.around(DistributedDataParallel, "forward", lambda *_, **__: _begin_forward(session, torch), lambda _: None)
 
 
@@ -251,6 +260,10 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
         if counts():
             boundary.begin(stepping)
 
+    def note(stepping: Any, *_: Any) -> None:
+        if counts():
+            session.checks.stepped(stepping)
+
     def after(stepping: Any, *_: Any) -> None:
         if counts():
             boundary.end(stepping)
@@ -261,6 +274,7 @@ def _optimizer(session: Session, torch: Any, scaled: losses.Scaled) -> None:
             boundary.hold()
 
     optimizer.register_optimizer_step_pre_hook(guard(before))
+    optimizer.register_optimizer_step_post_hook(guard(note))
     optimizer.register_optimizer_step_post_hook(guard(after))
     optimizer.register_optimizer_step_post_hook(hold)
 

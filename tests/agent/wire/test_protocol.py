@@ -29,6 +29,8 @@ FORMS: dict[type[msgspec.Struct], str] = {
         "rank at_ns by pid state activity step threads threads_left_out open groups observed status cpu_percent "
         "problem generation traced_by swapped_bytes page_reads_per_s"
     ),
+    wire.ModuleSums: "group number steps layout sums members names sharded left_out",
+    wire.Checksums: "checksums: rank step at_ns modules took_ns every generation",
     wire.Hello: (
         "hello: protocol run run_id rank local_rank world pid started_at_ns host program agent_version "
         "python_version generation"
@@ -54,6 +56,7 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Fill: "fill: id first_seq limit earlier",
     wire.Query: "query: id",
     wire.Inspect: "inspect: id stacks native",
+    wire.Check: "check: id step",
     wire.Kill: "kill: id grace_s rank who pid started signal asked_ns until_ns",
     wire.Keep: "keep: id token step serial",
     wire.Advance: "advance: id step serial",
@@ -65,7 +68,8 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Extent: "extent: id first last newest complete names refused",
     wire.HistoryPart: "history_part: id metric by width begin columns ranks mean low high count at at_s",
     wire.Reply: (
-        "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns inspection"
+        "reply: id done text step pending took_ns kept checkpoints timeout_s outstanding held_by held_ns inspection "
+        "checksums"
     ),
 }
 """Of each message in version 1 of the protocol its tag and its fields in their order; parts of messages have no tag."""

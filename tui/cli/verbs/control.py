@@ -1,4 +1,4 @@
-"""`pause`, `step`, `resume`, `checkpoint`, `stop`: act on a run, by the same functions as the keys."""
+"""`pause`, `step`, `resume`, `checkpoint`, `stop`, by the same functions as the keys, and `checksum`: ask the ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from ddptop.tui.cli.complaint import complain
-from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen
+from ddptop.tui.cli.verbs.options import AWAITED, Verbs, add_run, add_verb, chosen, print_json
 
 if TYPE_CHECKING:
     from ddptop.tui.control.waiting import Waiting
@@ -67,7 +67,23 @@ def add(verbs: Verbs) -> None:
         AWAITED,
     )  # fmt: skip
     stop.add_argument("--no-checkpoint", action="store_true", help="stop it without a checkpoint")
-    for verb in (pause, step, resume, checkpoint, stop):
+    checksum = add_verb(
+        verbs, "checksum", "compare the parameters of the ranks at the end of a step",
+        "Compares the parameters of all ranks at the end of the same step, by checksums that each rank computes; no "
+        "rank is held. `launch --check-parameters K` compares them every K steps.",
+        """
+        ddptop checksum resnet-7f
+        ddptop checksum resnet-7f --json
+        """,
+        {
+            0: "equal, or none differ that DDP keeps the same",
+            1: "they differ; refused, or nothing to compare",
+            2: AWAITED[2],
+            130: AWAITED[130],
+        },
+    )  # fmt: skip
+    checksum.add_argument("--json", action="store_true", help="one JSON object")
+    for verb in (pause, step, resume, checkpoint, stop, checksum):
         add_run(verb)
         verb.set_defaults(carry=_control)
     step.add_argument("steps", metavar="K", nargs="?", type=_steps, help="number of steps (1)")
@@ -114,7 +130,10 @@ def _control(options: argparse.Namespace) -> int:
         try:
             with _sigterm_cancels():
                 waiting = Waiting(line.show if sys.stderr.isatty() else _Lines(directory.name).show)
-                done = _carry_out(options, RunControl(directory, directory.read(), who("shell")), waiting)
+                control = RunControl(directory, directory.read(), who("shell"))
+                if options.verb == "checksum":
+                    return _compare(options, control, waiting, directory.name)
+                done = _carry_out(options, control, waiting)
         finally:
             line.clear()
     except Cancelled:
@@ -144,6 +163,18 @@ def _control(options: argparse.Namespace) -> int:
         return complain(f"{options.verb} {directory.name}: {refusal}", 1)
     print(f"{directory.name}: {done}")
     return 0
+
+
+def _compare(options: argparse.Namespace, control: RunControl, waiting: Waiting, run: str) -> int:
+    from ddptop.tui.control.checksums import outcome
+
+    found = outcome(control.checksums(waiting))
+    if options.json:
+        print_json(found.as_json(run))
+    else:
+        for line in found.lines():
+            print(f"{run}: {line}")
+    return int(found.differs or not found.modules)
 
 
 class _LiveLine:

@@ -21,7 +21,7 @@ from ddptop.agent.observer import observer
 from ddptop.agent.observer.engine import launcher, machine
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.status import takeover
-from ddptop.agent.run import injection, rundir
+from ddptop.agent.run import checking, injection, rundir
 from ddptop.agent.run.files import masking
 from ddptop.agent.run.rundir import Run, RunDir
 from ddptop.agent.text import plural
@@ -206,6 +206,8 @@ def _environment(request: Request) -> dict[str, str]:
     given = variables(request.environment)
     if request.inject:
         given[injection.VARIABLE] = ";".join(request.inject)
+    if request.check_parameters:
+        given[checking.VARIABLE] = request.check_parameters
     if request.start == "spawn":
         given |= launcher.spawn_environment({**os.environ, **given})
     if request.on_term:

@@ -35,6 +35,8 @@ class Request(NamedTuple):
     max_restarts: int = 0
     inject: tuple[str, ...] = ()
     """As `agent.run.injection` reads them."""
+    check_parameters: str | None = None
+    """As `agent.run.checking` reads it. None: only on request."""
     environment: tuple[str, ...] = ()
     """Each `KEY=VALUE`, or `KEY` to take the value from ours."""
 
@@ -104,6 +106,14 @@ def seconds(text: str) -> float:
     return value
 
 
+def _checking(text: str) -> str:
+    # Here, because each verb loads this page, and few are given this option.
+    from ddptop.agent.run import checking
+
+    checking.parse(text)
+    return text
+
+
 OPTIONS: Final = (
     LaunchOption(
         "world", "--world", "ranks", "number of ranks", "how many",
@@ -140,6 +150,13 @@ OPTIONS: Final = (
         "with phase data, forward, backward, optimizer or comm, or rank=1,crash[,from=STEP], "
         "as well hang, nan, skip-collective",
         "to inject: rank=1,phase=data,ms=30; spaces between", metavar="FAULT",
+    ),
+    LaunchOption(
+        "check_parameters", "--check-parameters", "parameters",
+        "compare the parameters of the ranks every K steps, by checksums, and tell which rank's have diverged; with "
+        ",buffers=NAMES also the buffers of these names: 100,buffers=*.running_*",
+        "compared every so many steps; buffers too: 100,buffers=*.running_*",
+        unset="only on request", metavar="K[,buffers=NAMES]", read=_checking,
     ),
     LaunchOption(
         "environment", "--env", "environment",

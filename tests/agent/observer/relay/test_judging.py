@@ -42,6 +42,12 @@ class Told:
     def beat(self, message: wire.Beat) -> None:
         self._hear(message)
 
+    def checksums(self, message: wire.Checksums) -> None:
+        self._hear(message)
+
+    def notes(self) -> list[str]:
+        return []
+
     def restart(self, generation: int) -> None:
         self._hear(generation)
 

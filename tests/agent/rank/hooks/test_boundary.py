@@ -27,6 +27,7 @@ class Session:
 
     def __init__(self) -> None:
         self.faults, self.stamps, self.steps, self.cuts = Faults(), self, 0, 0
+        self.checks = self
         self.depth = 0
 
     def enter(self, _: object) -> None:
@@ -39,6 +40,8 @@ class Session:
         raise AssertionError("every step here is an optimizer's")
 
     def rate(self, _: float) -> None: ...
+
+    def stepped(self, _: object) -> None: ...
 
     def cut(self) -> None:
         self.cuts += 1

@@ -1,0 +1,93 @@
+"""Asks all ranks of a group for the checksums of their parameters at the end of the same step; none is held.
+
+A step a little ahead is chosen, and another one further ahead where a rank has passed it before it was asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ddptop.agent import wire
+from ddptop.agent.control.controller import FARTHEST, PATIENCE_S, SOON_S, Cancelled
+from ddptop.agent.control.polled import Group, PolledRanks, Refused, named
+
+AHEAD: Final = (2, 16, 128, 1024)
+"""Steps by which the chosen step is ahead of the furthest rank, at each attempt."""
+
+
+def gather(
+    group: Group,
+    *,
+    patience_s: float = PATIENCE_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    waits: Callable[[str], None] = lambda line: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> dict[int, wire.Checksums]:
+    """Return the checksums of every rank at the end of one step.
+
+    Args:
+        group: the ranks.
+        patience_s: seconds without a step of a rank that is waited for after which it is given up.
+        clock: a monotonic clock.
+        sleep: waits for so many seconds.
+        waits: takes one line on what is waited for, and an empty one once nothing is.
+        cancelled: asked while it waits.
+
+    Raises:
+        Refused: they cannot be had, and why.
+        Cancelled: the wait was cancelled.
+    """
+    polled = PolledRanks(group)
+    for ahead in AHEAD:
+        standing = polled.standing()
+        if any(reply.done for reply in standing.values()):
+            raise Refused("paused, and parameters are read at the end of a step; resume it, or ask while it makes one")
+        steps = [reply.step or 0 for reply in standing.values()]
+        if max(steps) - min(steps) > FARTHEST:
+            raise Refused("the ranks do not share a step count, so there is no step to compare them at")
+        found = _at(polled, max(steps) + ahead, patience_s, clock, sleep, waits, cancelled)
+        if found is not None:
+            return found
+    raise Refused("its steps are too fast for this; `--check-parameters 100` compares them every 100 steps")
+
+
+def _at(
+    polled: PolledRanks,
+    step: int,
+    patience_s: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    waits: Callable[[str], None],
+    cancelled: Callable[[], bool],
+) -> dict[int, wire.Checksums] | None:
+    """Return what all ranks tell of a step, None where one of them had passed it before it was asked."""
+    nap, progress, told, began = 0.005, -1, False, clock()
+    deadline = began + patience_s
+    while True:
+        replies = polled.ask(lambda id: wire.Check(id, step))
+        found = {rank: reply.checksums for rank, reply in replies.items() if reply.checksums is not None}
+        if len(found) == len(replies):
+            if told:
+                waits("")
+            return found
+        refused = {rank: reply for rank, reply in replies.items() if not reply.done and not reply.pending}
+        if refused:
+            rank, reply = next(iter(refused.items()))
+            if reply.step is None:
+                raise Refused(f"rank {rank}: {reply.text}")
+            return None
+        behind = [rank for rank in replies if rank not in found]
+        if cancelled():
+            raise Cancelled("cancelled; the run goes on")
+        if (steps := sum(min(reply.step or 0, step) for reply in replies.values())) > progress:
+            progress, deadline = steps, clock() + patience_s
+        if clock() > deadline:
+            raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s")
+        if clock() > began + SOON_S:
+            waits(f"waiting for {named(behind)} to make step {step:,}")
+            told = True
+        sleep(nap)
+        nap = min(2 * nap, 0.1)

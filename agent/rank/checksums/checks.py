@@ -1,0 +1,200 @@
+"""When checksums are due, and the messages that are made of them.
+
+The training thread computes them, every so many steps or at a step that was asked for; the agent's thread reads and
+sends them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ddptop.agent.rank.checksums.modules import Module, Modules
+from ddptop.agent.rank.checksums.sums import Sums, Weights, checksums
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.records.device_time import CAPTURES
+from ddptop.agent.run.checking import Checking
+from ddptop.agent.wire import Checksums, ModuleSums
+
+UNREAD: Final = 256
+"""Checks that wait to be sent; after that the oldest is dropped."""
+ASKED: Final = 8
+"""Checks on request whose result is kept, and steps that may be asked for at a time."""
+RECALLED: Final = 16
+"""Messages that are sent again to a new subscriber: an observer comes a moment after the first step."""
+NAMES_S: Final = 10.0
+"""Seconds after which the names are sent again, for an observer that has missed them."""
+MOST_FAILURES: Final = 3
+"""Failed checks after which none is tried any more: each would take time from the training."""
+
+
+class Missed(Exception):
+    """The step that was asked for was made without a check."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    module: ModuleSums
+    """Without names and checksums."""
+    names: list[str]
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    step: int
+    at_ns: int
+    took_ns: int
+    parts: list[_Part]
+
+
+class Checks:
+    """The checks of one rank."""
+
+    def __init__(self, rank: int, generation: int, faults: Faults, checking: Checking = Checking()) -> None:  # noqa: B008
+        """Check as often as `checking` says, once `watch` was called."""
+        self._checking = checking
+        self._rank = rank
+        self._generation = generation
+        self._faults = faults
+        self._torch: Any = None
+        self._modules: Modules | None = None
+        self._weights: Weights | None = None
+        self._changed: dict[Module, None] = {}
+        """Modules whose parameters were changed since the last boundary."""
+        self._asked: frozenset[int] = frozenset()
+        """Steps that were asked for and are not checked yet."""
+        self._answers: dict[int, Checksums] = {}
+        """By step, what was found there on request."""
+        self._finished: deque[_Check] = deque()
+        self._failures = 0
+        self._recent: deque[Checksums] = deque(maxlen=RECALLED)
+        self._names: dict[str, tuple[str, ...]] = {}
+        """By layout."""
+        self._names_due: dict[str, float] = {}
+        """By layout, when its names are to be sent again."""
+
+    def watch(self, torch: Any) -> None:
+        """Begin; torch was imported."""
+        self._torch, self._weights = torch, Weights(torch)
+        self._modules = Modules(torch, self._checking.buffers)
+
+    def wrapped(self, module: Any) -> None:
+        """Note a DDP module that was just made."""
+        if self._modules is not None:
+            self._modules.wrap(module)
+
+    def stepped(self, optimizer: Any) -> None:
+        """Note that an optimizer has made a step."""
+        if self._modules is not None:
+            for module in self._modules.changed(optimizer):
+                self._changed[module] = None
+
+    def boundary(self, step: int) -> None:
+        """Check what is due at the end of a step; called by the training thread.
+
+        Raises:
+            Exception: there is no checksum, because the device has failed or has no memory left.
+        """
+        changed, self._changed = self._changed, {}
+        for module in changed:
+            module.steps += 1
+        every = self._checking.every
+        due = [module for module in changed if every and module.steps % every == 0]
+        if self._modules is not None and step in self._asked:
+            due = self._modules.all()
+        elif not due:
+            return
+        # During a capture nothing may be asked of the device; all ranks capture at the same step.
+        if self._failures < MOST_FAILURES and len(self._finished) < UNREAD and not CAPTURES.under_way:
+            self._failures += 1
+            self._finished.append(self._check(step, due))
+            self._failures = 0
+
+    def _check(self, step: int, modules: list[Module]) -> _Check:
+        began = time.perf_counter_ns()
+        assert self._weights is not None
+        parts = []
+        for each in modules:
+            if (tensors := each.tensors()) is not None:
+                told = ModuleSums(
+                    each.group, each.number, each.steps, each.layout, b"", each.members,
+                    sharded=each.sharded, left_out=each.left_out,
+                )  # fmt: skip
+                parts.append(_Part(told, each.names, checksums(self._torch, tensors, self._weights)))
+        return _Check(step, time.time_ns(), time.perf_counter_ns() - began, parts)
+
+    def ask(self, step: int, completed: int) -> Checksums | None:
+        """Have the checksums at the end of a step computed; return them, None until they are there.
+
+        Args:
+            step: the step.
+            completed: steps that the rank has made.
+
+        Raises:
+            Missed: the rank had made the step before it was asked, or what it has to do for it has failed.
+        """
+        if (found := self._answers.get(step)) is not None:
+            return found
+        if any(check.step == step for check in tuple(self._finished)):
+            return None
+        if step <= completed:
+            self._asked -= {step}
+            raise Missed
+        # What somebody has asked for and no longer waits for is dropped for the next one who asks.
+        self._asked = frozenset(sorted({*self._asked, step})[-ASKED:])
+        return None
+
+    def take(self) -> Iterator[Checksums]:
+        """Yield what has come from its device, oldest first; called by the agent's thread."""
+        while self._finished:
+            check = self._finished[0]
+            try:
+                message = self._message(check)
+            except Exception as error:
+                # A failed device raises its error in every call.
+                self._faults.note("reading checksums of parameters", error)
+                self._finished.popleft()
+                continue
+            if message is None:
+                return
+            if check.step in self._asked:
+                self._answers[check.step] = message
+                while len(self._answers) > ASKED:
+                    del self._answers[next(iter(self._answers))]
+                self._asked -= {check.step}
+            self._finished.popleft()
+            self._recent.append(message)
+            yield message
+
+    def recall(self) -> list[Checksums]:
+        """Return the newest messages once more, with names."""
+        return [
+            replace(
+                message,
+                modules=tuple(replace(each, names=self._names.get(each.layout, ())) for each in message.modules),
+            )
+            for message in self._recent
+        ]
+
+    def _message(self, check: _Check) -> Checksums | None:
+        """Return what is sent of a check, None until all of it has come from its device."""
+        now, modules = time.monotonic(), []
+        for part in check.parts:
+            sums = part.sums.read()
+            if sums is None:
+                return None
+            layout = part.module.layout
+            names = self._names.setdefault(layout, tuple(part.names))
+            due = check.step in self._asked or now >= self._names_due.get(layout, 0.0)
+            modules.append(replace(part.module, sums=sums, names=names if due else ()))
+        for module in modules:
+            if module.names:
+                self._names_due[module.layout] = now + NAMES_S
+        every = self._checking.every
+        return Checksums(self._rank, check.step, check.at_ns, tuple(modules), check.took_ns, every, self._generation)

@@ -1,0 +1,116 @@
+"""All ranks are asked for the same step, whatever they do meanwhile, and none is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from ddptop.agent import wire
+from ddptop.agent.control.checksums import AHEAD, gather
+from ddptop.agent.control.polled import Refused
+
+
+class Ranks:
+    """Ranks that make some steps whenever somebody asks them or sleeps."""
+
+    def __init__(self, *steps: int, pace: int = 1, of: Mapping[int, int] | None = None) -> None:
+        self.completed = list(steps)
+        self.pace = dict.fromkeys(range(len(steps)), pace) | dict(of or {})
+        self.asked: list[set[int]] = [set() for _ in steps]
+        self.held = False
+        self.now = 0.0
+        self.lines: list[str] = []
+        self.commands: set[type] = set()
+        self.ended: set[int] = set()
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(len(self.completed)))
+
+    def move(self, seconds: float = 0.0) -> None:
+        self.now += seconds + 0.001
+        for rank, pace in self.pace.items():
+            self.completed[rank] += pace
+
+    def ask(self, commands: Mapping[int, wire.Command], timeout_s: float) -> Mapping[int, wire.Reply]:
+        self.move()
+        self.commands |= {type(command) for command in commands.values()}
+        return {rank: self._answer(rank, each) for rank, each in commands.items() if rank not in self.ended}
+
+    def _answer(self, rank: int, command: wire.Command) -> wire.Reply:
+        completed = self.completed[rank]
+        if isinstance(command, wire.Query):
+            return wire.Reply(command.id, self.held, "", completed)
+        assert isinstance(command, wire.Check)
+        if command.step in self.asked[rank] and command.step <= completed:
+            return wire.Reply(command.id, True, "", completed, checksums=wire.Checksums(rank, command.step, 0))
+        if command.step <= completed:
+            return wire.Reply(command.id, False, "has passed it", completed)
+        self.asked[rank].add(command.step)
+        return wire.Reply(command.id, False, "not yet", completed, pending=True)
+
+    def departed(self) -> set[int]:
+        return self.ended
+
+    def newest(self) -> int:
+        raise AssertionError("nothing is decided")
+
+    def decide(self, serial: int, decision: wire.Command) -> bool:
+        raise AssertionError("nothing is decided")
+
+    def gather(self, cancelled: Callable[[], bool] = lambda: False) -> dict[int, wire.Checksums]:
+        return gather(
+            self, clock=lambda: self.now, sleep=self.move, waits=self.lines.append, cancelled=cancelled, patience_s=60
+        )
+
+
+def test_all_ranks_tell_of_the_same_step() -> None:
+    """A little ahead of the furthest; they are asked, and nothing else is done with them."""
+    group = Ranks(10, 12, 11)
+    found = group.gather()
+    assert {message.step for message in found.values()} == {13 + AHEAD[0]}
+    assert sorted(found) == [0, 1, 2]
+    assert group.commands == {wire.Query, wire.Check}
+
+
+@pytest.mark.parametrize("pace", [5, 40, 300])
+def test_fast_ranks_are_asked_for_a_step_further_ahead(pace: int) -> None:
+    """Those that have passed the step before they were asked; all tell of the same one in the end."""
+    group = Ranks(10, 10, pace=pace)
+    (step,) = {message.step for message in group.gather().values()}
+    assert step > 10 + pace
+    assert all(step in asked for asked in group.asked)
+
+
+def test_ranks_that_are_too_fast_for_any_step_are_refused_with_advice() -> None:
+    """Rather than to ask for ever."""
+    with pytest.raises(Refused, match="--check-parameters 100"):
+        Ranks(10, 10, pace=2000).gather()
+
+
+def test_what_is_waited_for_is_told_and_can_be_cancelled() -> None:
+    """A rank that makes no step is named; after the patience it is refused, sooner where somebody cancels it."""
+    group = Ranks(10, 10, of={1: 0})
+    with pytest.raises(Refused, match="rank 1 made no step within 60 s"):
+        group.gather()
+    assert group.lines[-1] == f"waiting for rank 1 to make step {11 + AHEAD[0]}"
+    with pytest.raises(Refused, match="cancelled; the run goes on"):
+        Ranks(10, 10, of={1: 0}).gather(lambda: True)
+
+
+@pytest.mark.parametrize(("held", "steps", "why"), [(True, (5, 5), "paused"), (False, (5, 500), "do not share")])
+def test_ranks_that_come_to_no_common_step_are_not_asked(held: bool, steps: tuple[int, ...], why: str) -> None:
+    """Paused ones make no step, and ranks far apart none together."""
+    group = Ranks(*steps)
+    group.held = held
+    with pytest.raises(Refused, match=why):
+        group.gather()
+    assert group.commands == {wire.Query}
+
+
+def test_a_rank_that_ends_meanwhile_is_left_out() -> None:
+    """The others tell theirs."""
+    group = Ranks(10, 10, 10)
+    group.ended = {2}
+    assert sorted(group.gather()) == [0, 1]
