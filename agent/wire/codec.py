@@ -13,9 +13,13 @@ from ddptop.agent.wire.answers import Answer, HistoryAnswer, HistoryPart
 from ddptop.agent.wire.commands import Command
 from ddptop.agent.wire.incoming import clean_name, cleaned, is_plain
 from ddptop.agent.wire.telemetry import (
+    Beat,
+    Bundle,
     Collective,
+    EncodedBundle,
     EncodedRanks,
     EncodedSteps,
+    Hello,
     NumberedSteps,
     Ranks,
     Step,
@@ -44,12 +48,13 @@ Unreadable = msgspec.MsgspecError
 """Raised by the `read_*` functions for anything that is not a message of this protocol."""
 
 
-def encode(message: Telemetry | EncodedSteps | EncodedRanks | Command | Answer | HistoryAnswer | Step) -> bytes:
+def encode(message: Telemetry | EncodedSteps | EncodedRanks | EncodedBundle | Command | Answer | HistoryAnswer | Step) -> bytes:
     """Return the msgpack form of any message."""
     return _encoder.encode(message)
 
 
 _T = TypeVar("_T")
+_OfRank = TypeVar("_OfRank", Hello, Beat, Steps, Summary)
 
 
 def _typed(decoder: msgspec.msgpack.Decoder[_T], payload: bytes) -> _T:
@@ -63,11 +68,11 @@ def _typed(decoder: msgspec.msgpack.Decoder[_T], payload: bytes) -> _T:
 def read_telemetry(payload: bytes) -> Telemetry:
     """Decode a message of a PUB socket and clean its text; raises `Unreadable`."""
     message = _typed(_telemetry, payload)
-    # In the order of their frequency; `isinstance` asks the metaclass of these classes, and takes ten times as long.
-    if type(message) is Steps:
-        return _cleaned_steps(message)
-    if type(message) is Summary:
-        return _cleaned_summary(message)
+    # `isinstance` asks the metaclass of these classes, and takes ten times as long.
+    if type(message) is Bundle:
+        return Bundle(tuple(map(_cleaned_of_rank, message.messages)))
+    if type(message) is Steps or type(message) is Summary:
+        return _cleaned_of_rank(message)
     if type(message) is Ranks:
         # Part by part: of a summary only the names of its metrics are text, and most of those are known.
         return msgspec.structs.replace(
@@ -76,6 +81,15 @@ def read_telemetry(payload: bytes) -> Telemetry:
             beats=tuple(map(cleaned, message.beats)),
             summaries=tuple(map(_cleaned_summary, message.summaries)),
         )
+    return cleaned(message)
+
+
+def _cleaned_of_rank(message: _OfRank) -> _OfRank:
+    # In the order of their frequency.
+    if type(message) is Steps:
+        return _cleaned_steps(message)
+    if type(message) is Summary:
+        return _cleaned_summary(message)
     return cleaned(message)
 
 

@@ -153,10 +153,8 @@ class Drawn(ScrollView):
             if not 0 <= line - top < height:
                 framed.append(line)
                 continue
+            # Where the part is wider, a scrollbar stands in the rest.
             strip = self.render_line(line - top).adjust_cell_length(width, self.base)
-            if width != crop.width:
-                # A scrollbar stands in the rest.
-                strip = Strip(strip, crop.width)
             for each in filters:
                 strip = strip.apply_filter(each, ground)
             strips[line - crop.y] = strip

@@ -82,7 +82,8 @@ class LineCompositor(Compositor):
                     lines = drawn[widget] = widget.render_lines(crop)
                 begin, end = max(begin, first), min(end, last)
                 strip = lines[y - seen.y]
-                if (begin, end) != (seen.x, seen.right):
+                # Beside a scrollbar a line ends before the part does: to cut it takes as long as to draw it.
+                if begin > seen.x or strip.cell_length > end - seen.x:
                     strip = strip.crop(begin - seen.x, end - seen.x)
                 strips.append((y, begin, strip))
         # Some draw into others when they are asked, and are themselves not seen.

@@ -46,7 +46,10 @@ START_S: Final = 10.0
 _TOGETHER: Final = 16
 """Messages that are received before any of them is taken in: a look at the run directory is for all of them."""
 _BRIEFLY: Final = (wire.TOPIC_RANKS, wire.TOPIC_EVENT, wire.TOPIC_RUN, wire.TOPIC_VERDICTS)
-_WHOLLY: Final = (*_BRIEFLY, wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_STEPS)
+_OF_EACH: Final = (wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_STEPS)
+"""What the ranks of a small group publish, until their observer says that it sends it together."""
+UNREAD: Final = 1_000
+"""Messages of an observer of a small group that may wait here."""
 
 
 @dataclass(slots=True)
@@ -83,7 +86,7 @@ class Sockets:
         self._is_same = is_same
         self._brief = brief
         self._asked_together = MOST_WATCHED if brief else world
-        self._unread = wire.UNREAD * min(world, MOST_WATCHED)
+        self._unread = wire.UNREAD * MOST_WATCHED if brief else UNREAD
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._sub: Listener | None = None
         self._dealer: zmq.Socket[bytes] | None = None
@@ -92,6 +95,8 @@ class Sockets:
         self._patience_s = START_S
         self._heard_at: float | None = None
         """When something came from it last."""
+        self._bundled = False
+        """True where the messages of all ranks are subscribed to together."""
         self._told_ranks = False
         self._greeted = False
         self._wanted: frozenset[int] = frozenset()
@@ -136,7 +141,8 @@ class Sockets:
             return
         self._open_at, self._patience_s = self._clock(), patience_s
         self._context = zmq.Context()
-        self._sub = Listener(self._context, _BRIEFLY if self._brief else _WHOLLY, self._unread)
+        self._bundled = False
+        self._sub = Listener(self._context, _BRIEFLY if self._brief else (*_BRIEFLY, *_OF_EACH), self._unread)
         self._sub.connect(publications)
         try:
             self._dealer = connect(self._context, zmq.DEALER, self._directory.address("observer", "cmd"))
@@ -212,11 +218,25 @@ class Sockets:
         if self._unlistened:
             self._listen()
         # By type: `isinstance` asks the metaclass of these classes, and takes ten times as long.
-        kind = type(message)
-        if kind is wire.Ranks:
+        if type(message) is wire.Ranks:
             self._told_ranks = True
-        elif kind is wire.Verdicts and self._told_ranks:
+            if not self._brief and message.bundles != self._bundled:
+                self._subscribe(bundled=message.bundles)
+        elif type(message) is wire.Verdicts and self._told_ranks:
             self._greeted = True
+
+    def _subscribe(self, *, bundled: bool) -> None:
+        """Subscribe to the messages of all ranks together, or to those of each, as another observer may send them."""
+        assert self._sub is not None
+        self._bundled = bundled
+        wanted, left = (wire.TOPIC_BUNDLE,), _OF_EACH
+        if not bundled:
+            wanted, left = left, wanted
+        # In this order none is missed, and what comes twice is taken in once.
+        for topic in wanted:
+            self._sub.socket.subscribe(topic)
+        for topic in left:
+            self._sub.socket.unsubscribe(topic)
 
     def ask_for_gaps(self) -> None:
         """Ask for the records that are missing, of some ranks at a time."""

@@ -84,6 +84,10 @@ class Store:
         if type(message) is wire.Steps:
             self._take_steps(message, now)
             return
+        if type(message) is wire.Bundle:
+            for each in message.messages:
+                self.apply(each, now)
+            return
         match message:
             case wire.Hello():
                 self._greet(message, now, heard=True)

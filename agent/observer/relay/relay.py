@@ -21,6 +21,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.inspection.inspections import Inspections
 from ddptop.agent.observer.record import retention
 from ddptop.agent.observer.record.recorder import Recorder
+from ddptop.agent.observer.relay.door import door
+from ddptop.agent.observer.relay.door.bundling import Bundling
 from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
@@ -78,7 +80,8 @@ class Relay:
             logs=directory.logs,
             all_bytes=retention.bound_of(run),
         )
-        self._door = Door(context, directory)
+        self._door = Door(context, directory, door.UNREAD if run.world > EACH_RECORD else door.UNREAD_BUNDLES)
+        self._bundling = Bundling(lambda payload: self._door.publish(wire.TOPIC_BUNDLE, payload))
         self._fills = Fills(context, directory.owner)
         self._forwarding = Forwarding(context, directory.owner, self._door.answer)
         self._inspections = Inspections(self._forwarding.forward, self._wake.set, run)
@@ -255,6 +258,7 @@ class Relay:
         if self._finishing.is_set() and not self._finished.is_set():
             self._guarded("the end", self._finish)
             self._finished.set()
+        self._guarded("publishing what ranks say", self._bundling.send)
 
     def _guarded(self, name: str, part: Any) -> None:
         try:
@@ -419,6 +423,8 @@ class Relay:
             self._door.publish(wire.TOPIC_EVENT, payload)
         elif self._door.is_watched and isinstance(message, (wire.Beat, wire.Summary, wire.Steps, wire.Hello)):
             self._door.publish_of(_TOPICS[type(message)], message.rank, payload)
+            if self._world <= EACH_RECORD and self._door.wants(wire.TOPIC_BUNDLE):
+                self._bundling.add(payload)
 
     def _ordered(self, message: wire.Steps) -> None:
         """Hand on records of a rank in order."""

@@ -99,6 +99,34 @@ def test_of_a_large_group_only_records_in_sight_are_subscribed_to() -> None:
             assert link.store._watched == followed
 
 
+def test_the_ranks_of_a_small_group_are_heard_together_where_their_observer_bundles() -> None:
+    """Each observer is heard in its own way, as it tells: one that bundles, an older one, and one after the other."""
+    with observed(run_of("together", 2)) as observer, closing(Link(observer.directory, "test")) as link:
+        each = {wire.TOPIC_HELLO, wire.TOPIC_BEAT, wire.TOPIC_SUMMARY, wire.TOPIC_STEPS}
+        number = 0
+        for bundles, wanted, left in (
+            (False, each, {wire.TOPIC_BUNDLE}),
+            (True, {wire.TOPIC_BUNDLE}, each),
+            (False, each, {wire.TOPIC_BUNDLE}),
+        ):
+            observer.publish(wire.TOPIC_RANKS, wire.Ranks(1, bundles=bundles))
+
+            def is_followed(topics: set[bytes] = wanted, others: set[bytes] = left) -> bool:
+                polling(observer, link)
+                return topics <= observer.topics and not others & observer.topics
+
+            until(is_followed, f"the topics of an observer whose bundles are {bundles}")
+            number += 1
+            told = wire.Steps(0, (step(number),)), beat(0, number)
+            if bundles:
+                observer.publish(wire.TOPIC_BUNDLE, wire.Bundle(told))
+            else:
+                for topic, message in zip((wire.TOPIC_STEPS, wire.TOPIC_BEAT), told, strict=True):
+                    observer.publish(wire.topic_of(topic, 0), message)
+            until(lambda: polling(observer, link) and numbers(link, 0) == number, "the step")  # noqa: B023 # used at once
+            assert link.store.ranks[0].beat == told[1]
+
+
 def test_scrolling_past_asks_for_nothing() -> None:
     """A rank has to stay in sight before its records are subscribed to."""
     with observed(run_of("past", MANY)) as observer:

@@ -22,7 +22,9 @@ from ddptop.agent.run.rundir import RunDir
 
 LINGER_MS: Final = 300
 UNREAD: Final = 4_000
-"""Messages that may be queued for one onlooker: those of 64 ranks in five seconds."""
+"""Messages that may be queued for one onlooker of a large group: those of 64 ranks in five seconds."""
+UNREAD_BUNDLES: Final = 1_000
+"""The same of a small group, where a message may be what all ranks have published in a tenth of a second."""
 ROOM: Final = 1 << 20
 """Bytes of answers that may wait for one onlooker before no more records are read for it."""
 PATIENCE_S: Final = 60.0
@@ -56,9 +58,13 @@ class Door:
     """The XPUB and the ROUTER; for use from one thread."""
 
     def __init__(
-        self, context: zmq.Context[Any], directory: RunDir, clock: Callable[[], float] = time.monotonic
+        self,
+        context: zmq.Context[Any],
+        directory: RunDir,
+        unread: int = UNREAD,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Bind both; raises `zmq.ZMQError` where that is impossible."""
+        """Bind both, with room for so many messages to each onlooker; raises `zmq.ZMQError` where it cannot."""
         self.refused = 0
         """Messages that could not be read."""
         self._clock = clock
@@ -73,7 +79,7 @@ class Door:
         self.cmd = context.socket(zmq.ROUTER)
         # Each subscription is announced, also one that another onlooker has already: all of them are greeted.
         self.pub.setsockopt(zmq.XPUB_VERBOSE, 1)
-        self.pub.setsockopt(zmq.SNDHWM, UNREAD)
+        self.pub.setsockopt(zmq.SNDHWM, unread)
         self.cmd.setsockopt(zmq.SNDHWM, _QUEUED)
         self.cmd.setsockopt(zmq.ROUTER_MANDATORY, 1)
         for socket, kind in ((self.pub, "pub"), (self.cmd, "cmd")):

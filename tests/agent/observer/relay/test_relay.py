@@ -120,6 +120,42 @@ def test_every_topic_arrives_as_it_was_sent(new_run: Callable[..., RunDir], onlo
     assert _records(directory, 1) == [0, 1]
 
 
+def test_what_the_ranks_publish_comes_together_to_who_asks_for_it_so(
+    new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]
+) -> None:
+    """A subscriber to bundles hears each message once and in order, one that knows of none hears it under its rank."""
+    directory = new_run(world=2)
+    with ranks(directory, 2) as group, relayed(directory):
+        for rank in group:
+            rank.meet()
+            rank.fill()
+        together, apart = onlooker(directory, wire.TOPIC_RANKS, wire.TOPIC_BUNDLE), onlooker(directory, b"steps/")
+        until(together.listen, "the greeting")
+        (greeting,) = (wire.read_telemetry(payload) for topic, payload in together.heard if topic == wire.TOPIC_RANKS)
+        assert isinstance(greeting, wire.Ranks)
+        assert greeting.bundles
+        expected: dict[int, list[wire.Telemetry]] = {0: [], 1: []}
+        last = []
+        for rank in group:
+            told = [*(steps(rank.rank, number) for number in range(50)), summary(rank.rank, 9), beat(rank.rank, 60)]
+            for message in told[:-2]:
+                payload = rank.publish(wire.TOPIC_STEPS, message)[0]
+            last.append((wire.topic_of(wire.TOPIC_STEPS, rank.rank), payload))
+            rank.publish(wire.TOPIC_SUMMARY, told[-2])
+            rank.publish(wire.TOPIC_BEAT, told[-1])
+            expected[rank.rank] = told
+
+        def heard() -> dict[int, list[wire.Telemetry]]:
+            bundles = (wire.read_telemetry(each) for topic, each in together.listen() if topic == wire.TOPIC_BUNDLE)
+            messages = [each for bundle in bundles if isinstance(bundle, wire.Bundle) for each in bundle.messages]
+            return {rank: [each for each in messages if each in told] for rank, told in expected.items()}
+
+        until(lambda: heard() == expected, "all of it")
+        assert {topic for topic, _ in together.heard} == {wire.TOPIC_RANKS, wire.TOPIC_BUNDLE}
+        apart.await_all(*last)
+        assert not any(topic == wire.TOPIC_BUNDLE for topic, _ in apart.heard)
+
+
 def test_a_newcomer_knows_all_at_once(new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker]) -> None:
     """The newest of each rank, the state and the verdicts come without another word of the ranks."""
     directory = new_run(world=2)
@@ -300,7 +336,7 @@ def test_a_reader_that_sleeps_harms_nobody(
     new_run: Callable[..., RunDir], onlooker: Callable[..., Onlooker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its messages are dropped beyond the bound, answers of records are not read for it; others hear all."""
-    monkeypatch.setattr(door, "UNREAD", 10)
+    monkeypatch.setattr(door, "UNREAD_BUNDLES", 10)
     directory = new_run(world=1)
     with ranks(directory, 1) as (rank,), relayed(directory) as relay:
         rank.meet()
