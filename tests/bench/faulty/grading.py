@@ -82,7 +82,7 @@ def reported(report: Mapping[str, Any]) -> Saying | None:
 def grade(note: Note, lines: Iterable[Line], report: Mapping[str, Any] | None, world: int) -> Grade:
     """Return how right what was said of a run is.
 
-    A hang is graded by its verdict, a death by the report; where there is none by the cause in words.
+    What is said at last counts: of a hang the verdict, of a death the report; where there is none, the cause in words.
 
     Args:
         note: what the program wrote of its fault.
@@ -94,17 +94,16 @@ def grade(note: Note, lines: Iterable[Line], report: Mapping[str, Any] | None, w
     alarms: dict[tuple[object, ...], str] = {}
     last: Saying | None = None
     for line in lines:
-        for said in sayings(line):
-            begun = line["at"] >= note["at"]
-            right = begun and _right_rank(note, said, world)
+        begun, now = line["at"] >= note["at"], sayings(line)
+        right = [said for said in now if begun and _right_rank(note, said, world)]
+        for said in now:
             # One that blames nobody, although somebody is to blame, is not right, but no alarm either.
-            if said.hangs and (not begun or said.ranks) and not right:
+            if said.hangs and (not begun or said.ranks) and said not in right:
                 alarms.setdefault((said.ranks, said.kind, begun), said.text)
-            if not begun:
-                continue
-            if right and found.seconds is None and _right_kind(note, said) is not False:
-                found.seconds = line["at"] - note["at"]
-            last = said if right or last is None else last
+        if begun and now:
+            last = (right or now)[0]
+        if found.seconds is None and any(_right_kind(note, said) is not False for said in right):
+            found.seconds = line["at"] - note["at"]
     found.alarms = list(alarms.values())
     told = report and reported(report)
     last = told or last

@@ -239,6 +239,6 @@ def main(kind: type[Training] = Training) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
-        spawn(spawned, (kind, options), options.spawn)  # type: ignore[no-untyped-call]  # torch gives it no types
+        spawn(spawned, (kind, options), options.spawn)
     else:
         kind(options).run()
