@@ -64,7 +64,7 @@ class Healthy(Training):
             number += 1
             for phase in (
                 self.evaluate_alone, self.evaluate_together, self.save_by_python, self.save_by_torch,
-                self.finish_late, self.join_uneven, self.be_paused,
+                self.finish_late, self.be_paused, self.join_uneven,
             ):  # fmt: skip
                 self.phase(number, "training", self.train)
                 self.phase(number, phase.__name__.replace("_", " "), phase)
@@ -132,10 +132,11 @@ class Healthy(Training):
         dist.barrier()
 
     def join_uneven(self) -> None:
-        """Rank 1 has fewer batches, and DDP's `join` makes up for them."""
+        """Rank 1 has fewer batches, then rank 0, and DDP's `join` makes up for them."""
         if isinstance(self.model, nn.parallel.DistributedDataParallel):
-            with self.model.join():
-                self.train(TRAINING_S if self.rank == 1 else TRAINING_S + TAIL_S)
+            for short in (1, 0):
+                with self.model.join():
+                    self.train(TRAINING_S if self.rank == short else TRAINING_S + TAIL_S)
 
     def be_paused(self) -> None:
         """Train for so long that somebody can pause the run meanwhile."""
