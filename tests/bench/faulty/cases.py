@@ -1,0 +1,89 @@
+"""The faults of the matrix, and where each of them applies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+TECHNIQUES: Final = ("ddp", "allreduce", "fsdp", "mesh")
+STARTS: Final = ("launch", "spawn", "hand")
+"""`ddptop launch`, the same with ranks that the program spawns, and torchrun by hand with the agent."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One fault of the matrix."""
+
+    name: str
+    program: str
+    """File in `programs/`."""
+    techniques: tuple[str, ...] = ("ddp",)
+    """Where it applies; the first is taken where none is asked for."""
+    starts: tuple[str, ...] = STARTS
+    steps: int | None = None
+    """Steps of the program, where it is the end of the loop that matters."""
+    patience_s: float = 45.0
+    """How long the fault may go on before it counts as not told."""
+    dies: bool = False
+    """Whether the run ends by it."""
+
+
+_COLLECTIVES: Final = ("allreduce", "mesh")
+_END: Final = 80
+"""Step at which the loop ends, where the fault is behind it."""
+
+KINDS: Final = (
+    Kind("sleep", "hangs", TECHNIQUES),
+    Kind("spin", "hangs", TECHNIQUES),
+    Kind("lock", "hangs"),
+    Kind("lock-busy", "hangs"),
+    Kind("stop", "hangs", TECHNIQUES),
+    Kind("stop-all", "hangs"),
+    Kind("skip", "collectives", _COLLECTIVES),
+    Kind("other", "collectives", _COLLECTIVES),
+    Kind("shape", "collectives", _COLLECTIVES),
+    Kind("left", "collectives", ("allreduce", "ddp")),
+    Kind("batches", "collectives", ("ddp", "allreduce")),
+    Kind("barrier", "collectives", steps=_END),
+    Kind("kill", "deaths", TECHNIQUES, dies=True),
+    Kind("data-worker-killed", "deaths", dies=True),
+    Kind("data-worker-hangs", "hangs"),
+    Kind("raises", "deaths", TECHNIQUES, dies=True),
+    Kind("all-raise", "deaths", dies=True),
+    Kind("exits", "deaths", dies=True),
+    Kind("segfault", "deaths", dies=True),
+    Kind("memory", "deaths", dies=True),
+    Kind("nan", "deaths"),
+    Kind("disk", "deaths", dies=True),
+    # By --start spawn the program itself has started the ranks, and torch ends them with it.
+    Kind("launcher-killed", "deaths", starts=("launch", "hand")),
+    Kind("never-starts", "hangs", patience_s=120.0),
+    Kind("port", "deaths", dies=True),
+    Kind("deadlock", "hangs"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    kind: Kind
+    technique: str
+    world: int
+    start: str
+
+
+def chosen(
+    names: Sequence[str], techniques: Sequence[str], worlds: Sequence[int], starts: Sequence[str]
+) -> Iterator[Case]:
+    """Yield the cases that are asked for; no technique means the first of each fault, no name means all faults."""
+    for kind in KINDS:
+        if names and kind.name not in names:
+            continue
+        wanted = [each for each in kind.techniques if each in techniques] if techniques else kind.techniques[:1]
+        for technique, world, start in itertools.product(wanted, worlds, starts):
+            # A mesh of two dimensions needs four ranks.
+            if start in kind.starts and (technique != "mesh" or world % 4 == 0):
+                yield Case(kind, technique, world, start)

@@ -1,0 +1,82 @@
+"""A rank that does not go on: it sleeps, spins, is stopped, holds a lock, or waits for data."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import threading
+import time
+
+from training import FOR_EVER, Training, fault, main
+
+
+@fault("not_entered", "waiting")
+def sleep(training: Training) -> None:
+    """It sleeps before a collective that the others enter."""
+    time.sleep(FOR_EVER)  # stands here
+
+
+@fault("spinning")
+def spin(training: Training) -> None:
+    """It is in a loop without end."""
+    while training.number: pass  # noqa: E701  # fmt: skip  # stands here
+
+
+@fault("lock_held")
+def lock(training: Training) -> None:
+    """Native code that sleeps holds the interpreter lock for a minute."""
+    ctypes.PyDLL(None).sleep(60)  # stands here
+
+
+@fault("lock_held")
+def lock_busy(training: Training) -> None:
+    """Native code that computes holds the interpreter lock: a regular expression that backtracks."""
+    re.match(r"(a+)+$", 64 * "a" + "b")  # stands here
+
+
+@fault("stopped")
+def stop(training: Training) -> None:
+    """It is stopped by a signal."""
+    os.kill(os.getpid(), signal.SIGSTOP)  # stands here
+
+
+@fault("stopped", by=None)
+def stop_all(training: Training) -> None:
+    """All are stopped by a signal."""
+    os.kill(os.getpid(), signal.SIGSTOP)  # stands here
+
+
+@fault("waiting", "not_entered")
+def deadlock(training: Training) -> None:
+    """Two threads take two locks, each in another order."""
+    first, second, held = threading.Lock(), threading.Lock(), threading.Event()
+
+    def other() -> None:
+        with second:
+            held.set()
+            with first:
+                pass
+
+    with first:
+        threading.Thread(target=other, daemon=True).start()
+        held.wait()
+        with second:  # stands here
+            pass
+
+
+@fault("data", marked=Training.draw, workers=1)
+def data_worker_hangs(training: Training) -> None:
+    """Its data worker brings no batch any more."""
+    training.numbers.stuck.set()
+
+
+@fault("not_entered", "waiting", early=True)
+def never_starts(training: Training) -> None:
+    """It does not get to the process group that the others wait to make."""
+    time.sleep(FOR_EVER)  # stands here
+
+
+if __name__ == "__main__":
+    main()
