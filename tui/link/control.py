@@ -82,10 +82,10 @@ class RunControl:
         """
         turn = waiting or Waiting()
         self._check_run()
-        with _refusing():
+        with refusing():
             if freezer.has_stopped(self._directory):
                 raise Refused("its processes are frozen; resume it first")
-            self._await_observer()
+            await_observer(self._directory)
             with LiveGroup(self._directory) as group:
                 return checksums.gather(group, waits=turn.tell, cancelled=turn.is_cancelled)
 
