@@ -21,7 +21,7 @@ from ddptop.agent.wire import GroupCalls, Inspection, OpenCall, PastCall
 
 MOST_GROUPS: Final = 64
 MOST_OPEN: Final = 128
-"""Groups and open calls of an answer at most."""
+"""Groups, those with the newest calls, and open calls, the oldest, of an answer at most."""
 _MOST_RANKS: Final = 8_192
 """Ranks that are listed, those of all groups together; those of further groups are not."""
 _LONGEST_OP: Final = 40
@@ -77,14 +77,14 @@ class Inspecting:
             now = collectives.now()
             return msgspec.structs.replace(
                 found,
-                open=tuple(_open_call(each, now) for each in opened[-MOST_OPEN:]),
+                open=tuple(_open_call(each, now) for each in opened[:MOST_OPEN]),
                 groups=_groups(collectives.groups),
                 observed=collectives.observed,
             )
         recorded = recorder.entries(sys.modules.get("torch"))
         return msgspec.structs.replace(
             found,
-            open=tuple(_recorded_open(each) for each in recorded if each.is_open)[-MOST_OPEN:],
+            open=tuple(_recorded_open(each) for each in recorded if each.is_open)[:MOST_OPEN],
             groups=_recorded_groups(recorded, collectives.groups),
             observed=bool(recorded) or collectives.observed,
         )
