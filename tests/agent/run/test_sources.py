@@ -22,6 +22,7 @@ SOURCES = Sources("/home/ada/net/src", "/home/ada/net")
         ("/home/ada/net/src/train.py", "train.py", False),
         ("/home/ada/net/src/parts/model.py", "parts/model.py", False),
         ("/home/ada/net/tools/data.py", "tools/data.py", False),
+        ("/home/ada/net/src/./../src/train.py", "train.py", False),
         ("tools/data.py", "tools/data.py", False),
         ("/home/ada/net/.venv/lib/python3.12/site-packages/torch/nn/module.py", "torch/nn/module.py", True),
         ("/home/ada/net/src/lib/python3.12/site-packages/torch/nn/module.py", "torch/nn/module.py", True),
