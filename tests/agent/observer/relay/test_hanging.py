@@ -137,8 +137,12 @@ def test_an_answer_that_comes_after_the_next_step_says_nothing(asked):
     asked.answer()
     asked.spend(1)
     asked.make_step()
+    asked.spend(3)
+    assert len(asked.questions) == 2
     asked.answer()
-    asked.spend(0.1)
+    asked.spend(1)
+    # The second question still waits for its own answer.
+    assert len(asked.questions) == 1
     assert asked.findings[-1][0] is None
     assert asked.recorded == []
 
