@@ -45,6 +45,7 @@ class Sources:
 
     def is_library(self, file: str) -> bool:
         """Say whether a file belongs to an installed package, to Python itself or to ddptop's agent."""
+        file = _normal(file)
         if file.startswith("<"):
             return file not in _TYPED
         if file.startswith(_OURS):
@@ -65,7 +66,7 @@ class Sources:
 
     def name(self, file: str) -> str:
         """Return the name of a file for people: relative to a folder that they know, or the end of its path."""
-        return _bounded(clean(self._relative(file), len(file)))
+        return _bounded(clean(self._relative(_normal(file)), len(file)))
 
     def path(self, file: str) -> str:
         """Return the path by which a file can be opened."""
@@ -74,6 +75,8 @@ class Sources:
     def _relative(self, file: str) -> str:
         if file.startswith("<"):
             return file
+        if file.startswith(_OURS):
+            return "ddptop/agent/" + file[len(_OURS) :]
         # In the folder of an installed package its own name says more than the path to there.
         for folder in (self._home, self._folder):
             if folder and file.startswith(folder) and not _PACKAGES.search(file[len(folder) :]):
@@ -87,6 +90,11 @@ class Sources:
 
 def _as_folder(path: str) -> str:
     return path.rstrip(os.sep) + os.sep if path else ""
+
+
+def _normal(file: str) -> str:
+    # Python joins the working directory and `./train.py`, and leaves it at that.
+    return os.path.normpath(file) if "/." in file else file
 
 
 def _bounded(name: str) -> str:

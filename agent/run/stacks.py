@@ -9,7 +9,7 @@ import msgspec
 
 from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Thread
 
-ROOM: Final = 160 << 10
+ROOM: Final = 128 << 10
 """Bytes of the threads of one inspection, about: its message stays well below 256 KiB."""
 _LOCALS: Final = "<locals>."
 

@@ -23,6 +23,8 @@ from ddptop.agent.run.rundir import Member, Run
 
 ANSWER_S: Final = 2.0
 """Seconds after a question at which looks from outside are given up, and it is answered with what is known."""
+NATIVE_S: Final = 10.0
+"""Seconds instead of these where frames of C and C++ are asked for: to find their names takes seconds."""
 _LOOK_S: Final = 0.7
 """Seconds that a look has at least, however late it begins."""
 _STUCK_S: Final = 1.0
@@ -105,14 +107,16 @@ class Inspections:
 
         Args:
             ranks: of the run; one that was never found is not in the answer.
-            then: called once, later, on the relay's thread, with all that is known; at most about two seconds later.
+            then: called once, later, on the relay's thread, with all that is known; at most about two seconds later,
+                ten for native frames.
             stacks: also for the stacks of their threads.
             native: with the frames of C and C++, which only a look from outside has: each process stands still
-                meanwhile, for about a second.
+                meanwhile, for a second or two.
             asker: whoever asks, for the bound on what waits for one.
         """
         members = {rank: self._members[rank] for rank in ranks if rank in self._members}
-        question = _Question(members, then, stacks, native, self._clock() + ANSWER_S, set(members))
+        give_up = self._clock() + (NATIVE_S if native else ANSWER_S)
+        question = _Question(members, then, stacks, native, give_up, set(members))
         for rank in members:
             command = wire.Inspect(0, stacks)
             self._forward(asker, rank, command, functools.partial(self._answered, question))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from ddptop.agent.rank.collectives.counted import Counted, name_of
@@ -33,7 +34,7 @@ class Backends:
     def __init__(self, torch: Any, group: Any) -> None:
         self.group = name_of(group)
         # A weak reference, so that a destroyed group can be freed.
-        self._reference = weakref.ref(group)
+        self._reference: Callable[[], Any] = weakref.ref(group)
         self._torch = torch
         self._backends: dict[Any, Backend] = {}
 

@@ -10,12 +10,13 @@ from ddptop.agent.rank.records.stamps import Call
 
 RECENT: Final = 16
 """Newest calls of a group that are remembered."""
-_LONGEST: Final = 12
+LONGEST: Final = 12
+"""Characters of the name of a group."""
 
 
 def name_of(group: Any) -> str:
     """Return the name of a process group, the same on all its ranks; long ones are hashes, and are cut."""
-    return str(group.group_name)[:_LONGEST]
+    return str(group.group_name)[:LONGEST]
 
 
 class Counted:

@@ -42,6 +42,9 @@ def find(flying: Iterable[Call], stamps: Stamps, waits: Waits, main: FrameType |
         state = _state(call, stamps, works, awaited, is_over=is_over)
         if state is not None:
             found.append(Open(call, *state))
+    if awaited is not None and len(found) == 1:
+        # There is nothing else that it can wait for, however the call was made.
+        found = [found[0]._replace(blocking=True)]
     return found
 
 

@@ -10,19 +10,22 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.rank.collectives import recorder, timing, wrapper
-from ddptop.agent.rank.collectives.counted import RECENT, Counted
+from ddptop.agent.rank.collectives.counted import LONGEST, RECENT, Counted
 from ddptop.agent.rank.collectives.open_calls import Open
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults, describe
 from ddptop.agent.rank.inspection.stacks import Stacks, own_sources
+from ddptop.agent.rank.records.stamps import Call
 from ddptop.agent.run.identity import Process, look
 from ddptop.agent.wire import GroupCalls, Inspection, OpenCall, PastCall
 
 MOST_GROUPS: Final = 64
 MOST_OPEN: Final = 128
-"""Groups and open calls of an answer at most."""
-_MOST_RANKS: Final = 1_024
-"""Ranks of a group that are listed; those of a larger one are not."""
+"""Groups, those with the newest calls, and open calls, the oldest, of an answer at most."""
+_MOST_RANKS: Final = 8_192
+"""Ranks that are listed, those of all groups together; those of further groups are not."""
+_LONGEST_OP: Final = 40
+"""Characters of the name of an operation."""
 _STILL_NS: Final = 1_000_000_000
 """Time without a call after which the rank stands still."""
 
@@ -74,14 +77,14 @@ class Inspecting:
             now = collectives.now()
             return msgspec.structs.replace(
                 found,
-                open=tuple(_open_call(each, now) for each in opened[-MOST_OPEN:]),
+                open=tuple(_open_call(each, now) for each in opened[:MOST_OPEN]),
                 groups=_groups(collectives.groups),
                 observed=collectives.observed,
             )
         recorded = recorder.entries(sys.modules.get("torch"))
         return msgspec.structs.replace(
             found,
-            open=tuple(_recorded_open(each) for each in recorded if each.is_open)[-MOST_OPEN:],
+            open=tuple(_recorded_open(each) for each in recorded if each.is_open)[:MOST_OPEN],
             groups=_recorded_groups(recorded, collectives.groups),
             observed=bool(recorded) or collectives.observed,
         )
@@ -90,28 +93,42 @@ class Inspecting:
         """Return the open calls; torch's record decides on those that are not sure, where the rank stands still."""
         collectives = self._collectives
         newest = {name: counted.recent[-1] for name, counted in collectives.groups.items() if counted.recent}
-        unsure = [each for each in opened if not each.sure and each.call.number]
+        is_unsure = any(not each.sure and each.call.number for each in opened)
         now = collectives.now()
-        if not unsure or any(now - call.entered < _STILL_NS for call in newest.values()):
+        if not is_unsure or any(now - call.entered < _STILL_NS for call in newest.values()):
             return opened
         recorded: dict[str, dict[int, recorder.Entry]] = {}
         for entry in recorder.entries(sys.modules.get("torch")):
-            recorded.setdefault(entry.group[:12], {})[entry.collective_seq_id] = entry
+            recorded.setdefault(entry.group[:LONGEST], {})[entry.collective_seq_id] = entry
         wall = time.time_ns() - now
         settled = []
         for each in opened:
-            entries = recorded.get(each.call.group, {})
-            last = newest.get(each.call.group)
-            # Torch does not count all that we count: the newest of both is the same call, and the others before it.
-            if each in unsure and entries and last is not None:
-                number = max(entries) - (last.number - each.call.number)
-                is_same = 0 <= entries[max(entries)].time_created_ns - (wall + last.entered) + _SLACK_NS < 2 * _SLACK_NS
-                same = entries.get(number) if is_same else None
-                if same is not None and not same.is_open:
-                    continue
-                each = each._replace(sure=same is not None)
-            settled.append(each)
+            same = None
+            if not each.sure and each.call.group in newest:
+                same = _same(each.call, newest[each.call.group], recorded.get(each.call.group, {}), wall)
+            if same is None:
+                settled.append(each)
+            elif same.is_open:
+                settled.append(each._replace(sure=True))
         return settled
+
+
+def _same(call: Call, newest: Call, entries: dict[int, recorder.Entry], wall: int) -> recorder.Entry | None:
+    """Return torch's entry of a call, None where it cannot be told which that is.
+
+    Torch does not count all that we count: the newest of both is the same call, if it was made at the same time, and
+    the others are as far before it.
+
+    Args:
+        call: a call.
+        newest: the newest call of its group.
+        entries: torch's entries of the group, by number.
+        wall: nanoseconds since the epoch at which the clock of the calls was 0.
+    """
+    last = max(entries, default=0)
+    if last not in entries or abs(entries[last].time_created_ns - wall - newest.entered) > _SLACK_NS:
+        return None
+    return entries.get(last - (newest.number - call.number))
 
 
 _SLACK_NS: Final = 100_000_000
@@ -121,7 +138,7 @@ _SLACK_NS: Final = 100_000_000
 def _open_call(each: Open, now: int) -> OpenCall:
     call = each.call
     return OpenCall(
-        op=call.op[:100],
+        op=call.op[:_LONGEST_OP],
         group=call.group[:100],
         number=call.number,
         bytes=min(call.bytes, 1 << 53),
@@ -135,40 +152,40 @@ def _groups(known: dict[str, Counted]) -> tuple[GroupCalls, ...]:
     """Return the calls of the groups that exist, those with the newest calls if there are too many."""
     groups = [(name, counted) for name, counted in tuple(known.items()) if counted.group() is not None]
     groups.sort(key=lambda each: each[1].recent[-1].entered if each[1].recent else 0, reverse=True)
-    return tuple(
-        GroupCalls(
-            name,
-            counted.calls,
-            _ranks(counted),
-            tuple(PastCall(call.op[:100], min(call.bytes, 1 << 53)) for call in tuple(counted.recent)),
-        )
-        for name, counted in sorted(groups[:MOST_GROUPS])
-    )
+    found, room = [], _MOST_RANKS
+    for name, counted in groups[:MOST_GROUPS]:
+        ranks = _ranks(counted, room)
+        room -= len(ranks)
+        recent = tuple(PastCall(call.op[:_LONGEST_OP], min(call.bytes, 1 << 53)) for call in tuple(counted.recent))
+        found.append(GroupCalls(name, counted.calls, ranks, recent))
+    return tuple(sorted(found, key=lambda each: each.group))
 
 
-def _ranks(counted: Counted) -> tuple[int, ...]:
+def _ranks(counted: Counted, room: int = _MOST_RANKS) -> tuple[int, ...]:
     try:
         ranks = tuple(sys.modules["torch"].distributed.get_process_group_ranks(counted.group()))
     except Exception:  # the group is being destroyed, or its ranks are known to no one
         return ()
-    return ranks if len(ranks) <= _MOST_RANKS else ()
+    return ranks if len(ranks) <= room else ()
 
 
 def _recorded_open(entry: recorder.Entry) -> OpenCall:
     age = max(0, time.time_ns() - entry.time_created_ns)
-    return OpenCall(entry.op[:100], entry.group[:12], max(0, entry.collective_seq_id), entry.bytes, min(age, 1 << 53))
+    return OpenCall(
+        entry.op[:_LONGEST_OP], entry.group[:LONGEST], max(0, entry.collective_seq_id), entry.bytes, min(age, 1 << 53)
+    )
 
 
 def _recorded_groups(recorded: list[recorder.Entry], known: dict[str, Counted]) -> tuple[GroupCalls, ...]:
     groups: dict[str, list[recorder.Entry]] = {}
     for entry in recorded:
-        groups.setdefault(entry.group[:12], []).append(entry)
+        groups.setdefault(entry.group[:LONGEST], []).append(entry)
     return tuple(
         GroupCalls(
             name,
             max(0, *(entry.collective_seq_id for entry in entries)),
             _ranks(known[name]) if name in known else (),
-            tuple(PastCall(entry.op[:100], entry.bytes) for entry in entries[-RECENT:]),
+            tuple(PastCall(entry.op[:_LONGEST_OP], entry.bytes) for entry in entries[-RECENT:]),
         )
         for name, entries in sorted(groups.items())[:MOST_GROUPS]
     )

@@ -11,7 +11,7 @@ import pytest
 from support.harness import DEADLINE_S, until
 
 from ddptop.agent import wire
-from ddptop.agent.observer.inspection.inspections import ANSWER_S, Inspections
+from ddptop.agent.observer.inspection.inspections import ANSWER_S, NATIVE_S, Inspections
 from ddptop.agent.run.rundir import Member, Process, Run
 
 RUN = Run("r", "id", "train.py", (), 4, None, None, 1, True, cwd="/home/ada")
@@ -105,7 +105,7 @@ def test_native_frames_come_from_outside_and_the_rest_from_the_agent(bench: Benc
     (found,) = bench.answered().values()
     assert (found.by, found.groups, found.state, found.status) == ("py-spy", groups, "running", "stopped")
     assert [thread.name for thread in found.threads] == ["seen"]
-    assert bench.looks[0]["native"]
+    assert (bench.looks[0]["native"], bench.looks[0]["until"]) == (True, NATIVE_S)
 
 
 def test_where_native_frames_cannot_be_had_there_are_pythons(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

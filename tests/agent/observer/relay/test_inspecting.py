@@ -39,8 +39,8 @@ def test_who_answers_is_heard_and_who_does_not_is_looked_at(
             found: dict[int, wire.Reply] = {}
             while len(found) < 3:
                 assert onlooker.poll(int(1000 * DEADLINE_S)), f"only {found}"
-                number, payload = onlooker.recv_multipart()
-                found[int(number)] = read_reply(payload)
+                name, payload = onlooker.recv_multipart()
+                found[int(name)] = read_reply(payload)
     assert [found[rank].id for rank in range(3)] == [70, 71, 72]
     assert found[0].inspection == told
     seen = found[1].inspection

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.harness import FORKED, started
 
-from ddptop.agent.rank.collectives import timing
+from ddptop.agent.rank.collectives import timing, wrapper
 from ddptop.agent.rank.collectives.backends import Backend, Backends
 from ddptop.agent.rank.collectives.timing import Collectives
 from ddptop.agent.rank.faults import Faults
@@ -269,7 +269,7 @@ def test_a_group_that_is_made_anew_is_counted_anew(monkeypatch):
 
     collectives = Collectives(Stamps(Clock(), Clock()), Faults())
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
-    monkeypatch.setattr(timing.wrapper, "install", lambda *_: None)
+    monkeypatch.setattr(wrapper, "install", lambda *_: None)
     monkeypatch.setattr(collectives._waits, "watch", lambda _: None)
     first, second = Group(), Group()
     collectives.watch(first)

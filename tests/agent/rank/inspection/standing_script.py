@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -93,6 +94,14 @@ for work in works:
     work.wait()
 session.collectives.timed_every = 1
 session.cut()
+
+# A functional collective, which blocks where its result is used.
+functional.all_reduce(x, "sum", pair).wait()  # the first one imports for seconds
+if rank == 0:
+    stand("functional")
+else:
+    sleep_until("functional")
+functional.all_reduce(x, "sum", pair) + 1
 
 dist.barrier()
 sleep_until("done")

@@ -32,6 +32,11 @@ def taken(by: Stacks | None = None) -> tuple[tuple[wire.Thread, ...], int]:
     return found[0]
 
 
+def message_of(threads: tuple[wire.Thread, ...]) -> bytes:
+    """Return the reply that tells these."""
+    return wire.encode(wire.Reply(1, True, inspection=wire.Inspection(0, 1, "agent", 1, threads=threads)))
+
+
 def running(work: Callable[[], object], name: str = "worker") -> None:
     """Start a thread that lives as long as the process."""
     threading.Thread(target=work, name=name, daemon=True).start()
@@ -78,7 +83,7 @@ def test_a_file_of_any_name_holds_nobody_up(tmp_path: Path, kind: str) -> None:
     (thread,) = [thread for thread in threads if thread.name == f"in {kind}"]
     (frame,) = [frame for frame in thread.frames if frame.function.endswith("waiting")]
     assert (frame.line > 0, frame.source) == (True, "")
-    assert wire.encode(wire.Inspection(0, 1, "agent", 1, threads=threads))
+    assert message_of(threads)
 
 
 def test_a_module_of_the_scripts_own_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +169,7 @@ def test_a_thousand_threads_that_come_and_go() -> None:
             threads, left_out = taken()
             assert (len(threads), threads[0].main) == (wire.MOST_THREADS, True)
             assert left_out >= 1000 - wire.MOST_THREADS
-        assert len(wire.encode(wire.Inspection(0, 1, "agent", 1, threads=threads))) < 256 << 10
+        assert len(message_of(threads)) < 256 << 10
     finally:
         stop.set()
         end.set()
@@ -178,7 +183,7 @@ def test_a_thread_whose_name_raises_is_told_all_the_same() -> None:
 
     class Odd(threading.Thread):
         @property
-        def name(self) -> str:  # type: ignore[override]  # it is the test's
+        def name(self) -> str:
             raise RuntimeError("no name")
 
         @name.setter

@@ -22,7 +22,7 @@ from ddptop.agent.run import rundir
 SCRIPT = Path(__file__).with_name("standing_script.py")
 
 
-PLACES = {"late": 1, "message": 1, "buckets": 1, "untimed": 1, "begun": 1, "done": 0}
+PLACES = {"late": 1, "message": 1, "buckets": 1, "untimed": 1, "begun": 1, "functional": 1, "done": 0}
 """By place at which the ranks stand, the open calls that rank 0 comes to have there."""
 _PATIENCE_S = 20.0
 """How long rank 0 may take from its word that it will stand somewhere to the call in which it does."""
@@ -76,7 +76,9 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 until(lambda: all((folder / f"{place}-{rank}").exists() for rank in range(2)), place)  # noqa: B023
                 late = time.monotonic() + _PATIENCE_S
                 # What is missing after that the tests will tell.
-                while len((waits := inspect(sockets[0])).open) < count and time.monotonic() < late:
+                # Without hooks a functional collective is not seen.
+                unseen = place == "functional" and request.param == "wrapper"
+                while len((waits := inspect(sockets[0])).open) < count - unseen and time.monotonic() < late:
                     time.sleep(0.05)
                 told[place] = waits, inspect(sockets[1])
                 (folder / f"go-{place}").touch()
@@ -172,6 +174,16 @@ def test_of_calls_that_were_only_begun_torchs_record_tells_which_is_complete(see
     """Of two that nobody has waited for, the first has completed."""
     waits, _ = seen.told["begun"]
     assert [(call.bytes, call.sure, call.blocking) for call in waits.open] == [(36, True, False)]
+
+
+def test_a_functional_collective_blocks_where_its_result_is_used(seen: Seen) -> None:
+    """Without torch's hooks nobody sees its call: then it is not said any more that all are seen."""
+    waits, late = seen.told["functional"]
+    if seen.by == "hooks":
+        (call,) = waits.open
+        assert (call.op, call.bytes, call.blocking, call.sure) == ("all_reduce", 4000, True, True)
+        assert calls(waits)[call.group] == calls(late)[call.group] + 1
+    assert waits.observed == late.observed == (seen.by == "hooks")
 
 
 def test_at_the_end_nothing_is_open_and_both_have_made_the_same_calls(seen: Seen) -> None:

@@ -1,0 +1,100 @@
+"""Where a rank stands, by its agent: where little is known, where something fails, and where there is very much."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from support.fakes.torch_records import dump, entry, torch_with
+
+from ddptop.agent import wire
+from ddptop.agent.rank.collectives.counted import RECENT, Counted
+from ddptop.agent.rank.collectives.timing import HOOKS, Collectives
+from ddptop.agent.rank.faults import Faults
+from ddptop.agent.rank.inspection.inspecting import Inspecting
+from ddptop.agent.rank.inspection.stacks import own_sources
+from ddptop.agent.rank.records.stamps import Call, Stamps
+from ddptop.agent.run.rundir import identify
+from ddptop.agent.run.stacks import ROOM
+from ddptop.agent.wire import GroupCalls, PastCall
+
+
+def test_where_no_hook_works_torchs_record_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts, the newest calls and those that have not completed are all torch's then."""
+    monkeypatch.setitem(
+        sys.modules, "torch", torch_with(_dump_fr_trace_json=dump(*map(entry, range(1, 20)), entry(20, retired=False)))
+    )
+    process = identify(os.getpid())
+    assert process is not None
+    inspecting = Inspecting(Collectives(Stamps(), Faults()), Faults(), process, time.time_ns())
+    told = inspecting.inspect(3, stacks=False)
+    assert told.groups == (GroupCalls("0", 20, (), (PastCall("all_reduce", 800),) * 16),)
+    (call,) = told.open
+    assert (call.op, call.number, call.bytes, call.sure) == ("all_reduce", 20, 800, True)
+    assert (told.observed, told.problem, told.status != "") == (True, "", True)
+
+
+def test_what_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that has failed the stacks are told all the same, and the reason why the rest is missing."""
+    process = identify(os.getpid())
+    assert process is not None
+    collectives, faults = Collectives(Stamps(), Faults()), Faults()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(collectives, "open", fail)
+    inspecting, found = Inspecting(collectives, faults, process, time.time_ns()), []
+    # From a thread, as the agent does: its own stack is left out.
+    thread = threading.Thread(target=lambda: found.append(inspecting.inspect(3, stacks=True)))
+    thread.start()
+    thread.join()
+    (told,) = found
+    assert told.threads[0].main
+    assert "illegal memory access" in told.problem
+    assert (told.open, told.groups, told.observed, faults.count) == ((), (), False, 1)
+
+
+def test_very_many_groups_and_calls_fit_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The groups with the newest calls and the oldest open calls are told; the reply stays well below 256 KiB."""
+    collectives = Collectives(Stamps(), Faults())
+    collectives.mechanism = HOOKS
+    for number in range(500):
+        counted = collectives.groups[f"{number:012}"] = Counted(lambda: SimpleNamespace())
+        for _ in range(RECENT):
+            call = Call("x" * 100, number, 1 << 53, 1, False, group=f"{number:012}")
+            call.number = counted.calls = counted.calls + 1
+            counted.recent.append(call)
+            collectives._flying[id(call)] = call
+    distributed = SimpleNamespace(get_process_group_ranks=lambda _: list(range(60_000, 61_024)))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed))
+    process = identify(os.getpid())
+    assert process is not None
+    told = Inspecting(collectives, Faults(), process, time.time_ns()).inspect(3, stacks=False)
+    assert [each.group for each in told.groups] == [f"{number:012}" for number in range(436, 500)]
+    assert sum(bool(each.ranks) for each in told.groups) == 8
+    assert [(call.group, call.number) for call in told.open[::16]] == [(f"{number:012}", 1) for number in range(8)]
+    assert len(wire.encode(wire.Reply(1, True, inspection=told))) + ROOM < 240 << 10
+
+
+def test_a_program_of_a_package_has_the_whole_package_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a namespace, which others share, only its part; of a script the folder."""
+    main = ModuleType("__main__")
+    main.__package__, main.__file__ = (
+        "shared.net.programs",
+        "/venv/lib/python3.12/site-packages/shared/net/programs/a.py",
+    )
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    for name, file in (("shared", None), ("shared.net", "shared/net/__init__.py")):
+        module = ModuleType(name)
+        module.__file__ = file and f"/venv/lib/python3.12/site-packages/{file}"
+        monkeypatch.setitem(sys.modules, name, module)
+    sources = own_sources()
+    assert not sources.is_library("/venv/lib/python3.12/site-packages/shared/net/training/loop.py")
+    assert sources.is_library("/venv/lib/python3.12/site-packages/shared/other/loop.py")
+    main.__package__, main.__file__ = None, "/venv/lib/python3.12/site-packages/scripts/a.py"
+    assert own_sources().name("/venv/lib/python3.12/site-packages/scripts/b.py") == "b.py"
