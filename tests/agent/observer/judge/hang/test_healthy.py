@@ -207,10 +207,14 @@ def test_a_run_that_is_held_is_not_looked_at_even_where_it_is_not_heard():
 def test_where_a_rank_has_stood_before_and_gone_on_it_may_stand_again():
     """A wait for a server that takes three seconds, and later five."""
     run = Run(2, 0.2)
+
+    def fetches(rank: int, at: float) -> Spot:
+        here = Spot(in_library("socket.py", "recv", 1, "fetch", 12), calls=run.calls)
+        return here if rank else waits(run.calls + 1, seconds=at + 0.1)
+
     for seconds in (2.9, 5.0):
         run.train(5)
-        here = Spot(in_library("socket.py", "recv", 1, "fetch", 12), calls=run.calls)
-        run.spend(seconds, lambda rank, at, here=here: here if rank else waits(run.calls + 1, seconds=at + 0.1))
+        run.spend(seconds, fetches)
     assert len(run.asked) > 2
     assert run.hangs == []
 
