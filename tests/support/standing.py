@@ -46,6 +46,8 @@ class Spot:
     ranks: tuple[int, ...] = ()
     status: str = "sleeping"
     cpu: float | None = 2.0
+    own_cpu: float | None = None
+    """Without its data workers, where that is less."""
     by: str = "agent"
     observed: bool = True
     state: str = "running"
@@ -74,7 +76,7 @@ class Spot:
             groups=() if outside else groups if self.groups is None else self.groups,
             observed=self.observed and not outside,
             status=self.status,
-            cpu_percent=self.cpu,
+            cpu_percent=self.cpu if self.own_cpu is None else self.own_cpu,
             swapped_bytes=self.swapped,
             page_reads_per_s=None if self.swapped is None else 5_000.0,
         )

@@ -77,20 +77,11 @@ class Watch:
     def beat(self, beat: wire.Beat, now_ns: int) -> None:
         """Take in a heartbeat."""
         stood_s = self.progress.beat(beat, now_ns)
-        if stood_s is None:
-            return
-        hung = self.told is not None and self.told.kind == "hang"
-        if not hung:
-            self.progress.learn(stood_s)
-        if self._looks and not hung:
-            self._learn_places(stood_s)
-        if self._looks or self._asked or self.told:
-            self.ceased_at_ns = self.progress.since_ns
-            self.told = None
-            self._clear()
+        if stood_s is not None:
+            self._go_on(stood_s, self.progress.since_ns or now_ns)
 
     def rest(self, now_ns: int) -> None:
-        """Begin anew to count the time without progress: there was some, or somebody has stopped the run on purpose."""
+        """Begin anew to count the time without a step: somebody has stopped the run on purpose."""
         self.progress.rest(now_ns)
         self._withdraw(now_ns)
 
@@ -147,8 +138,10 @@ class Watch:
         before = self._looks[-1].ranks if self._looks else self._base
         look = Look(now_ns, {**self._base, **{rank: with_calls(before.get(rank), found[rank]) for rank in found}})
         if self._looks and self._advanced(self._looks[-1], look):
-            # The run is at work, without steps: an evaluation, the accumulation of gradients.
-            self.rest(now_ns)
+            # A step of which no heartbeat has told yet; or work without steps, as the accumulation of gradients.
+            stood_s = self.progress.age_s(now_ns) if self.progress.has_stepped else 0.0
+            self.progress.rest(now_ns)
+            self._go_on(stood_s, now_ns)
             return
         self._looks = [*self._looks[-_LOOKS + 1 :], look]
         if len(self._looks) < 2:
@@ -174,6 +167,15 @@ class Watch:
             urgent=told.kind == "hang",
             hang=told.hang,
         )
+
+    def _go_on(self, stood_s: float, at_ns: int) -> None:
+        """Begin anew after the run has stood for some time, and learn from it where it has gone on by itself."""
+        if self.told is None or self.told.kind != "hang":
+            self.progress.learn(stood_s)
+            if self._looks:
+                self._learn_places(stood_s)
+        if self._looks or self._asked:
+            self._withdraw(at_ns)
 
     def _withdraw(self, now_ns: int) -> None:
         if self.told is not None:

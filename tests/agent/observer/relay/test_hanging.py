@@ -137,8 +137,12 @@ def test_an_answer_that_comes_after_the_next_step_says_nothing(asked):
     asked.answer()
     asked.spend(1)
     asked.make_step()
+    asked.spend(3)
+    assert len(asked.questions) == 2
     asked.answer()
-    asked.spend(0.1)
+    asked.spend(1)
+    # The second question still waits for its own answer.
+    assert len(asked.questions) == 1
     assert asked.findings[-1][0] is None
     assert asked.recorded == []
 
@@ -163,6 +167,13 @@ def test_other_processes_begin_anew(asked):
     asked.spend(3)
     assert asked.findings[-1][0] is None
     assert asked.questions == []
+    # Each of the new processes is told by itself, and takes the place of an old one.
+    for rank in range(2):
+        asked.hanging.restart(1)
+        asked.hanging.meet(rank)
+    asked.spend(25)
+    ((ranks_asked, _),) = asked.questions
+    assert ranks_asked == (0, 1)
 
 
 def test_what_is_recorded_of_a_hang_is_bounded(asked, monkeypatch):

@@ -75,7 +75,9 @@ def loads_slowly(run: Run, seconds: float) -> None:
     loads = in_library("torch/utils/data/dataloader.py", "_try_get_data", 1275)
     run.spend(
         seconds,
-        lambda rank, at: waits(run.calls + 1, seconds=at) if rank != 1 else Spot(loads, calls=run.calls, cpu=70.0),
+        lambda rank, at: (
+            waits(run.calls + 1, seconds=at) if rank != 1 else Spot(loads, calls=run.calls, cpu=70.0, own_cpu=1.0)
+        ),
     )
 
 
@@ -174,6 +176,17 @@ def test_one_look_is_not_enough():
     assert run.hangs == []
 
 
+def test_a_loop_of_the_users_is_not_said_to_spin_at_once():
+    """Two looks find it in its own lines; before the third it is done."""
+    run = Run(2, 0.2)
+    run.train(5)
+    loop = Spot(in_user_code(), calls=run.calls, cpu=99.0, status="running")
+    run.spend(3.5, lambda rank, at: loop if rank else waits(run.calls + 1, seconds=at))
+    assert len(run.asked) == 2
+    run.train(2)
+    assert run.hangs == []
+
+
 def test_as_long_as_steps_come_nobody_is_asked():
     """A healthy run costs no question, also where its steps are slow and unequal."""
     for step_s in (0.02, 1.0, 7.0):
@@ -194,10 +207,14 @@ def test_a_run_that_is_held_is_not_looked_at_even_where_it_is_not_heard():
 def test_where_a_rank_has_stood_before_and_gone_on_it_may_stand_again():
     """A wait for a server that takes three seconds, and later five."""
     run = Run(2, 0.2)
+
+    def fetches(rank: int, at: float) -> Spot:
+        here = Spot(in_library("socket.py", "recv", 1, "fetch", 12), calls=run.calls)
+        return here if rank else waits(run.calls + 1, seconds=at + 0.1)
+
     for seconds in (2.9, 5.0):
         run.train(5)
-        here = Spot(in_library("socket.py", "recv", 1, "fetch", 12), calls=run.calls)
-        run.spend(seconds, lambda rank, at, here=here: here if rank else waits(run.calls + 1, seconds=at + 0.1))
+        run.spend(seconds, fetches)
     assert len(run.asked) > 2
     assert run.hangs == []
 
@@ -236,10 +253,13 @@ def test_all_that_evaluate_are_told_in_grey_and_nobody_is_accused():
 def test_what_is_usual_for_a_run_is_not_told_again():
     """An evaluation of 30 s is told once; the next ones of the same length are not."""
     run = Run(2, 0.2)
+    told = []
     for _ in range(3):
         run.train(5)
+        run.told.clear()
         all_evaluate(run, 30)
-    assert len(run.told) == 1
+        told.append(len(run.told))
+    assert told == [1, 0, 0]
 
 
 def test_a_rank_that_stops_to_work_hangs():
