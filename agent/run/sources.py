@@ -23,7 +23,7 @@ _PARTS: Final = 3
 """Last parts of a path that are shown where it is in no folder that is known."""
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB: Final = sysconfig.get_paths()["stdlib"] + os.sep
-_PACKAGES: Final = re.compile(r"(?:^|/)(?:(?:site|dist)-packages|lib(?:64)?/python3(?:\.\d+)?t?)/")
+_PACKAGES: Final = re.compile(r"(?<![^/])(?:(?:site|dist)-packages|lib(?:64)?/python3(?:\.\d+)?t?)/")
 """The folders of installed packages and of Python itself, also those of another interpreter than this one."""
 _GENERATED: Final = re.compile(r"(?:^|/)torchinductor_|\.so(?:\.|$)")
 _TYPED: Final = frozenset({"<stdin>", "<string>"})

@@ -27,7 +27,7 @@ from ddptop.agent.run.rundir import Run, RunDir
 RUN = Run("r", "of-the-router-tests", "p", (), 1, None, None, 1, True)
 KINDS = (
     wire.Hold, wire.Commit, wire.Resume, wire.Fill, wire.Query, wire.Kill, wire.Keep, wire.Advance, wire.End,
-    wire.Lapse, wire.Save, wire.Note,
+    wire.Lapse, wire.Save, wire.Note, wire.Inspect,
 )  # fmt: skip
 ROUNDS = 300
 SEED = 7

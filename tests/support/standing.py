@@ -46,6 +46,8 @@ class Spot:
     ranks: tuple[int, ...] = ()
     status: str = "sleeping"
     cpu: float | None = 2.0
+    own_cpu: float | None = None
+    """Without its data workers, where that is less."""
     by: str = "agent"
     observed: bool = True
     state: str = "running"
@@ -53,6 +55,8 @@ class Spot:
     silent: bool = False
     """It sends no heartbeats, and does not answer."""
     holds_gil: bool | None = None
+    swapped: int | None = None
+    """Bytes on the swap device of a rank that swaps."""
     groups: tuple[GroupCalls, ...] | None = None
     """Instead of the one group that follows from the rest."""
 
@@ -72,7 +76,9 @@ class Spot:
             groups=() if outside else groups if self.groups is None else self.groups,
             observed=self.observed and not outside,
             status=self.status,
-            cpu_percent=self.cpu,
+            cpu_percent=self.cpu if self.own_cpu is None else self.own_cpu,
+            swapped_bytes=self.swapped,
+            page_reads_per_s=None if self.swapped is None else 5_000.0,
         )
 
 
@@ -145,19 +151,22 @@ class Run:
         """Let time pass in which the ranks are where they are said to be, and make no step."""
         for done in _ticks(seconds):
             self.now_ns += int(min(TICK_S, seconds - done) * ONE)
-            self._tick(lambda rank, since=done: where(rank, since))
+            self._tick(where, done)
 
     def until_told(self, seconds: float, where: Where) -> Finding:
         """Let time pass until something is told; return it, and fail after so many seconds."""
         before = len(self.told)
         for done in _ticks(seconds):
             self.now_ns += int(TICK_S * ONE)
-            self._tick(lambda rank, since=done: where(rank, since))
+            self._tick(where, done)
             if len(self.told) > before:
                 return self.told[-1][1]
         raise AssertionError(f"nothing was told within {seconds:.1f} s")
 
-    def _tick(self, where: Callable[[int], Spot]) -> None:
+    def _tick(self, place: Where, since: float) -> None:
+        def where(rank: int) -> Spot:
+            return place(rank, since)
+
         watch = self.watch
         if self.now_ns - self._beat_ns >= ONE:
             self._beat_ns = self.now_ns

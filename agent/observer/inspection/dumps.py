@@ -86,7 +86,7 @@ def dumps(pids: Mapping[int, int], *, native: bool, until: float) -> dict[int, D
                     running.append(_Running(program, key, pid, selector, native=native))
                 except OSError as problem:
                     found[key] = Dump([], clean_line(f"no stacks from outside: py-spy cannot be started: {problem}"))
-            for chosen, _ in selector.select(left):
+            for chosen, _ in selector.select(left) if running else ():
                 chosen.data()
             for each in [each for each in running if each.is_over]:
                 running.remove(each)

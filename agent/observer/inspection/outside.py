@@ -31,6 +31,8 @@ _OURS: Final = "ddptop-"
 _GONE: Final = "its process is gone"
 _STOPPED: Final = "it is stopped: the frames of C and C++ cannot be read"
 _PROC: Final = Path("/proc")
+_IMPORTS_S: Final = 1.0
+"""Seconds after the start of a process within which a file may still change before it is imported."""
 
 
 class _Reading(NamedTuple):
@@ -114,7 +116,7 @@ def _threads(process: Process, told: Iterable[Thread], script: str) -> list[wire
     sources = Sources(os.path.dirname(script), _folder(process.pid))
     shown = [each for each in told if not (each.thread_name or "").startswith(_OURS)]
     shown.sort(key=lambda each: each.os_thread_id != process.pid)
-    texts = _texts(sources, shown[: wire.MOST_THREADS], _began_s(process))
+    texts = _texts(sources, shown[: wire.MOST_THREADS], _imported_s(process))
     return [
         wire.Thread(
             name=each.thread_name or f"thread {each.os_thread_id}",
@@ -159,11 +161,11 @@ def _folder(pid: int) -> str:
         return ""
 
 
-def _began_s(process: Process) -> float | None:
-    """Return the start of a process in seconds since the epoch, None where that is not known."""
+def _imported_s(process: Process) -> float | None:
+    """Return when a process imports its files, in seconds since the epoch; None where that is not known."""
     if sys.platform != "linux":
         return None
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.started
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process.started + _IMPORTS_S
 
 
 def _read(process: Process) -> _Reading | None:

@@ -63,7 +63,7 @@ class Hanging:
         self._inspections = inspections
         self._record = record
         self._stand = stand
-        self._generation: int | None = None
+        self._generation = 0
         self._recorded: tuple[int, str, tuple[int, ...]] | None = None
         """The hang of which the inspections were recorded."""
         self._clock = clock
@@ -71,9 +71,12 @@ class Hanging:
         """What was to be told at the last turn."""
 
     def restart(self, generation: int) -> None:
-        """Begin anew with other processes."""
+        """Begin anew with other processes, or with another one of a rank."""
+        met = self._watch.progress.met if generation == self._generation else set()
         self._generation = generation
         self._watch.restart()
+        # They are told one after the other.
+        self._watch.progress.met |= met
 
     def meet(self, rank: int) -> None:
         """Take note of a rank whose process was found."""
@@ -86,7 +89,7 @@ class Hanging:
     def note(self, message: wire.Telemetry) -> None:
         """Take in a sign of life or a summary."""
         if type(message) is wire.Beat:
-            if message.generation is None or self._generation in (None, message.generation):
+            if message.generation in (None, self._generation):
                 self._watch.beat(message, self._clock())
         elif type(message) is wire.Summary:
             self._watch.progress.summary(message)

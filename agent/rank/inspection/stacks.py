@@ -70,11 +70,14 @@ class Stacks:
     def _thread(
         self, ident: int, stack: _Taken, thread: threading.Thread | None, texts: dict[tuple[str, int], str]
     ) -> Thread:
+        native_id = thread.native_id if thread is not None else None
+        main = ident == threading.main_thread().ident
         return Thread(
             name=_name(thread) or f"thread {ident:#x}",
             frames=tuple(self._frame(frame, texts) for frame in stack.frames),
-            main=ident == threading.main_thread().ident,
-            native_id=thread.native_id if thread is not None else None,
+            main=main,
+            # In a forked process Python may still tell that of its parent's.
+            native_id=os.getpid() if main and sys.platform == "linux" else native_id,
             left_out=stack.left_out,
         )
 

@@ -10,6 +10,7 @@ from ddptop.agent.observer.judge.hang import place
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread, spins_in_user_code, stacks, stands_still
 from ddptop.agent.observer.judge.hang.place import NOWHERE, Place, place_of
 from ddptop.agent.observer.judge.hang.progress import Progress
+from ddptop.agent.text import size
 from ddptop.agent.wire import Inspection
 
 SILENT_S: Final = 2.0
@@ -23,11 +24,14 @@ IDLE: Final = 5.0
 STARVED_S: Final = 30.0
 """Seconds for which a thread may be ready to run, and not move, on a machine under load; the same for a disk."""
 KNOWN_WORK_S: Final = 75.0
-"""Seconds for which a save or an evaluation may stand in one line without using the CPU."""
+"""Seconds for which a save or an evaluation may stand in one line without using the CPU, or be a loop of the user's."""
 ONE_LINE_S: Final = 120.0
 """Seconds for which one call of a library may compute."""
 POLLS_S: Final = 15.0
-"""Seconds after which a rank that does nothing is not at work because frames of libraries change."""
+"""Seconds after which a rank whose main thread sleeps is not at work because other threads compute, or because frames
+of libraries change: it may look for something again and again."""
+SWAPS: Final = 100.0
+"""Pages a second from a disk from which on a process waits for its own memory."""
 STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 
 ORDER: Final = (
@@ -36,6 +40,8 @@ ORDER: Final = (
 )  # fmt: skip
 """Where several ranks do not come: the kinds that explain the others first. A rank that works explains ranks that only
 stand somewhere: they may wait for it outside of any collective."""
+SURE: Final = frozenset({"gone", "left_early", "stopped", "lock_held"})
+"""Kinds that say of a rank that it is the cause, whatever is known of its calls."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def cause_of(
     if all(each.status in STOPPED for each in seen):
         return Cause(rank, "stopped", f"is {STOPPED[seen[-1].status]}", where, evidence=("process state",))
     if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SILENT_S:
-        return _silent(rank, seen, where, progress, now_ns)
+        return _silent(rank, seen, looks, where, progress, now_ns)
     frames = stacks(looks, rank)
     if len(frames) < 2:
         return Cause(rank, "unknown", "", where, sure=False) if len(looks) > SPINS else None
@@ -87,21 +93,26 @@ def cause_of(
     if found is not None and found.kind not in ("working", "spinning"):
         before = usual.get(where.function)
         if before is not None and progress.age_s(now_ns) < 1.5 * before + 2:
-            return Cause(rank, "working", f"stands in {where.function.split()[-1]}, as before", where)
+            return Cause(rank, "working", "stands where it has stood before", where)
     return found
 
 
-def _silent(rank: int, seen: Sequence[Inspection], where: Place, progress: Progress, now_ns: int) -> Cause:
+def _silent(
+    rank: int, seen: Sequence[Inspection], looks: Sequence[Look], where: Place, progress: Progress, now_ns: int
+) -> Cause:
     """Return the cause of a rank whose agent has not answered and sends no heartbeat: its thread cannot run."""
     last = seen[-1]
     evidence = ["heartbeat"] + (["stacks from outside"] if where.where else [])
     if where.does == place.SAVES and progress.age_s(now_ns) < KNOWN_WORK_S:
         return Cause(rank, "working", place.SAVES, where, evidence=tuple(evidence))
-    if last.status == "disk-sleep":
-        sure = progress.age_s(now_ns) >= STARVED_S
-        return Cause(rank, "swapping" if sure else "working", "waits for the disk", where, True, ("process state",))
+    if (disk := _by_disk(last, where, progress.age_s(now_ns))) is not None:
+        return disk
     held = any(thread.holds_gil for thread in last.threads)
     busy = last.cpu_percent is not None and last.cpu_percent >= BUSY
+    starved = last.status == "running" and not busy and progress.age_s(now_ns) < STARVED_S
+    if starved or not stands_still(stacks(looks, rank)):
+        # On a machine under load its agent gets no time either.
+        return Cause(rank, "working", "works", where, evidence=tuple(evidence))
     evidence += ["CPU time"] if busy else []
     return Cause(
         rank,
@@ -128,25 +139,40 @@ def _by_stacks(
     if cpu is not None and cpu >= BUSY and where.does != place.LOADS and spins_in_user_code(frames):
         if len(frames) < SPINS:
             return None
-        if where.does in place.WORK and age_s < progress.bearable_s:
+        if where.does in place.WORK and age_s < max(KNOWN_WORK_S, progress.bearable_s):
             return working
-        return Cause(rank, "spinning", f"computes without end ({cpu:.0f}% CPU)", where, evidence=evidence)
+        says = f"computes without end ({cpu:.0f}% CPU)"
+        return Cause(rank, "spinning", says, where, age_s >= STARVED_S, evidence)
     if not stands_still(frames[-2:]):
         polls = age_s >= POLLS_S and cpu is not None and cpu < IDLE and stands_still(frames, users_alone=True)
         if not polls:
             return working
-    if cpu is not None and cpu >= BUSY and age_s < max(ONE_LINE_S, progress.bearable_s):
+    # The CPU time is that of all threads, and the status that of the main one.
+    most_s = POLLS_S if last.status == "sleeping" and where.does != place.LOADS else ONE_LINE_S
+    if cpu is not None and cpu >= BUSY and age_s < max(most_s, progress.bearable_s):
         return working
-    if last.status == "disk-sleep":
-        sure = age_s >= STARVED_S
-        return Cause(rank, "swapping" if sure else "working", "waits for the disk", where, True, ("process state",))
+    if (disk := _by_disk(last, where, age_s)) is not None:
+        return disk
     if last.status == "running" and age_s < STARVED_S:
         # Ready to run, and not running: the machine is under load.
         return working
     if where.does in place.WORK and age_s < max(KNOWN_WORK_S, progress.bearable_s):
         return working
     if where.does == place.LOADS:
-        return Cause(rank, "data", place.LOADS, where, evidence=evidence)
+        # A slow storage looks the same for a while.
+        return Cause(rank, "data", place.LOADS, where, age_s >= POLLS_S, evidence)
     if where.does in place.WAITING:
         return Cause(rank, "waiting", where.does, where, evidence=evidence)
-    return Cause(rank, "not_entered", f"{place.SLEEPS}" if where.does == place.SLEEPS else "", where, evidence=evidence)
+    if not where.does and where.source and last.status == "sleeping":
+        # In a call of C that its line makes, and not in a sleep.
+        return Cause(rank, "waiting", place.WAITS, where, evidence=evidence)
+    return Cause(rank, "not_entered", place.SLEEPS if where.does == place.SLEEPS else "", where, evidence=evidence)
+
+
+def _by_disk(last: Inspection, where: Place, age_s: float) -> Cause | None:
+    """Return the cause of a rank that waits for a disk: at work at first."""
+    swaps = last.page_reads_per_s is not None and last.page_reads_per_s >= SWAPS and bool(last.swapped_bytes)
+    if not swaps and last.status != "disk-sleep":
+        return None
+    says = f"swaps, with {size(last.swapped_bytes or 0)} on the swap device" if swaps else "waits for the disk"
+    return Cause(last.rank, "swapping" if age_s >= STARVED_S else "working", says, where, True, ("process state",))

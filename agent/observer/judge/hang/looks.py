@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from ddptop.agent.wire import Frame, Inspection, Thread
 
 _SLACK_NS: Final = 200_000_000
@@ -27,6 +29,13 @@ def main_thread(inspection: Inspection | None) -> Thread | None:
     found = next((thread for thread in inspection.threads if thread.main), None)
     thread = found or (inspection.threads[0] if inspection.threads else None)
     return thread if thread is not None and thread.frames else None
+
+
+def with_calls(before: Inspection | None, after: Inspection) -> Inspection:
+    """Return an inspection from outside with the calls that the agent told a moment earlier: it may only be late."""
+    if before is None or not before.observed or after.observed or after.by == "agent" or before.pid != after.pid:
+        return after
+    return msgspec.structs.replace(after, groups=before.groups, open=before.open, observed=True)
 
 
 def has_advanced(before: Inspection, after: Inspection) -> bool:

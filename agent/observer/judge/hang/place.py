@@ -42,7 +42,7 @@ _USERS: Final = (
 """Names of the user's functions."""
 _SOURCE: Final = (
     (re.compile(r"\bsleep\w*\("), SLEEPS),
-    (re.compile(r"\.acquire\(|\bwith\b.*lock|lock\w*\.", re.IGNORECASE), LOCKS),
+    (re.compile(r"\.acquire\(|^\s*with\b"), LOCKS),
     (re.compile(r"\.(recv|accept|connect|read|readline)\w*\("), READS),
     (re.compile(r"\.get\("), QUEUES),
     (re.compile(r"\.(communicate|waitpid)\(|os\.wait"), WAITS_FOR_PROCESS),
@@ -67,6 +67,8 @@ class Place:
     """File and function without the line: the same place in the next epoch."""
     does: str = ""
     """One of the constants above, or empty."""
+    source: str = ""
+    """Text of the line, where the innermost frame of all is the user's."""
     collective: str = ""
     """The collective that it is in, by its stack alone; empty where it is in none."""
 
@@ -80,8 +82,21 @@ def place_of(thread: Thread | None) -> Place:
         return NOWHERE
     frames = thread.frames
     mine = next((frame for frame in frames if not frame.library), frames[0])
-    line = f"{mine.file}:{mine.line}"
-    return Place(f"{line} {mine.function}", line, f"{mine.file} {mine.function}", _doing(frames), _collective(frames))
+    line, function = f"{mine.file}:{mine.line}", _named(mine, frames)
+    return Place(
+        where=f"{line} {function}",
+        line=line,
+        function=f"{mine.file} {function}",
+        does=_doing(frames),
+        source="" if frames[0].library else frames[0].source,
+        collective=_collective(frames),
+    )
+
+
+def _named(frame: Frame, frames: Sequence[Frame]) -> str:
+    """Return the name of a frame's function: of a comprehension or a lambda, that of the function around it."""
+    outer = (each for each in frames[frames.index(frame) :] if each.file == frame.file)
+    return next((each.function for each in outer if not each.function.startswith("<")), frame.function)
 
 
 def _doing(frames: Sequence[Frame]) -> str:
@@ -96,7 +111,8 @@ def _doing(frames: Sequence[Frame]) -> str:
         if any(frame.library and name in frame.function and where.search(frame.file) for frame in among):
             return does
     for frame in frames:
-        if not frame.library:
+        # The name of a function around all of the training says nothing: `train_and_evaluate`.
+        if not frame.library and "train" not in frame.function.lower():
             for pattern, does in _USERS:
                 if pattern.search(frame.function):
                     return does

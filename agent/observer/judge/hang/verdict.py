@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptop.agent.observer.judge.hang import wording
-from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, STARVED_S, STOPPED, Cause, cause_of
+from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread
 from ddptop.agent.observer.judge.hang.mismatch import Mismatch, mismatch_of
 from ddptop.agent.observer.judge.hang.place import Place, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.waits import DEFAULT, Wait, waits_of
+from ddptop.agent.text import clean_line
 from ddptop.agent.wire import Hang, Inspection
 
 BEFORE_FIRST_S: Final = 30.0
@@ -86,7 +87,14 @@ class _Conclusion:
         return self._meeting() or self._outside()
 
     def _causes(self, ranks: Collection[int]) -> Told | None:
+        absent = frozenset().union(*(each.absent for waits in self._waits.waits.values() for each in waits))
         found = {rank: self._cause(rank) for rank in sorted(ranks)}
+        # A rank whose calls are not known may be in them, and only have answered late.
+        proved = {rank for rank, cause in found.items() if rank in absent or (cause is not None and cause.kind in SURE)}
+        if proved and not self._waits.by_stacks:
+            found = {rank: found[rank] for rank in sorted(proved)}
+        elif len(self._case.looks) < SPINS:
+            return None
         known = [cause for cause in found.values() if cause is not None]
         if not known:
             return None
@@ -99,11 +107,8 @@ class _Conclusion:
             return self._at_work(causes, wait, waiters)
         if kind == "unknown" and not self._progress.everyone:
             return None if self._age_s < self._patience_s else self._elsewhere(wait, waiters)
-        absent = frozenset().union(*(each.absent for waits in self._waits.waits.values() for each in waits))
-        proved = kind in ("gone", "stopped", "lock_held") or not self._waits.by_stacks
-        sure = proved and all(
-            cause.sure and (cause.rank in absent or kind in ("gone", "stopped", "lock_held")) for cause in causes
-        )
+        known_absent = frozenset() if self._waits.by_stacks else absent
+        sure = all(cause.sure and (kind in SURE or cause.rank in known_absent) for cause in causes)
         text = wording.accusation(causes, wait, waiters, self._world)
         return self._hang(kind, causes, text, wait, waiters, sure, definite=kind == "stopped")
 
@@ -128,28 +133,26 @@ class _Conclusion:
 
     def _mismatch(self, mismatch: Mismatch) -> Told:
         odd = sorted(mismatch.odd)
-        others = [rank for rank in mismatch.calls if rank not in mismatch.odd]
-        first = (odd or others)[0]
-        what = mismatch.calls[first]
-        other = next(rank for rank in others if mismatch.calls[rank] != what)
+        others = [rank for rank in sorted(mismatch.calls) if rank not in mismatch.odd]
+        first = odd[0] if odd else others[0]
+        mine = mismatch.calls[first]
+        rest = [rank for rank in others if mismatch.calls[rank] != mine]
         place = self._place(first)
-        group = "" if mismatch.group == DEFAULT else f" of group {mismatch.group}"
-        where = f" · {place.where}" if place.where else ""
-        wait = self._waits.first(odd)
-        waiters = frozenset(self._waits.waits) - set(odd)
-        rest = f"{wording.named(others, self._world)} {wording.verb(others, 'is', 'are')} in"
-        if not odd:
-            rest = f"rank {other} called"
         kind = "left_early" if mismatch.left_early else "mismatch"
-        subject = wording.named(odd or [first], self._world)
-        if kind == "left_early":
-            is_in = wording.verb(odd, "is", "are")
-            text = f"{subject} left the loop early: {is_in} in {wording.called(what)}, while {rest} "
-        else:
-            called = "called" if odd else "and others differ: it called"
-            text = f"{subject} {called} {wording.called(what)} as call {mismatch.number:,}{group}, {rest} "
-        text += f"{wording.called(mismatch.calls[other])}{where}"
-        causes = [Cause(rank, kind, "", self._place(rank), evidence=("stacks",) if place.where else ()) for rank in odd]
+        text = wording.difference(
+            kind,
+            (odd or [rank for rank in others if mismatch.calls[rank] == mine], mine),
+            (rest, mismatch.calls[rest[0]]),
+            mismatch.number,
+            mismatch.group,
+            self._world,
+        )
+        waits = [wait for rank in others for wait in self._waits.waits.get(rank, ())]
+        wait = next((each for each in waits if each.call.number == mismatch.number), None) or self._waits.first(odd)
+        waiters = frozenset(self._waits.waits) - set(odd)
+        evidence = ("stacks",) if place.where else ()
+        causes = [Cause(rank, kind, "", self._place(rank), evidence=evidence) for rank in odd]
+        text += f" · {place.where}" if place.where else ""
         return self._hang(kind, causes, text, wait, waiters, bool(odd), where=place.where)
 
     def _circle(self) -> Told:
@@ -208,8 +211,9 @@ class _Conclusion:
         if causes:
             late = [cause.rank for cause in causes]
             who = wording.named(late, self._world)
-            says = causes[0].says or f"is still at {causes[0].place.where or 'its start'}"
-            text = f"{who} {says}: {wait_for} for {wording.verb(late, 'it', 'them')} in the rendezvous"
+            says = causes[0].says or "does not come"
+            where = f" · {causes[0].place.where}" if causes[0].place.where else ""
+            text = f"{who} {says}: {wait_for} for {wording.verb(late, 'it', 'them')} in the rendezvous{where}"
             return self._hang(causes[0].kind, causes, text, None, waiters, False)
         if self._age_s < MEETING_S:
             return None
@@ -280,9 +284,9 @@ class _Conclusion:
         return Hang(
             kind=kind,
             # Of all ranks none is the cause.
-            ranks=tuple(cause.rank for cause in causes) if len(causes) < self._world or self._world == 1 else (),
-            where=where or (causes[0].place.where if causes else ""),
-            waiting="" if wait is None else wording.waiting(wait, waiters, members, self._place(wait.rank)),
+            ranks=() if kind == "all_outside" or 1 < self._world == len(causes) else tuple(c.rank for c in causes),
+            where=clean_line(where or (causes[0].place.where if causes else "")),
+            waiting=clean_line("" if wait is None else wording.waiting(wait, waiters, members, self._place(wait.rank))),
             evidence=", ".join(evidence),
             sure=sure,
             timeout_at_ns=self._timeout_at_ns(),
@@ -293,9 +297,11 @@ class _Conclusion:
         found = []
         for waits in self._waits.waits.values():
             for wait in waits:
-                inspection, beat = self._last[wait.rank], self._progress.beats.get(wait.rank)
+                beat = self._progress.beats.get(wait.rank)
                 if wait.call.group == DEFAULT and beat is not None and beat.timeout_s is not None:
-                    found.append(inspection.at_ns - wait.call.open_ns + int(min(beat.timeout_s, 1e9) * ONE))
+                    # By the observer's clock: a rank may claim any time.
+                    begun = self._case.looks[-1].at_ns - max(0, wait.call.open_ns)
+                    found.append(begun + int(min(beat.timeout_s, 1e9) * ONE))
         return max(0, min(found)) if found else None
 
 

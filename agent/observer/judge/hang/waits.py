@@ -77,7 +77,7 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
     """
     groups = {rank: {each.group: each for each in inspection.groups} for rank, inspection in ranks.items()}
     away, there = frozenset(absent), frozenset(present)
-    known = {rank for rank, inspection in ranks.items() if inspection.by == "agent" and inspection.observed}
+    known = {rank for rank, inspection in ranks.items() if inspection.observed}
     members = {group: _members(group, groups, world) for group in {name for each in groups.values() for name in each}}
 
     @functools.cache

@@ -12,11 +12,12 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.finding import Finding
-from ddptop.agent.observer.judge.hang.looks import Look, has_advanced, main_thread
+from ddptop.agent.observer.judge.hang.looks import Look, has_advanced, main_thread, with_calls
 from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.verdict import Case, Told
 from ddptop.agent.observer.judge.hang.waits import waits_of
+from ddptop.agent.text import clean_line
 from ddptop.agent.wire import EACH_RECORD
 
 BETWEEN_S: Final = 0.7
@@ -67,6 +68,7 @@ class Watch:
         self._asked_ns = 0
         self._due_ns = 0
         self._pause_s = BETWEEN_S
+        """Seconds between looks that do not tell, longer each time."""
         self._base: dict[int, wire.Inspection] = {}
         """Of a large group, all ranks without their stacks."""
         self._concerned: tuple[int, ...] = ()
@@ -75,20 +77,11 @@ class Watch:
     def beat(self, beat: wire.Beat, now_ns: int) -> None:
         """Take in a heartbeat."""
         stood_s = self.progress.beat(beat, now_ns)
-        if stood_s is None:
-            return
-        hung = self.told is not None and self.told.kind == "hang"
-        if not hung:
-            self.progress.learn(stood_s)
-        if self._looks and not hung:
-            self._learn_places(stood_s)
-        if self._looks or self._asked or self.told:
-            self.ceased_at_ns = self.progress.since_ns
-            self.told = None
-            self._clear()
+        if stood_s is not None:
+            self._go_on(stood_s, self.progress.since_ns or now_ns)
 
     def rest(self, now_ns: int) -> None:
-        """Begin anew to count the time without progress: there was some, or somebody has stopped the run on purpose."""
+        """Begin anew to count the time without a step: somebody has stopped the run on purpose."""
         self.progress.rest(now_ns)
         self._withdraw(now_ns)
 
@@ -99,9 +92,9 @@ class Watch:
 
     @property
     def inspections(self) -> list[wire.Inspection]:
-        """The newest inspections that have stacks, by rank."""
+        """The newest inspections, by rank; of a large group those of the ranks whose stacks were asked for."""
         last = self._looks[-1].ranks if self._looks else {}
-        return [last[rank] for rank in sorted(last) if last[rank].threads]
+        return [last[rank] for rank in sorted(self._concerned or last) if rank in last]
 
     def stands(self, now_ns: int) -> bool:
         """Say whether the run has made no step for longer than usual; False while it is held, or has ended."""
@@ -136,27 +129,29 @@ class Watch:
         question, self._asked = self._asked, None
         if question is None:
             return
+        self._wait(now_ns, BETWEEN_S)
         if self._world > EACH_RECORD and not question.stacks:
             self._base = dict(found)
             self._concerned = self._choose(found)
             self._due_ns = now_ns
             return
-        look = Look(now_ns, {**self._base, **found})
+        before = self._looks[-1].ranks if self._looks else self._base
+        look = Look(now_ns, {**self._base, **{rank: with_calls(before.get(rank), found[rank]) for rank in found}})
         if self._looks and self._advanced(self._looks[-1], look):
-            # The run is at work, without steps: an evaluation, the accumulation of gradients.
-            self.rest(now_ns)
+            # A step of which no heartbeat has told yet; or work without steps, as the accumulation of gradients.
+            stood_s = self.progress.age_s(now_ns) if self.progress.has_stepped else 0.0
+            self.progress.rest(now_ns)
+            self._go_on(stood_s, now_ns)
             return
         self._looks = [*self._looks[-_LOOKS + 1 :], look]
         if len(self._looks) < 2:
-            self._wait(now_ns, BETWEEN_S)
             return
         self.told = Case(self._looks, self.progress, self._world, self._usual).conclude(now_ns)
         if self.told is not None and self.told.kind == "hang":
             self._wait(now_ns, AGAIN_S)
         elif self.told is not None or len(self._looks) >= _LOOKS:
-            self._wait(now_ns, min(AGAIN_S, 1.5 * self._pause_s))
-        else:
-            self._wait(now_ns, BETWEEN_S)
+            self._pause_s = min(AGAIN_S, 1.5 * self._pause_s)
+            self._wait(now_ns, self._pause_s)
 
     def finding(self, now_ns: int) -> Finding | None:
         """Return what is wrong at this moment, with the time that the run has stood."""
@@ -165,12 +160,22 @@ class Watch:
         told = self.told
         return Finding(
             kind=told.kind,
-            text=f"{told.text} · {_seconds(self.progress.age_s(now_ns))}",
+            # Names of the user's files and functions may be of any length.
+            text=f"{clean_line(told.text)} · {_seconds(self.progress.age_s(now_ns))}",
             rank=told.hang.ranks[0] if told.hang.ranks else None,
             since_at_ns=self.progress.since_ns or now_ns,
             urgent=told.kind == "hang",
             hang=told.hang,
         )
+
+    def _go_on(self, stood_s: float, at_ns: int) -> None:
+        """Begin anew after the run has stood for some time, and learn from it where it has gone on by itself."""
+        if self.told is None or self.told.kind != "hang":
+            self.progress.learn(stood_s)
+            if self._looks:
+                self._learn_places(stood_s)
+        if self._looks or self._asked:
+            self._withdraw(at_ns)
 
     def _withdraw(self, now_ns: int) -> None:
         if self.told is not None:
@@ -179,7 +184,6 @@ class Watch:
         self._clear()
 
     def _wait(self, now_ns: int, seconds: float) -> None:
-        self._pause_s = seconds
         self._due_ns = now_ns + int(seconds * ONE)
 
     def _advanced(self, before: Look, after: Look) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -51,24 +52,47 @@ def waiting(wait: Wait, ranks: Collection[int], members: int, place: Place) -> s
 
 
 def accusation(causes: Sequence[Cause], wait: Wait | None, waiters: Collection[int], world: int) -> str:
-    """Return the line about ranks that do not come, all for the same reason, without the time."""
+    """Return the line about ranks that do not come, all of the same class, without the time."""
     ranks, first = [cause.rank for cause in causes], causes[0]
-    who, where = named(ranks, world), f" · {first.place.where}" if first.place.where else ""
-    call = "" if wait is None else in_words(wait)
-    wait_for = f"{named(waiters, world)} {verb(waiters, 'waits', 'wait')}" if waiters else ""
-    if first.kind in ("gone", "left_early"):
-        state = first.says if len(ranks) == 1 else first.says.replace("is ", "are ").replace("has ", "have ")
-        return f"{who} {state}, and {wait_for} for {verb(ranks, 'it', 'them')} in {call}"
-    subject = "it" if len(ranks) == 1 else f"rank {first.rank}"
+    who, hang = named(ranks, world), verb(ranks, "hangs", "hang")
+    alike = all(cause.says == first.says for cause in causes)
+    says = first.says if len(ranks) == 1 or not alike else _of_several(first.says)
+    subject = "it" if len(ranks) == 1 else "they" if alike else f"rank {first.rank}"
+    where = f" · {first.place.where}" if first.place.where else ""
     if wait is None:
-        return f"{who} {verb(ranks, 'hangs', 'hang')}: {subject} {first.says or 'stands still'}{where}"
-    they = verb(ranks, "it", "they")
-    entered = f"never entered {call}, in which {wait_for}"
-    if first.says:
-        entered = f"{subject} {first.says}{' and ' if len(ranks) == 1 else '; they '}{entered}"
-    else:
-        entered = f"{they} {entered}"
-    return f"{who} {verb(ranks, 'hangs', 'hang')}: {entered}{where}"
+        return f"{who} {hang}: {subject} {says or 'stands still'}{where}"
+    wait_for = f"{named(waiters, world)} {verb(waiters, 'waits', 'wait')}"
+    if first.kind in ("gone", "left_early"):
+        return f"{who} {says}, and {wait_for} for {verb(ranks, 'it', 'them')} in {in_words(wait)}"
+    does = f"{says} and " if says and subject != f"rank {first.rank}" else f"{says}; they " if says else ""
+    return f"{who} {hang}: {subject} {does}never entered {in_words(wait)}, in which {wait_for}{where}"
+
+
+def _of_several(says: str) -> str:
+    """Return `sleep` for `sleeps`, `are stopped` for `is stopped`."""
+    first, _, rest = says.partition(" ")
+    if not first:
+        return ""
+    several = {"is": "are", "has": "have"}.get(first) or re.sub(r"s(,?)$", r"\1", first)
+    return f"{several} {rest}".strip()
+
+
+def difference(
+    kind: str,
+    one: tuple[Collection[int], PastCall],
+    other: tuple[Collection[int], PastCall],
+    number: int,
+    group: str,
+    world: int,
+) -> str:
+    """Return the line about ranks that called different collectives as call `number` of a group."""
+    (ranks, mine), (others, theirs) = one, other
+    who, rest = named(ranks, world), named(others, world)
+    if kind == "left_early":
+        stands = f"{verb(ranks, 'it stands', 'they stand')} in {called(mine)}"
+        return f"{who} left the loop early: {stands}, {rest} in {called(theirs)}"
+    of = "" if group == DEFAULT else f" of group {group}"
+    return f"{who} entered {called(mine)}, {rest} {called(theirs)} (call {number:,}{of})"
 
 
 def at_work(causes: Sequence[Cause], waiters: Collection[int], world: int) -> str:

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.intervals import RESUMED_NS, Intervals
-from ddptop.agent.wire import Verdict
+from ddptop.agent.wire import Hang, Verdict
 
 SECOND = 10**9
 SLOW = Finding("slow_rank", "rank 1", rank=1, phase="data", cost_ms=5.0, since_at_ns=3 * SECOND)
 MEMORY = Finding("memory_creep", "memory", rank=0, since_at_ns=SECOND)
 FINDINGS = st.builds(
     Finding,
-    kind=st.sampled_from(["slow_rank", "memory_creep", "health", "taking_turns"]),
+    kind=st.sampled_from(["slow_rank", "memory_creep", "health", "taking_turns", "hang"]),
     text=st.text(max_size=5),
     rank=st.none() | st.integers(0, 2),
     phase=st.none() | st.sampled_from(["data", "forward"]),
@@ -51,7 +51,7 @@ def test_intervals_of_an_accusation_never_overlap(moments):
     assert sorted(seen) == list(range(7, 7 + len(seen)))
     until: dict[object, int] = {}
     for _, verdict in sorted(seen.items()):
-        accused = verdict.kind if verdict.kind == "health" else (verdict.kind, verdict.rank, verdict.phase)
+        accused = verdict.kind if verdict.kind in ("health", "hang") else (verdict.kind, verdict.rank, verdict.phase)
         assert verdict.until_at_ns is not None
         assert verdict.since_at_ns <= verdict.until_at_ns
         if moments and all(seconds >= 0 for _, _, seconds in moments):
@@ -86,20 +86,39 @@ def test_it_ends_when_it_ceased_and_not_when_that_was_noticed():
 
 
 def test_what_ends_the_training_comes_first():
-    """Numbers that are not finite, then what is about to end it, then what costs most of it, then the rest."""
+    """A hang, numbers that are not finite, then what is about to end it, then what costs most of it, then the rest."""
     findings = [
+        Finding("standing", "", rank=2),
         MEMORY,
         SLOW,
         Finding("communication_bound", "", cost_ms=50.0),
         Finding("memory_creep", "", rank=3, urgent=True),
         Finding("health", "", urgent=True),
+        Finding("hang", "", rank=2, urgent=True),
     ]
     intervals = Intervals(1, 0)
     intervals.update(findings, {}, 10 * SECOND)
     told = [(each.kind, each.rank) for each in intervals.verdicts]
     assert told == [
-        ("health", None), ("memory_creep", 3), ("communication_bound", None), ("slow_rank", 1), ("memory_creep", 0),
+        ("hang", 2), ("health", None), ("memory_creep", 3), ("communication_bound", None), ("slow_rank", 1),
+        ("standing", 2), ("memory_creep", 0),
     ]  # fmt: skip
+
+
+def test_a_hang_is_one_verdict_whoever_is_found_to_be_its_cause():
+    """More is known of it from look to look; what is known last is in the verdict, also for the next observer."""
+    intervals = Intervals(1, 0)
+    for rank, seconds in ((None, 10), (2, 12)):
+        known = Hang("stopped", () if rank is None else (rank,))
+        intervals.update(
+            [Finding("hang", "", rank=rank, since_at_ns=SECOND, urgent=True, hang=known)], {}, seconds * SECOND
+        )
+    (verdict,) = intervals.verdicts
+    assert (verdict.number, verdict.rank, verdict.since_at_ns, verdict.hang) == (1, 2, SECOND, Hang("stopped", (2,)))
+    after = Intervals(1, 0)
+    after.resume([verdict])
+    after.update([Finding("hang", "", rank=3, since_at_ns=9 * SECOND, urgent=True)], {}, 20 * SECOND)
+    assert [(each.number, each.rank, each.since_at_ns) for each in after.verdicts] == [(1, 3, SECOND)]
 
 
 def test_another_observer_goes_on_where_one_was_killed():

@@ -14,6 +14,7 @@ from support.hostile import structs
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.evidence.blocks import MOST_ROWS
+from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.observer.judge.judgement import Judgement
 
 LARGE = wire.EACH_RECORD + 2
@@ -142,6 +143,25 @@ def test_a_restart_ends_what_was_told_and_counts_on():
     (verdict,) = judge.verdicts(group.at_ns)
     assert (verdict.number, verdict.generation) == (2, 1)
     assert verdict.since_at_ns >= last_at_ns
+
+
+def test_nothing_holds_a_run_back_that_hangs():
+    """A hang ends the verdict on a slow rank and comes first; a run that only stands leaves it, and comes last."""
+    group, judge = Group(2, seed=2), Judgement(2)
+    for rank, record in group.steps(120, slow(1, "data", 30)):
+        judge.steps(rank, (record,), 0)
+    now = group.at_ns
+    assert [each.kind for each in judge.verdicts(now)] == ["slow_rank"]
+    judge.stand(Finding("standing", "no step", since_at_ns=now, hang=wire.Hang("all_outside")), None)
+    assert [each.kind for each in judge.verdicts(now + 10**9)] == ["slow_rank", "standing"]
+    hang = wire.Hang("stopped", (0,), where="train.py:3 main")
+    judge.stand(Finding("hang", "rank 0 hangs", rank=0, since_at_ns=now, urgent=True, hang=hang), None)
+    (verdict,) = judge.verdicts(now + 2 * 10**9)
+    assert (verdict.kind, verdict.rank, verdict.hang) == ("hang", 0, hang)
+    judge.stand(None, now + 3 * 10**9)
+    judge.verdicts(now + 5 * 10**9)
+    ended = {each.kind: each.until_at_ns for each in judge.ended()}
+    assert ended["hang"] == now + 3 * 10**9
 
 
 def test_the_beginning_is_the_time_of_its_step():

@@ -73,6 +73,22 @@ def test_round_trip_also_while_writing(runtime: Path) -> None:
     assert sorted(path.name for path in runtime.glob("run.db*")) == ["run.db"]
 
 
+def test_where_ranks_stood_is_recorded_in_place_of_an_earlier_moment(runtime: Path) -> None:
+    """The last hang alone, by rank, while the recorder still writes; a file without one has none."""
+    database = runtime / "run.db"
+    assert recording_file.read_inspections(database) == []
+    recording = Recorder(database, 3, lambda text, level: None)
+    recording.start()
+    before = [wire.Inspection(rank, 5, "agent", 7, threads=(wire.Thread("main"),)) for rank in (2, 0)]
+    recording.inspect(before)
+    until(lambda: recording_file.read_inspections(database) == before[::-1], "the first moment")
+    after = wire.Inspection(1, 6, "py-spy", 8, status="stopped")
+    recording.inspect([after])
+    until(lambda: recording_file.read_inspections(database) == [after], "the second moment")
+    assert list(read_history(database)) == []
+    assert recording.close()
+
+
 def test_the_history_keeps_no_other_record_waiting(runtime: Path) -> None:
     """What nobody could make again is in the file before the history; a history that fails costs nothing else."""
     database = runtime / "run.db"

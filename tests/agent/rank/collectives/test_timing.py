@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -205,6 +206,78 @@ def test_on_a_device_the_duration_is_unknown_until_the_device_has_passed_both_ev
     assert (call.duration, collectives.outstanding) == (250_000, 0)
     (collective,) = meter.record(stamps.finished[0]).collectives
     assert (collective.duration_ns, collective.on_device) == (250_000, True)
+
+
+def on_device(captures: Captures) -> tuple[Collectives, FakeBackends, list[FakeEvent]]:
+    """Return collectives of one group on a device, and the events that are recorded there."""
+    events: list[FakeEvent] = []
+
+    def event() -> FakeEvent:
+        events.append(FakeEvent())
+        return events[-1]
+
+    clock = Clock()
+    backend = Backend(0, EventClock(event, lambda: None, captures), True)
+    return Collectives(Stamps(clock, clock), Faults()), FakeBackends(backend), events
+
+
+@pytest.mark.parametrize("work", [FakeWork(), None])
+def test_on_a_device_a_call_is_open_until_the_device_has_passed_it(work: FakeWork | None):
+    """Also one of which no work is returned, because it is on the training's own stream."""
+    collectives, backends, events = on_device(Captures())
+    call = collectives.begin("all_reduce", [], backends, 0, blocking=True, origin="")
+    collectives.end(call, work)
+    assert [(each.call, each.sure) for each in collectives.open(None)] == [(call, True)]
+    for at_ms, event in enumerate(events):
+        event.at_ms = float(at_ms)
+    assert len(events) == 2
+    assert collectives.open(None) == []
+    assert call.duration == 1_000_000
+
+
+def test_a_call_of_a_graph_that_is_captured_is_not_taken_for_open():
+    """Nothing of it can be asked for, and calls after the capture are known as ever."""
+    captures = Captures()
+    collectives, backends, events = on_device(captures)
+    captures.begin()
+    collectives.end(collectives.begin("all_reduce", [], backends, 0, blocking=False, origin=""), FakeWork())
+    assert collectives.open(None) == []
+    captures.end()
+    later = collectives.begin("all_reduce", [], backends, 0, blocking=False, origin="")
+    collectives.end(later, FakeWork())
+    assert [each.call for each in collectives.open(None)] == [later]
+    assert len(events) == 2
+
+
+def test_calls_are_numbered_by_group_without_messages():
+    """Two groups have counts of their own; the newest calls are remembered, in order."""
+    collectives = Collectives(Stamps(Clock(), Clock()), Faults())
+    pair, other = FakeBackends(Backend(2, None, True)), FakeBackends(Backend(2, None, True))
+    other.group = "1"
+    for backends, op in [(pair, "all_reduce"), (other, "broadcast"), (pair, "send"), *[(pair, "all_gather")] * 20]:
+        collectives.end(collectives.begin(op, [], backends, 0, blocking=False, origin=""), FakeWork())
+    assert {name: counted.calls for name, counted in collectives.groups.items()} == {"0": 21, "1": 1}
+    recent = collectives.groups["0"].recent
+    assert [call.number for call in recent] == list(range(6, 22))
+
+
+def test_a_group_that_is_made_anew_is_counted_anew(monkeypatch):
+    """After a new start of torch.distributed its names come again, on all ranks alike."""
+
+    class Group:
+        group_name = "0"
+
+    collectives = Collectives(Stamps(Clock(), Clock()), Faults())
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setattr(timing.wrapper, "install", lambda *_: None)
+    monkeypatch.setattr(collectives._waits, "watch", lambda _: None)
+    first, second = Group(), Group()
+    collectives.watch(first)
+    collectives.groups["0"].calls = 5
+    collectives.watch(first)
+    assert collectives.groups["0"].calls == 5
+    collectives.watch(second)
+    assert collectives.groups["0"].calls == 0
 
 
 def test_dense_collectives_are_timed_in_some_steps_only_and_it_is_said():

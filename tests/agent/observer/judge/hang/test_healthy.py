@@ -75,7 +75,9 @@ def loads_slowly(run: Run, seconds: float) -> None:
     loads = in_library("torch/utils/data/dataloader.py", "_try_get_data", 1275)
     run.spend(
         seconds,
-        lambda rank, at: waits(run.calls + 1, seconds=at) if rank != 1 else Spot(loads, calls=run.calls, cpu=70.0),
+        lambda rank, at: (
+            waits(run.calls + 1, seconds=at) if rank != 1 else Spot(loads, calls=run.calls, cpu=70.0, own_cpu=1.0)
+        ),
     )
 
 
@@ -159,12 +161,58 @@ def test_each_part_alone_is_no_hang_and_a_hang_after_it_is_told(part):
     assert (finding.kind, finding.rank) == ("hang", 1)
 
 
+def test_one_look_is_not_enough():
+    """A profiler stops the processes for a moment, in which they are seen."""
+    run = Run(2, 0.2)
+    run.train(5)
+
+    def where(rank: int, at: float) -> Spot:
+        if rank == 0:
+            return waits(run.calls + 1, seconds=at)
+        return Spot(in_user_code(), status="tracing-stop", by="py-spy") if len(run.asked) < 2 else _moving(run)
+
+    run.spend(5, where)
+    assert len(run.asked) > 1
+    assert run.hangs == []
+
+
+def test_a_loop_of_the_users_is_not_said_to_spin_at_once():
+    """Two looks find it in its own lines; before the third it is done."""
+    run = Run(2, 0.2)
+    run.train(5)
+    loop = Spot(in_user_code(), calls=run.calls, cpu=99.0, status="running")
+    run.spend(3.5, lambda rank, at: loop if rank else waits(run.calls + 1, seconds=at))
+    assert len(run.asked) == 2
+    run.train(2)
+    assert run.hangs == []
+
+
 def test_as_long_as_steps_come_nobody_is_asked():
     """A healthy run costs no question, also where its steps are slow and unequal."""
     for step_s in (0.02, 1.0, 7.0):
         run = Run(2, step_s)
         run.train(max(20.0, 10 * step_s))
         assert run.asked == []
+
+
+def test_a_run_that_is_held_is_not_looked_at_even_where_it_is_not_heard():
+    """On a machine under load heartbeats stay away; the last one said that the rank is held."""
+    run = Run(2, 0.2)
+    run.train(5)
+    is_paused(run, 3)
+    run.spend(30, lambda rank, _: Spot(silent=True, by="agent"))
+    assert run.asked == []
+
+
+def test_where_a_rank_has_stood_before_and_gone_on_it_may_stand_again():
+    """A wait for a server that takes three seconds, and later five."""
+    run = Run(2, 0.2)
+    for seconds in (2.9, 5.0):
+        run.train(5)
+        here = Spot(in_library("socket.py", "recv", 1, "fetch", 12), calls=run.calls)
+        run.spend(seconds, lambda rank, at, here=here: here if rank else waits(run.calls + 1, seconds=at + 0.1))
+    assert len(run.asked) > 2
+    assert run.hangs == []
 
 
 def test_a_start_is_not_looked_at_for_a_while():
@@ -201,10 +249,13 @@ def test_all_that_evaluate_are_told_in_grey_and_nobody_is_accused():
 def test_what_is_usual_for_a_run_is_not_told_again():
     """An evaluation of 30 s is told once; the next ones of the same length are not."""
     run = Run(2, 0.2)
+    told = []
     for _ in range(3):
         run.train(5)
+        run.told.clear()
         all_evaluate(run, 30)
-    assert len(run.told) == 1
+        told.append(len(run.told))
+    assert told == [1, 0, 0]
 
 
 def test_a_rank_that_stops_to_work_hangs():
