@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -15,9 +16,12 @@ from ddptop.tui.views.stacks.lines import text_lines
 
 def text(frame: Frame, taken: Stacks, width: int | None = None) -> list[str]:
     """Return the lines of `stacks`: a hang first, then the places of the ranks, which are cut to a width."""
-    verdict = hang.told(frame)
+    verdict = hang.last(frame)
     head = [] if verdict is None else [verdict.text]
-    if verdict is not None and (left := hang.countdown(frame, verdict)):
+    if taken.recorded:
+        at = time.strftime("%H:%M:%S", time.localtime(taken.at))
+        head.append(f"as recorded at {at}, in the hang; the run is over ({frame.state})")
+    elif verdict is not None and (left := hang.countdown(frame, verdict)):
         head.append(left)
     found = places(taken, hang.culprits(frame))
     return [*head, *([""] if head else []), *text_lines(found, width)]
@@ -25,7 +29,7 @@ def text(frame: Frame, taken: Stacks, width: int | None = None) -> list[str]:
 
 def as_json(frame: Frame, taken: Stacks) -> dict[str, Any]:
     """Return the documented form of `stacks --json`: all that the ranks have told, nothing merged or folded."""
-    verdict = hang.told(frame)
+    verdict = hang.last(frame)
     ordered = sorted(taken.inspections, key=lambda each: each.rank)
     return {
         "run": frame.run,

@@ -15,9 +15,12 @@ _AGE: Final = re.compile(r" · [\d,.:]+ (?:s|min|h|d)$")
 
 
 def told(frame: Frame) -> Verdict | None:
-    """Return the verdict of a run that makes no steps, a hang or not; None where there is none."""
-    if frame.state in ENDED:
-        return None
+    """Return the verdict of a run that makes no steps, a hang or not; None where there is none, or the run is over."""
+    return None if frame.state in ENDED else last(frame)
+
+
+def last(frame: Frame) -> Verdict | None:
+    """Return the same also of a run that ended while that went on."""
     return next((verdict for verdict in frame.verdicts if verdict.hang is not None), None)
 
 
@@ -43,8 +46,8 @@ def ageless(verdict: Verdict) -> str:
 
 
 def culprits(frame: Frame) -> frozenset[int]:
-    """Return the ranks that are the cause of the hang that is told."""
-    verdict = told(frame)
+    """Return the ranks that are the cause of the hang that is told, or in which the run ended."""
+    verdict = last(frame)
     if verdict is None or verdict.hang is None or not is_urgent(verdict):
         return frozenset()
     return frozenset(verdict.hang.ranks) or frozenset(() if verdict.rank is None else (verdict.rank,))

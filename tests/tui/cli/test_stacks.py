@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.inspections import CALL, SLEEPS, hung, inspection, stopped, thread
+from support.inspections import hung, stopped
 from support.screens.frames import NOW, StillInspector, frame, hung_frame
 
 from ddptop.agent.run import rundir
@@ -154,7 +156,13 @@ def test_an_ended_run_is_told_from_its_record(told: type[Told], capsys: Captured
     told.inspector.refusal = "run told is over (failed)"
     assert run(monkeypatch, "told") == 1
     assert "is over (failed)" in capsys.readouterr().err
-    told.inspector.at_hang = Stacks(NOW, (inspection(0, threads=(thread(SLEEPS),), open=(CALL,)),), recorded=True)
+    told.inspector.at_hang = Stacks(NOW, hung(), recorded=True)
+    ended = replace(hung_frame(), state="killed")
+    monkeypatch.setattr(told, "shown", ended)
     assert run(monkeypatch, "told") == 0
-    assert "time.sleep(3600)" in capsys.readouterr().out
+    hang, when, _, head, *rest = capsys.readouterr().out.splitlines()
+    assert hang.startswith("rank 1 hangs")
+    assert re.fullmatch(r"as recorded at [\d:]+, in the hang; the run is over \(killed\)", when)
+    assert head.startswith("✗ rank 1")
+    assert any("time.sleep(3600)" in line for line in rest)
     assert len(told.inspector.asked) == 1
