@@ -90,6 +90,9 @@ def test_a_rank_that_was_killed_is_named_by_the_observer_alone(launch: Callable[
     victim = directory.members()[1].process.pid
     os.kill(victim, signal.SIGKILL)
     until(lambda: ends.read(directory.path, 0).get(1), "the end of rank 1 is recorded")
+    while not (early := report.of(directory)).failed:
+        assert early.state in ("starting", "running")
+    assert early.cause.startswith("rank 1 was killed by SIGKILL (")
     death = ends.read(directory.path, 0)[1]
     assert death.status == -signal.SIGKILL
     over(directory)
