@@ -65,7 +65,7 @@ def add(verbs: Verbs) -> None:
         "output, the other ranks, versions, verdicts and events. Secrets in the command line are masked.",
         """
         ddptop report                          # the only live run, or the last one
-        ddptop report resnet-7f --markdown | gh issue create -F -
+        ddptop report resnet-7f --markdown > issue.md
         """,
         PRINTED,
     )  # fmt: skip
