@@ -155,8 +155,10 @@ def judge(
         text = first.text
         if first.unexplained:
             printed = None if log_of is None else in_log(log_of(first.rank))
-            # A rank that ends before its agent has begun prints where torchrun does.
-            text = explain(text + told.place, printed or last_output(torchrun_log))
+            if printed is None and (first.rank not in members or members[first.rank].log is None):
+                # A rank that ends before its agent has begun prints where torchrun does.
+                printed = last_output(torchrun_log)
+            text = explain(text + told.place, printed)
         kind = first.kind or told.kind
         return Judgement("failed", first.code or code or 1, text, first.rank, kind=kind)
     if exit_code is None:

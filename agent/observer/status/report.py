@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -120,6 +120,11 @@ def of(directory: RunDir) -> Report:
     """
     found = survey.look(directory)
     run, members = found.run, found.members
+    if found.state in ("starting", "running") and found.dead:
+        # A rank has failed, and the others are being ended, or the launcher of a job goes on for a while.
+        judgement = survey.first_cause(directory, run, members)
+        if judgement.state == "failed":
+            found = replace(found, cause=judgement.cause, cause_rank=judgement.rank, kind=judgement.kind)
     generation = max((member.generation for member in members.values()), default=0)
     deaths = ends.read(directory.path, generation)
     readable = is_plain(directory.database)

@@ -133,11 +133,16 @@ def look(directory: RunDir, members: dict[int, Member] | None = None, heard: Col
         return found("killed", 128 + signal.SIGTERM, f"killed by {run.killed_by}")
     # The ranks' records of their ends decide, and the caller's list may be older than those.
     known = directory.members()
-    here = states.ranks_here(run, len(known))
-    log = tail.end(directory.torchrun_log)
-    seen_ends = ends.read(directory.path, max((member.generation for member in known.values()), default=0))
-    judgement = cause.judge(here, known, None, log, leader=run.leader, log_of=directory.rank_log, deaths=seen_ends)
+    judgement = first_cause(directory, run, known)
     return found(judgement.state, judgement.exit_code, judgement.cause, judgement.rank, judgement.kind)
+
+
+def first_cause(directory: RunDir, run: Run, members: Mapping[int, Member]) -> cause.Judgement:
+    """Return the end of a run's ranks, by what is on the disk."""
+    here = states.ranks_here(run, len(members))
+    seen = ends.read(directory.path, max((member.generation for member in members.values()), default=0))
+    log = tail.end(directory.torchrun_log)
+    return cause.judge(here, members, None, log, leader=run.leader, log_of=directory.rank_log, deaths=seen)
 
 
 def settle(directory: RunDir, members: dict[int, Member] | None = None, heard: Collection[int] = frozenset()) -> Survey:

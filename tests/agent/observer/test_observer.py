@@ -131,7 +131,8 @@ def test_a_crash_is_told_before_the_other_ranks_have_ended(launch: Launch) -> No
     )
     told = view.await_start(directory, Settings())
     assert told is not None
-    assert told.startswith("rank 0 was killed by SIGKILL (")
+    # The rank may be gone, and its status read by its parent, before the observer has met it.
+    assert told.startswith(("rank 0 was killed by SIGKILL (", "rank 0 exited without reporting a cause ("))
     assert survey.look(directory).alive == (1,)
 
 

@@ -64,8 +64,8 @@ def add(verbs: Verbs) -> None:
         "Prints the first cause of a run's end, what kind of an end it is and what to do about it, the stack, the last "
         "output, the other ranks, versions, verdicts and events. Secrets in the command line are masked.",
         """
-        ddptop report                          # the only live run, or the last one
-        ddptop report resnet-7f --markdown | gh issue create -F -
+        ddptop report                         # the only live run, or the last one
+        ddptop report resnet-7f --markdown    # for an issue tracker
         """,
         PRINTED,
     )  # fmt: skip

@@ -315,7 +315,7 @@ def _frozen(frame: Frame, key: str) -> str:
 def _ending(frame: Frame, keys: Mapping[str, str]) -> str:
     advice = [f"{keys['app.leave']} leaves", f"{keys['rank.logs']} shows the logs"]
     if has_report(frame):
-        advice.insert(0, f"{keys['run.report']} tells why and what to do")
+        advice.insert(0, f"{keys['run.report']} tells why")
     if frame.launched and _had_wrong_arguments(frame):
         # The same ones would fail again.
         advice.append(f"{keys['app.launch']} changes the arguments")
