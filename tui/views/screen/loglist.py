@@ -83,8 +83,7 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
             self._sources = sources
             self.following = True
             self.picture = Picture()
-            empty = "reading …" if sources else "it writes to the terminal that started the run: look there"
-            self.show_items((), empty=empty)
+            self.show_items((), empty="reading …")
             self._reader.open(sources)
         self._reader.follow_end(following=self.following, still=still)
 
@@ -136,6 +135,8 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
             self.refresh_bindings()
 
     def _nothing(self) -> str:
+        if not self._sources:
+            return "it writes to the terminal that started the run: look there"
         if self.picture.error:
             return f"no log: {self.picture.error}"
         if self.level is not None:
