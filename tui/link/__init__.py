@@ -7,6 +7,7 @@ replay      what is recorded of it
 turns       whose processes are looked up next, where there are too many to look up all
 control     what acts on it
 fleet       what a screen may ask of all runs; `runs` are those of this machine
+logs        the output of the ranks, read from their files
 host        cores, memory and GPUs of the machine
 look        one look at some runs, for `ps` and `status`
 """

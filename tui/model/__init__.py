@@ -9,4 +9,5 @@ ranks       what is known of the ranks, each and together
 collectives waiting and transfer
 metrics     the numbers that can be drawn
 history     the numbers of a run, by step and by time
+logs        what the output of the ranks says
 """
