@@ -60,8 +60,7 @@ class _Plain:
 
     def lines(self, *, begun: bool, over: bool) -> Iterator[str]:
         """Yield the lines that were added."""
-        for lines in self._log.lines():
-            yield from (line.text for line in lines)
+        yield from self._log.lines()
         if over:
             yield from (line.text for line in self._log.unended())
 

@@ -8,6 +8,7 @@ turns       whose processes are looked up next, where there are too many to look
 control     what acts on it
 inspection  asks the ranks where they stand
 fleet       what a screen may ask of all runs; `runs` are those of this machine
+logs        the output of the ranks, read from their files
 host        cores, memory and GPUs of the machine
 look        one look at some runs, for `ps` and `status`
 """

@@ -12,4 +12,5 @@ collectives waiting and transfer
 report      the report on the end of a run, as lines
 metrics     the numbers that can be drawn
 history     the numbers of a run, by step and by time
+logs        what the output of the ranks says
 """

@@ -6,6 +6,7 @@ presence    the lock of a process on the run directory that it uses
 removal     removes a run directory
 masking     secrets, and the file that stores them
 sparse      log files whose middle is cut out
-tail        the end of a log, and a log as it grows
+logfile     a log that others write, read from any place on
+tail        the end of a log, as text
 database    the exceptions of a damaged SQLite file
 """

@@ -69,7 +69,7 @@ async def test_all_of_a_long_log_can_be_scrolled_to(tmp_path: Path) -> None:
         assert top(pilot) == f"line {below}"
         await pilot.press("end")
         await until(pilot, lambda: "line 59999" in seen(pilot.app), "the end again")
-        assert roll(pilot).following
+        await until(pilot, lambda: roll(pilot).following, "followed")
 
 
 async def test_a_text_is_found_wherever_it_is(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_a_text_is_found_wherever_it_is(tmp_path: Path) -> None:
         assert "line 59999" in seen(pilot.app)
         await pilot.press("enter")
         await until(pilot, lambda: "needle 40007" in seen(pilot.app), "the last one")
-        assert "scrolled back: end follows again" in seen(pilot.app)
+        await until(pilot, lambda: "scrolled back: end follows again" in seen(pilot.app), "it says so")
         for key, number in (("N", 20007), ("N", 7), ("n", 20007), ("n", 40007)):
             await pilot.press(key)
             await until(pilot, lambda number=number: f"needle {number}" in seen(pilot.app), key)  # type: ignore[misc]

@@ -28,6 +28,8 @@ from ddptop.tui.model.logs.merging import Merged, merged, named
 POLL_S: Final = 0.25
 _STRETCHES: Final = 16
 """Stretches read of a log in one look, so that one that is written fast keeps nobody waiting."""
+_FILLING: Final = 100
+"""Entries that are held at least of a log that has them; of many logs together."""
 _MANY_BYTES: Final = 8 << 20
 """Bytes read of the ends of all logs together."""
 _PROGRESS_S: Final = 0.2
@@ -194,6 +196,10 @@ class LogReader:
         share = max(1, len(self._windows))
         for window in self._windows:
             window.open_end(self._filter, max(4096, min(4 * STRETCH, _MANY_BYTES // share)), self._towards_begin())
+            # Lines as long as a stretch would leave nothing to scroll.
+            for _ in range(0 if self._filter else _FILLING // share):
+                if len(window.entries) >= _FILLING // share or not window.back():
+                    break
         self._following = True
         return True
 
@@ -216,6 +222,7 @@ class LogReader:
 
     def _search(self, text: str, place: Place | None, *, backwards: bool, here: bool) -> bool:
         self._text, self._note = text, ""
+        self._told_at = time.monotonic()
         if not text:
             self._found = None
             return True

@@ -9,11 +9,11 @@ from typing import Final
 from ddptop.agent.run.files.logfile import STRETCH, LogFile, RawLine
 from ddptop.tui.link.logs.window import LogSource
 from ddptop.tui.model.logs.entries import Entries, Entry
-from ddptop.tui.model.logs.lines import LogLine, read_line
+from ddptop.tui.model.logs.lines import LogLine, read_line, read_text
 
 HOLD_S: Final = 0.3
 """Seconds for which a new entry waits for lines that belong to it, and for the same entry of other ranks."""
-_ALL_BYTES: Final = 16 << 20
+_ALL_BYTES: Final = 4 << 20
 """Bytes read at once of all logs together."""
 _LEAST: Final = 4096
 _OPEN: Final = 8
@@ -21,7 +21,7 @@ _OPEN: Final = 8
 
 
 class LogStream:
-    """One log, read once from its beginning to its end, either by lines or by entries."""
+    """One log, read once from its beginning to its end, either by lines or by entries. What it raises are OSErrors."""
 
     def __init__(self, source: LogSource, stretch: int = STRETCH) -> None:
         """Prepare to read so many bytes at once; a longer line comes in pieces."""
@@ -34,12 +34,17 @@ class LogStream:
         self._entries = Entries(source.rank)
         self._waiting: list[Entry] = []
 
-    def lines(self) -> Iterator[list[LogLine]]:
-        """Yield the lines that have ended since the last call, in the order written.
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that have ended since the last call, clean, in the order written.
 
         Raises:
             OSError: it cannot be read although a part of it was.
         """
+        for raw in self._raw():
+            yield read_text(raw, 2 * self._stretch)[0]
+
+    def _raw(self) -> Iterator[RawLine]:
+        """Yield the lines that have ended since the last call."""
         while True:
             try:
                 stretch = self._file.after(self._at, self._stretch)
@@ -58,7 +63,7 @@ class LogStream:
             self._at, self._rest = stretch.end, stretch.rest
             if stretch.begin == stretch.end:
                 return
-            yield [self._read(raw) for raw in stretch.lines]
+            yield from stretch.lines
 
     def unended(self) -> list[LogLine]:
         """Return what is written of the last line, once."""
@@ -68,17 +73,18 @@ class LogStream:
     def history(self) -> Iterator[Entry]:
         """Yield the entries that are there by now."""
         last: list[Entry] = []
-        for lines in self.lines():
-            last += self._entries.add(lines)
-            yield from last[:-_OPEN]
-            del last[:-_OPEN]
+        # One by one: of a thousand logs the entries of all stretches together would take much memory.
+        for raw in self._raw():
+            last += self._entries.add((self._read(raw),))
+            if len(last) > _OPEN:
+                yield last.pop(0)
         self._entries.close(last)
         yield from last
 
     def fresh(self, seen: float) -> list[Entry]:
         """Return the entries that were added, each `HOLD_S` after it was seen; `seen` is the time now."""
-        for lines in self.lines():
-            self._waiting += self._entries.add(lines, seen)
+        for raw in self._raw():
+            self._waiting += self._entries.add((self._read(raw),), seen)
         ready = [entry for entry in self._waiting if entry.order[1] <= seen - HOLD_S]
         del self._waiting[: len(ready)]
         self._entries.close(ready)

@@ -50,7 +50,7 @@ class Window:
         self.error: str | None = None
         """Why the log cannot be read, one line."""
         self.left = 0
-        """Entries that were held and are no longer, in all."""
+        """Lines in front that were held and are no longer, in all."""
         self._file = LogFile(Path(source.path))
         self._most_lines = most_lines
         self._most_added = max(1, most_lines // 4)
@@ -117,7 +117,7 @@ class Window:
         return None
 
     def _clear(self, wanted: Wanted) -> None:
-        self.left += len(self.entries)
+        self.left += self._held
         self._wanted = wanted
         self.entries, self.rest, self._last = [], None, None
         self.begin = self.end = 0
@@ -147,11 +147,11 @@ class Window:
         self._back(going)
 
     def _on(self, going: Going | None) -> bool:
-        before = self.left + len(self.entries)
-        while not self.at_end and self.left + len(self.entries) == before:
+        before = self.left + self._held
+        while not self.at_end and self.left + self._held == before:
             if not self._grow(None, trim=True, few=True) or (going is not None and not going(self.end)):
                 break
-        return self.left + len(self.entries) != before or self.at_end
+        return self.left + self._held != before or self.at_end
 
     def _grow(self, now: float | None, *, trim: bool, few: bool = False) -> bool:
         stretch = self._file.after(self.end, self._stretch)
@@ -243,14 +243,15 @@ class Window:
             self.entries += self._entries.add((line,), seen.get(line.begin))
 
     def _trim_front(self) -> None:
-        held, characters = self._held, sum(entry.size for entry in self.entries)
+        before = held = self._held
+        characters = sum(entry.size for entry in self.entries)
         gone = 0
         while gone < len(self.entries) - 1 and (held > self._most_lines or characters > _MOST_CHARACTERS):
             held -= len(self.entries[gone].lines)
             characters -= self.entries[gone].size
             gone += 1
         if gone:
-            self.left += gone
+            self.left += before - held
             del self.entries[:gone]
             self.begin = self.entries[0].begin
 

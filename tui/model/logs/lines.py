@@ -100,18 +100,22 @@ def read_line(raw: RawLine, reference: float, limit: int = LONGEST) -> LogLine:
             to the log: the date of a line may be without a year.
         limit: characters of the text that are held.
     """
+    text, left_out = read_text(raw, limit)
+    found = _RANK.match(text)
+    rank, lead = (int(found[1]), found.end()) if found else (None, 0)
+    level, at, body = _header(text, lead, reference)
+    return LogLine(raw.begin, raw.end, text, left_out, rank, lead, body, level, at)
+
+
+def read_text(raw: RawLine, limit: int) -> tuple[str, int]:
+    """Return at most so many characters of a line, clean, and about how many it has beyond them."""
     written = raw.content.rstrip(b"\r")
     if b"\r" in written:
         # A carriage return begins the line anew, as progress bars use it; the terminal would show the last.
         written = written.rpartition(b"\r")[2]
     # A character is at most four bytes, and escape sequences may stand among them.
-    decoded = written[: limit * 8].decode("utf-8", "replace")
-    text = clean(decoded, limit)
-    left_out = max(0, len(written) - len(text.encode("utf-8", "replace"))) if len(text) >= limit else 0
-    found = _RANK.match(text)
-    rank, lead = (int(found[1]), found.end()) if found else (None, 0)
-    level, at, body = _header(text, lead, reference)
-    return LogLine(raw.begin, raw.end, text, left_out, rank, lead, body, level, at)
+    text = clean(written[: limit * 8].decode("utf-8", "replace"), limit)
+    return text, max(0, len(written) - len(text.encode("utf-8", "replace"))) if len(text) >= limit else 0
 
 
 def _header(text: str, lead: int, reference: float) -> tuple[Level | None, float | None, int]:

@@ -64,6 +64,8 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
         """Cells for the ranks before each line."""
         self._asked = False
         """More lines have been asked for, and have not come yet."""
+        self._to_end = False
+        """The end has been asked for, and has not come yet."""
 
     def on_mount(self) -> None:
         """Begin to read."""
@@ -83,8 +85,7 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
             self._sources = sources
             self.following = True
             self.picture = Picture()
-            empty = "reading …" if sources else "it writes to the terminal that started the run: look there"
-            self.show_items((), empty=empty)
+            self.show_items((), empty="reading …")
             self._reader.open(sources)
         self._reader.follow_end(following=self.following, still=still)
 
@@ -113,16 +114,19 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
     def on_log_list_read(self, message: Read) -> None:
         """Show it, with the same line on top, or with what was found in sight."""
         before, top = self._items, int(self.scroll_y)
-        anchor = before[top].place if not self.following and top < len(before) else None
+        to_end = self.following or (self._to_end and message.picture.at_end)
+        anchor = before[top].place if not to_end and top < len(before) else None
         found = message.picture.found
         moved = found is not None and found != self.picture.found
         searching = self.picture.progress is not None
         self.picture, self._asked = message.picture, False
+        if self._to_end and self.picture.at_end:
+            self.following, self._to_end = True, False
         lines = self.picture.lines
         self._label = min(_WIDEST_LABEL, max((len(_who(line)) for line in lines), default=0))
         lead = self._lead + (self._label + 1 if self._label else 0)
         if moved:
-            self.following = False
+            self.following = self._to_end = False
         self.show_items(lines, self.picture.widest + lead, empty=self._nothing())
         if moved:
             at = next((number for number, line in enumerate(lines) if line.place == found), 0)
@@ -136,6 +140,8 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
             self.refresh_bindings()
 
     def _nothing(self) -> str:
+        if not self._sources:
+            return "it writes to the terminal that started the run: look there"
         if self.picture.error:
             return f"no log: {self.picture.error}"
         if self.level is not None:
@@ -162,13 +168,14 @@ class LogList(Filtered, Roll[ShownLine], can_focus=True):
         if self.picture.at_end:
             self.scroll_end(animate=False, x_axis=False, force=True)
         else:
+            self._to_end = True
             self._reader.follow()
 
     # Keys
 
     def action_begin(self) -> None:
         """Go to the first line."""
-        self.following = False
+        self.following = self._to_end = False
         if not self.picture.at_begin:
             self._reader.begin()
         self.scroll_to(y=0, animate=False, force=True)

@@ -180,6 +180,15 @@ def test_a_thousand_logs_hold_no_descriptors_and_little_of_each(reading: Reading
     assert not picture.error
 
 
+def test_a_line_of_a_mib_leaves_room_for_those_before_it(reading: Reading, tmp_path: Path) -> None:
+    """What is held reaches beyond it, or nothing could be scrolled to."""
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(b"before\n" * 500 + b"x" * (1 << 20) + b"\nafter\n")
+    for sources in ([LogSource(str(path), 0)], [LogSource(str(path), rank) for rank in range(4)]):
+        reading.reader.open(sources)
+        reading.until(lambda picture: texts(picture).count("before") > 20)
+
+
 def test_no_log_is_told(reading: Reading, tmp_path: Path) -> None:
     """With the reason, until there is one."""
     reading.reader.open([LogSource(str(tmp_path / "rank-0.log"), 0)])
