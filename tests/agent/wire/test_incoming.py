@@ -17,7 +17,10 @@ from ddptop.agent.text import Complaint
 from ddptop.agent.wire import incoming
 from ddptop.agent.wire.incoming import cleaned
 
-TELEMETRY = (wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState, wire.Verdicts, wire.Ranks)
+TELEMETRY = (
+    wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState, wire.Verdicts, wire.Ranks,
+    wire.Checksums,
+)  # fmt: skip
 COMMANDS = (
     wire.Hold, wire.Commit, wire.Resume, wire.Query, wire.Kill, wire.Keep, wire.Advance, wire.End, wire.Lapse,
     wire.Save, wire.Note, wire.History,
