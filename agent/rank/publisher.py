@@ -354,8 +354,8 @@ class Publisher:
             if self._summary is not None:
                 self._send(wire.TOPIC_SUMMARY, self._summary)
         if recalled:
-            for message in self._session.checks.recall():
-                self._send(wire.TOPIC_CHECKSUMS, wire.encode(message))
+            for recent in self._session.checks.recall():
+                self._send(wire.TOPIC_CHECKSUMS, wire.encode(recent))
 
     def _obey(self) -> None:
         for _ in range(100):

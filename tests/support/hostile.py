@@ -51,6 +51,8 @@ def value_of(kind: inspect.Type, rng: Random) -> Any:
             return rng.choice([number for number in (*_INTEGERS, least, most) if least <= number <= most])
         case inspect.FloatType(ge=least, le=most):
             return rng.choice([each for each in _FLOATS if least is None or most is None or least <= each <= most])
+        case inspect.BytesType():
+            return rng.randbytes(rng.randrange(20))
         case inspect.BoolType():
             return rng.random() < 0.5
         case inspect.NoneType():

@@ -65,7 +65,8 @@ def event_json(event: wire.Event) -> dict[str, Any]:
 def event_line(event: wire.Event) -> str:
     """Return an event as a line of `events`."""
     mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
-    named = event.rank is None or event.text.startswith((f"rank {event.rank} ", "ranks "))
+    beginnings = (f"rank {event.rank} ", f"rank {event.rank}'s ", "ranks ")
+    named = event.rank is None or event.text.startswith(beginnings)
     return f"{_date(event.at_ns)} {mark} {'' if named else f'rank {event.rank}: '}{event.text}"
 
 

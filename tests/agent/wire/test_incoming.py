@@ -19,6 +19,7 @@ from ddptop.agent.wire.incoming import cleaned
 
 TELEMETRY = (
     wire.Hello, wire.Beat, wire.Steps, wire.Summary, wire.Event, wire.RunState, wire.Verdicts, wire.Ranks, wire.Bundle,
+    wire.Checksums,
 )  # fmt: skip
 COMMANDS = (
     wire.Hold, wire.Commit, wire.Resume, wire.Query, wire.Kill, wire.Keep, wire.Advance, wire.End, wire.Lapse,

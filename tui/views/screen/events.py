@@ -38,7 +38,8 @@ class Line:
 
 def text_of(event: EventLine) -> str:
     """Return what happened, with its rank in front where the text does not begin with it."""
-    named = event.rank is None or event.text.startswith((f"rank {event.rank} ", "ranks "))
+    beginnings = (f"rank {event.rank} ", f"rank {event.rank}'s ", "ranks ")
+    named = event.rank is None or event.text.startswith(beginnings)
     return event.text if named else f"rank {event.rank}: {event.text}"
 
 

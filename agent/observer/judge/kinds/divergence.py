@@ -83,7 +83,8 @@ class Divergence:
             if each.names and (each.layout in self._names or len(self._names) < _MOST_LAYOUTS):
                 self._names[each.layout] = each.names
             key = each.group, each.number
-            if key not in self._modules and len(self._modules) >= MOST_MODULES * 4:
+            # A mesh has as many groups as ranks, at most.
+            if key not in self._modules and len(self._modules) >= MOST_MODULES + 2 * self._world:
                 continue
             module = self._modules.setdefault(key, _Module())
             if each.steps <= module.judged:
@@ -136,7 +137,7 @@ class Divergence:
             members = next(iter(check.told.values())).members or self._world
             if check.noticed_ns is None:
                 check.noticed_ns = now_ns
-            waits = len(check.told) < members and now_ns - check.noticed_ns < SETTLED_NS
+            waits = len(check.told) < members and 0 <= now_ns - check.noticed_ns < SETTLED_NS
             if waits and len(module.pending) <= PENDING:
                 return
             del module.pending[steps]

@@ -29,7 +29,8 @@ _imports = late.imports(globals())
 @pytest.fixture(scope="module")
 def group() -> Any:
     """A process group of this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]  # torch does not list it
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 

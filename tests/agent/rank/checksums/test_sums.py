@@ -39,10 +39,13 @@ def test_a_single_bit_changes_it_anywhere(kind: str) -> None:
                 raw[place] ^= 1
 
 
-def test_an_exchange_of_values_changes_it() -> None:
+@pytest.mark.parametrize("shape", [(64, 96), (4, 6)])
+def test_an_exchange_of_values_changes_it(shape: tuple[int, int]) -> None:
     """Of neighbours, of rows, of a row and a column: a matrix with its values in another order is another one."""
-    matrix = torch.arange(64.0 * 96).view(64, 96)
-    others = matrix.flip(0), matrix.flip(1), matrix.roll(1, 0), matrix.roll(1, 1), matrix.view(96, 64).T.reshape(64, 96)
+    rows, columns = shape
+    matrix = torch.arange(float(rows * columns)).view(rows, columns)
+    turned = matrix.view(columns, rows).T.reshape(rows, columns)
+    others = matrix.flip(0), matrix.flip(1), matrix.roll(1, 0), matrix.roll(1, 1), turned
     found = {sum_of(each) for each in (matrix, *others)}
     assert len(found) == 6
 
