@@ -48,13 +48,15 @@ Unreadable = msgspec.MsgspecError
 """Raised by the `read_*` functions for anything that is not a message of this protocol."""
 
 
-def encode(message: Telemetry | EncodedSteps | EncodedRanks | EncodedBundle | Command | Answer | HistoryAnswer | Step) -> bytes:
+def encode(
+    message: Telemetry | EncodedSteps | EncodedRanks | EncodedBundle | Command | Answer | HistoryAnswer | Step,
+) -> bytes:
     """Return the msgpack form of any message."""
     return _encoder.encode(message)
 
 
 _T = TypeVar("_T")
-_OfRank = TypeVar("_OfRank", Hello, Beat, Steps, Summary)
+_OfRank = Hello | Beat | Steps | Summary
 
 
 def _typed(decoder: msgspec.msgpack.Decoder[_T], payload: bytes) -> _T:

@@ -1,8 +1,7 @@
 """What ranks and the observer publish on PUB sockets, and the topics under which they do.
 
 A message goes out as two frames, `[topic, payload]`.  The observer repeats what its ranks publish, under the topic and
-the number of the rank (`topic_of`) or several of them in a `Bundle`, and `Ranks`, in which the newest of all is
-together.
+the number of the rank (`topic_of`) or many together in a `Bundle`, and `Ranks`, in which the newest of all is together.
 """
 
 # Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
@@ -364,7 +363,7 @@ class EncodedRanks(Message, frozen=True, tag="ranks"):
 
 
 class Bundle(Message, frozen=True, tag="bundle"):
-    """What the ranks of a small group have published since the last one, by the observer, in the order of its coming."""
+    """What the ranks of a small group have published since the last one, by the observer, in the order of arrival."""
 
     messages: tuple[Hello | Beat | Steps | Summary, ...]
 

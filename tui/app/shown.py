@@ -36,9 +36,10 @@ class ShownRun:
         """Hold the view, or resume it."""
         self.advance()
         frame = self.newest()
-        # Ranks that nobody looks at would be drawn up later, as they are then.
         upto = None if frame.history is None else frame.history.by_step.last
-        self._held = None if self._held is not None else replace(frame, ranks=tuple(frame.ranks), upto=upto)
+        # Ranks that nobody looks at would be drawn up later, as they are then.
+        ranks = tuple([rank.settled() for rank in frame.ranks])
+        self._held = None if self._held is not None else replace(frame, ranks=ranks, upto=upto)
 
     def let_go(self) -> None:
         """Hold the view no longer: who acts on the run wants to see the effect."""

@@ -202,7 +202,7 @@ class Drawn(ScrollView):
 
         The same as `grounded` in one pass: a line through many panels has a hundred segments.
         """
-        base = self.base
+        base, whole = self.base, self.size.width
         grounds = self._grounds
         segments: list[Segment] = []
         together: list[str] = []
@@ -215,10 +215,10 @@ class Drawn(ScrollView):
             before = style
         if together:
             segments.append(Segment("".join(together), grounds.get(before) or self._on_ground(before)))
-        if width < self.size.width:
-            segments.append(Segment(" " * (self.size.width - width), base))
-        strip = Strip(segments, max(width, self.size.width))
-        return strip if width <= self.size.width else strip.crop(0, self.size.width)
+        if width < whole:
+            segments.append(Segment(" " * (whole - width), base))
+        strip = Strip(segments, max(width, whole))
+        return strip if width <= whole else strip.crop(0, whole)
 
     def _on_ground(self, style: Style | None) -> Style:
         ground = self._grounds[style] = self.base if style is None else self.base + style

@@ -229,13 +229,11 @@ class Sockets:
         """Subscribe to the messages of all ranks together, or to those of each, as another observer may send them."""
         assert self._sub is not None
         self._bundled = bundled
-        wanted, left = (wire.TOPIC_BUNDLE,), _OF_EACH
-        if not bundled:
-            wanted, left = left, wanted
+        together: tuple[bytes, ...] = (wire.TOPIC_BUNDLE,)
         # In this order none is missed, and what comes twice is taken in once.
-        for topic in wanted:
+        for topic in together if bundled else _OF_EACH:
             self._sub.socket.subscribe(topic)
-        for topic in left:
+        for topic in _OF_EACH if bundled else together:
             self._sub.socket.unsubscribe(topic)
 
     def ask_for_gaps(self) -> None:

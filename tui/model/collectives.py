@@ -95,11 +95,15 @@ class Alignment:
         self._every = 1 << max(0, (world // _RANKS_AT_ONCE).bit_length() - 1)
         self._window = max(LEAST, WINDOW // self._every)
         self._recent: dict[int, deque[Interval]] = {}
+        self._taken: deque[Mapping[int, Step]] = deque(maxlen=self._window)
+        """Steps that nobody has asked about since: where the ranks are on several machines nobody does."""
 
     def take(self, together: Mapping[int, Step]) -> None:
         """Take in the records that all ranks made of one step."""
-        if any(step.step % self._every or not _is_timed(step) for step in together.values()):
-            return
+        if not any(step.step % self._every or not _is_timed(step) for step in together.values()):
+            self._taken.append(together)
+
+    def _split(self, together: Mapping[int, Step]) -> None:
         for rank, splits in split(together).items():
             known = [each for each in splits if each is not None and each.op.startswith("all_reduce")]
             if known:
@@ -110,6 +114,8 @@ class Alignment:
 
     def means_ms(self, rank: int) -> tuple[float, float] | None:
         """Return a rank's mean waiting and transfer in all-reduces per step, in ms."""
+        while self._taken:
+            self._split(self._taken.popleft())
         recent = self._recent.get(rank)
         if not recent:
             return None

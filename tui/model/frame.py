@@ -8,7 +8,7 @@ not markup: draw it with `rich.text.Text` or `Segment`, never as a markup string
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
 from ddptop.agent.run.states import ENDED as ENDED
@@ -88,10 +88,8 @@ class RankFrame:
     """How it ended, one line, for example `exit code 1: ValueError: bad lr`."""
     torch_version: str | None = None
     python_version: str | None = None
-    allreduce_wait_ms: float | None = None
-    """Mean per step, over recent steps: time in all-reduces until the last rank had entered."""
-    allreduce_transfer_ms: float | None = None
-    """The same, from then until they were done."""
+    exchange: Callable[[], tuple[float, float] | None] = field(default=lambda: None, repr=False, compare=False)
+    """Works out `allreduce_wait_ms` and `allreduce_transfer_ms`, which few views show and which takes long."""
     timed_every: int = 1
     """One step of so many has its collectives timed."""
     faults: int = 0
@@ -107,6 +105,23 @@ class RankFrame:
     def current_step_ms(self) -> float | None:
         """What a step takes now; None where the rank stands."""
         return None if self.stands else self.step_ms
+
+    @property
+    def allreduce_wait_ms(self) -> float | None:
+        """Mean per step, over recent steps: time in all-reduces until the last rank had entered."""
+        means = self.exchange()
+        return None if means is None else means[0]
+
+    @property
+    def allreduce_transfer_ms(self) -> float | None:
+        """The same, from then until they were done."""
+        means = self.exchange()
+        return None if means is None else means[1]
+
+    def settled(self) -> RankFrame:
+        """Return the same with all worked out: what is asked later would be of that moment."""
+        means = self.exchange()
+        return replace(self, exchange=lambda: means)
 
 
 class Ranks(Sequence[RankFrame]):

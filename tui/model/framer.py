@@ -5,7 +5,8 @@ Everything on the screen, in `status --json` and in the plain output comes from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from itertools import islice
 from operator import is_
 from typing import Any, Final
@@ -68,7 +69,7 @@ class Framer:
             at, drawn_from, drawn = self._drawn[rank]
             if all(map(is_, source, drawn_from)) and 0 <= situation.at - at < FRESH_S:
                 return drawn
-        exchange = self._store.alignment.means_ms(rank) if one_clock else None
+        exchange = partial(self._store.alignment.means_ms, rank) if one_clock else _unknown
         drawn = rank_frame(model, situation.at, state, self._logs.get(rank), exchange)
         self._drawn[rank] = situation.at, source, drawn
         return drawn
@@ -168,9 +169,9 @@ def _only(values: Set[str | None]) -> str | None:
 
 
 def rank_frame(
-    model: RankModel, now: float, state: str, log: str | None, exchange: tuple[float, float] | None
+    model: RankModel, now: float, state: str, log: str | None, exchange: Callable[[], tuple[float, float] | None]
 ) -> RankFrame:
-    """Return the frame of a rank; `exchange` is its waiting and transfer in all-reduces, ms a step."""
+    """Return the frame of a rank; `exchange` works out its waiting and transfer in all-reduces, ms a step."""
     beat, hello, member, means = model.beat, model.hello, model.member, model.means
     p50, p99 = model.percentiles
     age = model.age(now)
@@ -193,8 +194,7 @@ def rank_frame(
         phases_ms=means.phases_ms,
         allreduce_p50_ms=_ms(p50),
         allreduce_p99_ms=_ms(p99),
-        allreduce_wait_ms=None if exchange is None else exchange[0],
-        allreduce_transfer_ms=None if exchange is None else exchange[1],
+        exchange=exchange,
         timed_every=1 if beat is None else beat.timed_every,
         samples_per_s=means.samples_per_s if moving else None,
         memory_bytes=None if beat is None else beat.memory_bytes,
@@ -220,6 +220,10 @@ def rank_frame(
         torch_version=None if beat is None else beat.torch_version,
         python_version=None if hello is None else hello.python_version,
     )
+
+
+def _unknown() -> None:
+    """Work out nothing."""
 
 
 def _all_stand(models: Iterable[RankModel], now: float, step_ms: float | None) -> bool:

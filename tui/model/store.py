@@ -112,8 +112,8 @@ class Store:
         model = self.ranks.get(message.rank)
         if model is None:
             self.refused += 1
-        elif message.generation == self.generations.shown and all(
-            self._is_possible(step.seq, now) for step in message.steps
+        elif message.generation == self.generations.shown and self._is_possible(
+            max([step.seq for step in message.steps], default=0), now
         ):
             model.take(message.steps)
             model.heard_at = now

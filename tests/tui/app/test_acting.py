@@ -295,6 +295,21 @@ def test_who_acts_sees_the_effect() -> None:
         assert shown.frame().view_held_s is None, action
 
 
+def test_a_held_view_stays_as_it_was() -> None:
+    """What a rank's screen works out when it is opened is of the moment at which the view was held."""
+    means = (1.0, 2.0)
+    now = frame()
+    source = StillSource(replace(now, ranks=tuple(replace(rank, exchange=lambda: means) for rank in now.ranks)))
+    shown = ShownRun(source, lambda: NOW)
+    shown.hold()
+    means = (3.0, 4.0)
+    held = shown.frame().ranks[0]
+    assert (held.allreduce_wait_ms, held.allreduce_transfer_ms) == (1.0, 2.0)
+    shown.hold()
+    moving = shown.frame().ranks[0]
+    assert (moving.allreduce_wait_ms, moving.allreduce_transfer_ms) == (3.0, 4.0)
+
+
 def test_a_kill_ends_what_waits_without_a_refusal() -> None:
     """A stop that waits for ranks which are then killed is not told to have failed: the kill tells its own end."""
     for killed in ("", "another", "resnet-7f3a"):

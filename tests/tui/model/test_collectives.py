@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop.agent.wire import Collective, Step
-from ddptop.tui.model.collectives import Alignment, Split, split
+from ddptop.tui.model.collectives import WINDOW, Alignment, Split, split
 
 
 def step(number: int, start: int, *calls: Collective) -> Step:
@@ -80,6 +80,19 @@ def test_means_per_step_count_overlapping_buckets_once():
     # Rank 0: bucket 1 waits 0-200 and moves 200-300, bucket 2 waits 100-400 and moves 400-600.
     assert alignment.means_ms(0) == (300 / 1e6, 300 / 1e6)
     assert alignment.means_ms(1) == (0.0, 300 / 1e6)
+
+
+def test_steps_that_nobody_asked_about_meanwhile_count() -> None:
+    """The means are the same, whether somebody asks after each step or once after many; few steps wait to be asked."""
+    often, once = Alignment(2), Alignment(2)
+    for number in range(1, 4 * WINDOW):
+        steps = {0: step(number, 0, reduce(0, 900)), 1: step(number, 0, reduce(number, 900))}
+        for alignment in (often, once):
+            alignment.take(steps)
+        often.means_ms(0)
+    assert len(once._taken) == WINDOW
+    assert once.means_ms(0) == often.means_ms(0) is not None
+    assert once.means_ms(1) == often.means_ms(1)
 
 
 def test_a_step_that_was_not_timed_on_every_rank_says_nothing():

@@ -176,6 +176,10 @@ class RankModel:
             self.loss = loss
 
     def _note_metrics(self, metrics: Mapping[str, float]) -> None:
+        if metrics.keys() <= self.metrics.keys():
+            # Nearly always, and for every step.
+            self.metrics.update(metrics)
+            return
         for name, value in metrics.items():
             if name in self.metrics or len(self.metrics) < METRICS:
                 self.metrics[name] = value

@@ -13,7 +13,8 @@ import msgspec
 from ddptop.agent import wire
 
 PIECE: Final = 64 << 10
-"""Bytes of the messages in one bundle, unless it is a single one; many of them wait for an onlooker that does not read."""
+"""Bytes of the messages in one bundle, unless it is a single one: many bundles wait for an onlooker that does not read.
+"""
 _MOST: Final = wire.MAX_MESSAGE_BYTES - (4 << 10)
 """Bytes of a single message; records in a larger one are asked for as all that are missing."""
 

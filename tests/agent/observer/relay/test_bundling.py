@@ -29,7 +29,7 @@ def test_a_bundle_is_no_larger_than_what_a_reader_takes() -> None:
     large = wire.Steps(1, tuple(step(number) for number in range(3_000)))
     beyond = wire.Steps(1, tuple(step(number) for number in range(40_000)))
     assert PIECE < len(wire.encode(large)) < wire.MAX_MESSAGE_BYTES < len(wire.encode(beyond))
-    told = [*small, large, beyond, beat(0, 1)]
+    told: list[wire.Telemetry] = [*small, large, beyond, beat(0, 1)]
     for message in told:
         bundling.add(wire.encode(message))
     bundling.send()

@@ -137,13 +137,12 @@ def test_what_the_ranks_publish_comes_together_to_who_asks_for_it_so(
         expected: dict[int, list[wire.Telemetry]] = {0: [], 1: []}
         last = []
         for rank in group:
-            told = [*(steps(rank.rank, number) for number in range(50)), summary(rank.rank, 9), beat(rank.rank, 60)]
-            for message in told[:-2]:
-                payload = rank.publish(wire.TOPIC_STEPS, message)[0]
-            last.append((wire.topic_of(wire.TOPIC_STEPS, rank.rank), payload))
-            rank.publish(wire.TOPIC_SUMMARY, told[-2])
-            rank.publish(wire.TOPIC_BEAT, told[-1])
-            expected[rank.rank] = told
+            made = [steps(rank.rank, number) for number in range(50)]
+            payloads = rank.publish(wire.TOPIC_STEPS, *made)
+            last.append((wire.topic_of(wire.TOPIC_STEPS, rank.rank), payloads[-1]))
+            rank.publish(wire.TOPIC_SUMMARY, summary(rank.rank, 9))
+            rank.publish(wire.TOPIC_BEAT, beat(rank.rank, 60))
+            expected[rank.rank] = [*made, summary(rank.rank, 9), beat(rank.rank, 60)]
 
         def heard() -> dict[int, list[wire.Telemetry]]:
             bundles = (wire.read_telemetry(each) for topic, each in together.listen() if topic == wire.TOPIC_BUNDLE)
