@@ -18,7 +18,7 @@ from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import DASH, count, duration, size
 from ddptop.tui.model import hang
 from ddptop.tui.model.changes import level_of
-from ddptop.tui.model.frame import Frame, RankFrame, unobserved
+from ddptop.tui.model.frame import Frame, RankFrame, unobserved, with_rank
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
@@ -65,9 +65,7 @@ def event_json(event: wire.Event) -> dict[str, Any]:
 def event_line(event: wire.Event) -> str:
     """Return an event as a line of `events`."""
     mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
-    beginnings = (f"rank {event.rank} ", f"rank {event.rank}'s ", "ranks ")
-    named = event.rank is None or event.text.startswith(beginnings)
-    return f"{_date(event.at_ns)} {mark} {'' if named else f'rank {event.rank}: '}{event.text}"
+    return f"{_date(event.at_ns)} {mark} {with_rank(event.text, event.rank)}"
 
 
 def happened(

@@ -31,6 +31,12 @@ class EventLine:
     """`info`, `warning` or `error`."""
 
 
+def with_rank(text: str, rank: int | None) -> str:
+    """Return what happened, with its rank in front where the text does not begin with it."""
+    named = rank is None or text.startswith((f"rank {rank} ", f"rank {rank}'s ", "ranks "))
+    return text if named else f"rank {rank}: {text}"
+
+
 def has_report(frame: Frame) -> bool:
     """Say whether there is an end to explain: the run has failed or was lost, or one of its ranks has failed."""
     return frame.state in ("failed", "lost") or (frame.cause is not None and frame.state not in ENDED)

@@ -17,7 +17,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
-from ddptop.tui.model.frame import EventLine, Frame
+from ddptop.tui.model.frame import EventLine, Frame, with_rank
 from ddptop.tui.views.filtered import Filtered
 
 _MARKS: Final = {"info": " ", "warning": "!", "error": "✗"}
@@ -34,13 +34,6 @@ class Line:
     first: bool = True
     ground: int = 0
     """Cells of the ground that the line stands on, where its event is the chosen one."""
-
-
-def text_of(event: EventLine) -> str:
-    """Return what happened, with its rank in front where the text does not begin with it."""
-    beginnings = (f"rank {event.rank} ", f"rank {event.rank}'s ", "ranks ")
-    named = event.rank is None or event.text.startswith(beginnings)
-    return event.text if named else f"rank {event.rank}: {event.text}"
 
 
 def event_row(line: Line, ink: Ink) -> Row:
@@ -65,8 +58,8 @@ def lines_of(event: EventLine, width: int, most: int, *, chosen: bool = False) -
     """Return an event in so many cells and at most so many lines."""
     ground = width if chosen else 0
     if most <= 1:
-        return [Line(event, units.shorten(text_of(event), width - _LEAD), ground=ground)]
-    texts = units.wrapped(text_of(event), max(1, width - _LEAD))
+        return [Line(event, units.shorten(with_rank(event.text, event.rank), width - _LEAD), ground=ground)]
+    texts = units.wrapped(with_rank(event.text, event.rank), max(1, width - _LEAD))
     if len(texts) > most:
         texts[most - 1 :] = [units.shorten(" ".join(texts[most - 1 :]), max(1, width - _LEAD))]
     return [Line(event, text, first=not index, ground=ground) for index, text in enumerate(texts)]
@@ -146,7 +139,7 @@ class EventSearch(Filtered, EventList, can_focus=True):
     def lay_out(self) -> None:
         words = self.words
         self._matching = [
-            event for event in self._events or () if all(word in text_of(event).lower() for word in words)
+            event for event in self._events or () if all(word in with_rank(event.text, event.rank).lower() for word in words)
         ]
         if self.chosen not in self._matching:
             self.chosen = None
