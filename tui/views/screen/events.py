@@ -139,7 +139,9 @@ class EventSearch(Filtered, EventList, can_focus=True):
     def lay_out(self) -> None:
         words = self.words
         self._matching = [
-            event for event in self._events or () if all(word in with_rank(event.text, event.rank).lower() for word in words)
+            event
+            for event in self._events or ()
+            if all(word in with_rank(event.text, event.rank).lower() for word in words)
         ]
         if self.chosen not in self._matching:
             self.chosen = None
