@@ -12,7 +12,10 @@ from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
+from ddptop.tui.cli import status
 from ddptop.tui.cli.main import main
+from ddptop.tui.model.frame import EventLine
+from ddptop.tui.views.screen.events import text_of
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -83,3 +86,16 @@ def test_a_verdict_has_the_fields_of_an_event_and_its_own(capsys: Captured, monk
     assert (slow["at"], slow["until"], slow["rank"], slow["level"]) == (DAY / 1e9 + 60, DAY / 1e9 + 780, 1, "warning")
     assert (slow["kind"], slow["phase"], slow["cost_ms"], slow["share"]) == ("slow_rank", "data", 5.0, 0.25)
     assert (data["until"], data["rank"], data["text"]) == (None, None, "all ranks wait for data")
+
+
+def test_the_rank_of_an_event_is_named_once() -> None:
+    """In front of the line, unless that begins with it, as the subject or as the owner of it."""
+    for text, line in (
+        ("rank 2 is up", "rank 2 is up"),
+        ("rank 2's parameters differ", "rank 2's parameters differ"),
+        ("rank 21 is up", "rank 2: rank 21 is up"),
+        ("loss is nan", "rank 2: loss is nan"),
+    ):
+        event = wire.Event(DAY, text, 2)
+        assert status.event_line(event).endswith(f"   {line}")
+        assert text_of(EventLine(DAY / 1e9, text, 2, "info")) == line
