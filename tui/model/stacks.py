@@ -331,9 +331,11 @@ def package(file: str) -> str:
 
 
 def _parts(file: str) -> list[str]:
-    """Return the path of a library's file from its package on."""
+    """Return the path of a library's file from its package on; of one of machine code, its name."""
     # What was cut off from the front of a long path is an ellipsis.
     parts = [part for part in file.split("/") if part not in ("", "…")]
+    if parts and ".so" in parts[-1]:
+        return parts[-1:]
     for index in range(len(parts) - 2, -1, -1):
         if parts[index] in _ROOTS or parts[index].startswith("python3."):
             return parts[index + 1 :]

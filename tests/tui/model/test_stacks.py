@@ -71,6 +71,8 @@ def test_frames_of_libraries_are_folded() -> None:
         ("/usr/lib/python3.12/threading.py", "threading"),
         ("threading.py", "threading"),
         ("<frozen runpy>", "<frozen runpy>"),
+        ("/opt/versions/3.11.7/lib/libpython3.11.so.1.0", "libpython3.11.so.1.0"),
+        ("lib/x86_64-linux-gnu/libc.so.6", "libc.so.6"),
         ("…/modules/layers/attention.py", "modules.layers"),
         ("", "?"),
         ("/", "?"),
