@@ -74,6 +74,9 @@ class Sources:
     def _relative(self, file: str) -> str:
         if file.startswith("<"):
             return file
+        if file.startswith(_OURS):
+            # By the name under which it is imported, wherever it is.
+            return os.path.join("ddptop", "agent", file[len(_OURS) :])
         # In the folder of an installed package its own name says more than the path to there.
         for folder in (self._home, self._folder):
             if folder and file.startswith(folder) and not _PACKAGES.search(file[len(folder) :]):

@@ -28,7 +28,7 @@ SOURCES = Sources("/home/ada/net/src", "/home/ada/net")
         ("/opt/conda/lib/python3.10/threading.py", "threading.py", True),
         ("/usr/lib/python3/dist-packages/yaml/__init__.py", "yaml/__init__.py", True),
         (f"{sysconfig.get_paths()['stdlib']}/runpy.py", "runpy.py", True),
-        (os.path.join(os.path.dirname(ddptop.agent.__file__), "rank", "x.py"), "…/agent/rank/x.py", True),
+        (os.path.join(os.path.dirname(ddptop.agent.__file__), "rank", "x.py"), "ddptop/agent/rank/x.py", True),
         ("/data/users/ada/shared/common/loaders.py", "…/shared/common/loaders.py", False),
         ("/tmp/torchinductor_ada/ab/cab.py", "…/torchinductor_ada/ab/cab.py", True),
         ("/usr/lib/libc.so.6", "/usr/lib/libc.so.6", True),
