@@ -101,7 +101,7 @@ class Relayed:
         while waiting and (left := give_up - time.monotonic()) > 0:
             if not self._socket.poll(int(left * 1000) + 1):
                 continue
-            rank, answer = _of_rank(self._socket.recv_multipart())
+            rank, answer = of_rank(self._socket.recv_multipart())
             if rank in waiting and isinstance(answer, wire.Reply) and answer.id == waiting[rank]:
                 del waiting[rank]
                 if answer.done or answer.text != silence(rank):
@@ -114,7 +114,7 @@ def silence(rank: int) -> str:
     return f"rank {rank} does not answer"
 
 
-def _of_rank(frames: list[bytes]) -> tuple[int, wire.Answer | None]:
+def of_rank(frames: list[bytes]) -> tuple[int, wire.Answer | None]:
     """Return the number of the rank that has answered, -1 for none, and its answer, None where it is unreadable."""
     if len(frames) != 2 or not frames[0].isdigit() or len(frames[0]) > 5:
         return -1, None

@@ -4,7 +4,7 @@
 
 Each of them has its own sockets, its member record in a run directory of its own name, and
 sends what an agent sends: Hello to newcomers, a Beat and a Summary a second, and its step
-records `--rate` times a second; it answers Fill from a real history.  Nobody trains.
+records `--rate` times a second; it answers Fill from a real history, and Inspect with a stack.  Nobody trains.
 The run is one that ddptop did not launch: this process is in the place of torchrun, and the observer is started as an
 agent starts it, and ends itself when the ranks have ended.  `started` does all that for a benchmark.
 """
@@ -218,9 +218,28 @@ class FakeRank:
                 if isinstance(command, wire.Fill):
                     for answer in self.history.since(command.first_seq, command.limit, command.earlier):
                         self.cmd.send_multipart([peer, answer])
-                self.cmd.send_multipart([peer, wire.encode(wire.Reply(command.id, True, "", self.records.seq))])
+                place = self.inspection() if isinstance(command, wire.Inspect) else None
+                reply = wire.Reply(command.id, True, "", self.records.seq, inspection=place)
+                self.cmd.send_multipart([peer, wire.encode(reply)])
         except zmq.Again:
             pass
+
+    def inspection(self) -> wire.Inspection:
+        """Return where it stands: in an all-reduce, but for rank `SLOW`, which never comes; some threads are idle."""
+        late = self.rank == SLOW
+        frames = (
+            wire.Frame("main", "train.py", 31 if late else 40, "time.sleep(3600)" if late else "average(model)"),
+            wire.Frame("<module>", "train.py", 52, "main()"),
+            *(wire.Frame(f"f{depth}", "torch/nn/modules/module.py", depth, library=True) for depth in range(18)),
+        )
+        idle = tuple(wire.Thread(f"pool-{number}", frames[2:], native_id=number) for number in range(12))
+        call = wire.OpenCall("all_reduce", "0", self.records.seq + 1, 4 << 20, 10**9, blocking=True)
+        past = tuple(wire.PastCall("all_reduce", 4 << 20) for _ in range(16))
+        return wire.Inspection(
+            self.rank, time.time_ns(), "agent", os.getpid(), "running", "backward", self.records.seq,
+            (wire.Thread("MainThread", frames, main=True), *idle), open=() if late else (call,),
+            groups=(wire.GroupCalls("0", self.records.seq + 1 - late, recent=past),), observed=True,
+        )  # fmt: skip
 
     def finish(self) -> None:
         """Note the end of its script."""

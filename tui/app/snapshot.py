@@ -13,7 +13,7 @@ from ddptop.tui.app.app import DdptopApp
 from ddptop.tui.app.program import report
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
-from ddptop.tui.link.source import Control, Refused, frame_now
+from ddptop.tui.link.source import Control, Inspector, Refused, frame_now
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.settings import Settings
 
@@ -27,6 +27,7 @@ class Still:
 
     def __init__(self, link: Link, frame: Frame) -> None:
         self.control: Control = link.control
+        self.inspector: Inspector = link.inspector
         self._frame = frame
         self._link = link
 

@@ -120,7 +120,7 @@ class RunControl:
         def act() -> str:
             if freezer.has_stopped(self._directory):
                 raise Refused("its processes are frozen; resume it first")
-            self._await_observer()
+            await_observer(self._directory)
             with LiveGroup(self._directory) as group:
                 controller = Controller(group, self._who, waits=turn.tell, cancelled=turn.is_cancelled)
                 controllers.append(controller)
@@ -134,24 +134,6 @@ class RunControl:
 
         return self._noted(action, act, interrupted)
 
-    def _await_observer(self) -> None:
-        """See to it that there is an observer, which passes commands on to the ranks.
-
-        Raises:
-            Refused: there is none, and none starts; or it is stopped.
-        """
-        give_up = time.monotonic() + OBSERVER_S
-        while not (found := takeover.meet(self._directory)).supervised:
-            if found.state in ENDED_STATES:
-                return
-            if time.monotonic() > give_up:
-                log = self._directory.observer_log
-                raise Refused(f"its observer is gone, and another one does not start: {log} may tell why")
-            time.sleep(0.05)
-        if found.run.observer is not None and is_stopped(found.run.observer):
-            pid = found.run.observer.pid
-            raise Refused(f"its observer is stopped (SIGSTOP), and nobody else reaches the ranks: kill -CONT {pid}")
-
     def _noted(
         self,
         action: str,
@@ -161,7 +143,7 @@ class RunControl:
         """Act, and record with the run who did it and what came of it; `interrupted` says that of a signal's name."""
         self._check_run()
         try:
-            with _refusing():
+            with refusing():
                 outcome = work()
         except Cancelled:
             self._note(action, "cancelled", "info")
@@ -182,7 +164,7 @@ class RunControl:
 
     def _check_run(self) -> None:
         """Refuse to act on a newer run that has taken the name of this one."""
-        with _refusing():
+        with refusing():
             run_id = self._directory.read().run_id
         if run_id != self._run.run_id:
             name = self._directory.name
@@ -191,24 +173,24 @@ class RunControl:
     def victims(self, aim: Aim) -> str:
         """Say what `kill` would end; see `Ending.victims`."""
         self._check_run()
-        with _refusing():
+        with refusing():
             return self._ending.victims(aim)
 
     def processes(self) -> list[ProcessLine]:
         """Return every live process of the run."""
         self._check_run()
-        with _refusing():
+        with refusing():
             return self._ending.processes()
 
     def kill(self, grace_s: float, aim: Aim, progress: Callable[[str], None], consent: Consent | None = None) -> str:
         """End the run, or one rank or process of it; see `Ending.kill`."""
-        with self._acting(), _refusing():
+        with self._acting(), refusing():
             self._check_run()
             return self._ending.kill(grace_s, aim, progress, self._count_down, consent)
 
     def signal(self, number: int, aim: Aim, consent: Consent | None = None) -> str:
         """Send a signal; see `Ending.signal`."""
-        with self._acting(), _refusing():
+        with self._acting(), refusing():
             self._check_run()
             return self._ending.signal(number, aim, consent)
 
@@ -228,7 +210,7 @@ class RunControl:
         from ddptop.tui.control.launch import launch
 
         told: list[str] = []
-        with self._acting(), _refusing():
+        with self._acting(), refusing():
             self._check_run()
             try:
                 started = launch.restart(self._directory, resume=resume, who=self._who, tell=told.append)
@@ -238,8 +220,27 @@ class RunControl:
         return "; ".join([f"started again as {started.name}", *told])
 
 
+def await_observer(directory: RunDir, cancelled: Callable[[], bool] = lambda: False) -> None:
+    """See to it that a run has an observer, which passes commands on to the ranks, unless that is cancelled.
+
+    Raises:
+        Refused: there is none, and none starts; or it is stopped.
+    """
+    give_up = time.monotonic() + OBSERVER_S
+    while not (found := takeover.meet(directory)).supervised:
+        if found.state in ENDED_STATES or cancelled():
+            return
+        if time.monotonic() > give_up:
+            log = directory.observer_log
+            raise Refused(f"its observer is gone, and another one does not start: {log} may tell why")
+        time.sleep(0.05)
+    if found.run.observer is not None and is_stopped(found.run.observer):
+        pid = found.run.observer.pid
+        raise Refused(f"its observer is stopped (SIGSTOP), and nobody else reaches the ranks: kill -CONT {pid}")
+
+
 @contextmanager
-def _refusing() -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """Refuse what cannot be done because the run's record has been removed."""
     try:
         yield

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HELD_BACK_BY: Final = {
     "input_bound": "data", "communication_bound": "all-reduce", "unequal_work": "shares", "memory_creep": "memory",
-    "no_communication": "no DDP?",
+    "no_communication": "no DDP?", "hang": "hangs", "standing": "stands",
 }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def line_of(frame: Frame) -> RunLine:
 
 def _remark(verdict: Verdict) -> str:
     if verdict.rank is not None:
-        return f"rank {verdict.rank}"
+        return f"rank {verdict.rank}{' hangs' if verdict.kind == 'hang' else ''}"
     return _HELD_BACK_BY.get(verdict.kind, verdict.kind.replace("_", " "))
 
 

@@ -22,6 +22,7 @@ from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.rundir import ENDED_STATES, Member, RunDir, RunDirError
 from ddptop.agent.wire import EACH_RECORD
 from ddptop.tui.link.control import RunControl
+from ddptop.tui.link.inspection import RunInspector
 from ddptop.tui.link.replay import Replay
 from ddptop.tui.link.sockets import START_S, Sockets
 from ddptop.tui.link.source import DRAIN_S, Refused
@@ -97,6 +98,7 @@ class Link:
             restarted=partial(self._show_next, directory),
             acting=self._acting,
         )
+        self.inspector = RunInspector(directory, self._run)
         self._sockets = Sockets(directory, self._run.world, self.store, self._clock, self._is_same, brief=self._brief)
         self._members: dict[int, Member] = {}
         self._surveyed: dict[int, Member] | None = None

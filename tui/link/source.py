@@ -8,7 +8,7 @@ What acts on a run is its `Control`, so that who may only look has one that refu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final, NoReturn, Protocol
 
@@ -18,9 +18,11 @@ from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.model.frame import Frame
+from ddptop.tui.model.stacks import Stacks
 
 __all__ = [
-    "Busy", "Cancelled", "Control", "Home", "ReadOnly", "Refused", "Source", "Unholdable", "Unsavable", "frame_now",
+    "Busy", "Cancelled", "Control", "Home", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable", "Unsavable",
+    "frame_now",
 ]  # fmt: skip
 
 
@@ -134,8 +136,46 @@ class Control(Protocol):
         ...
 
 
+class Inspector(Protocol):
+    """What asks the ranks of one run where they stand; it changes nothing."""
+
+    def recorded(self, since: float) -> Stacks | None:
+        """Return where the ranks stood when the run was last found to hang; None where nothing was recorded since then.
+
+        Args:
+            since: seconds since the epoch; 0: at any time.
+        """
+        ...
+
+    def ask(
+        self,
+        ranks: Collection[int] | None = None,
+        *,
+        native: bool = False,
+        heard: Callable[[int, int], None] = lambda heard, asked: None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Stacks:
+        """Ask some ranks, all of them without `ranks`; each that does not answer is named with the reason. Blocks.
+
+        Args:
+            ranks: numbers of ranks of the run.
+            native: ask for the frames of C and C++ too, which takes longer.
+            heard: told how many ranks have answered, of how many; from the calling thread.
+            cancelled: asked now and then; once it is true, what is known by then is returned.
+
+        Raises:
+            Refused: none of them can be asked, and why.
+        """
+        ...
+
+
 class Source(Protocol):
     """A run as the dashboard sees it."""
+
+    @property
+    def inspector(self) -> Inspector:
+        """What asks the ranks of the run that is shown where they stand."""
+        ...
 
     @property
     def control(self) -> Control:
@@ -182,6 +222,12 @@ class ReadOnly:
         self.watch = source.watch
         self.close = source.close
         self.control: Control = _Refusal()
+        self._source = source
+
+    @property
+    def inspector(self) -> Inspector:
+        """The run's own: a question where a rank stands changes nothing."""
+        return self._source.inspector
 
     def open(self, run: str) -> None:
         """Refuse: to look at one run is not to look at all of its user's."""
@@ -212,6 +258,12 @@ class Home:
         """What acts on the run: asked for by a screen that shows one."""
         assert self._source is not None
         return self._source.control
+
+    @property
+    def inspector(self) -> Inspector:
+        """What asks the run's ranks: asked for by a screen that shows one."""
+        assert self._source is not None
+        return self._source.inspector
 
     def open(self, run: str) -> None:
         """Show a run; see `Source.open`."""

@@ -99,6 +99,15 @@ class Rank:
         self.answer(peer, wire.Reply(command.id, True))
         return command
 
+    def inspect(self, inspection: wire.Inspection) -> wire.Inspect:
+        """Wait for the question where the rank stands, answer it with this, and return it; others get an empty one."""
+        while True:
+            peer, command = self.asked()
+            if isinstance(command, wire.Inspect):
+                self.answer(peer, wire.Reply(command.id, True, inspection=inspection))
+                return command
+            self.answer(peer, wire.Reply(command.id, True))
+
     def close(self) -> None:
         """Close the sockets."""
         self.pub.close()

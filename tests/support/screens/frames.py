@@ -8,21 +8,24 @@ from __future__ import annotations
 import math
 import random
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from ddptop.agent.run.identity import Process
-from ddptop.agent.wire import Collective, Step, Verdict
+from ddptop.agent.wire import Collective, Hang, Step, Verdict
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused, Unholdable
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame
 from ddptop.tui.model.framer import Framer
+from ddptop.tui.model.stacks import Stacks
 from ddptop.tui.model.store import Store
 from support.histories import RecordedHistory
+from support.inspections import inspection
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""
@@ -145,6 +148,18 @@ def verdict_frame() -> Frame:
     return frame(verdict=verdict, verdicts=(verdict,))
 
 
+def hung_frame(**changes: Any) -> Frame:
+    """Return four ranks of which one does not come to a collective, with its timeout ahead."""
+    hang = Hang(
+        "not_entered", (1,), "train.py:31 main", "all_reduce 4 MiB, default group, 3 of 4 ranks, train.py:40",
+        "record of collectives, stacks", True, int((NOW + 1742) * 1e9),
+    )  # fmt: skip
+    text = "rank 1 hangs: it sleeps; it never entered all_reduce 4 MiB, in which 3 ranks wait · train.py:31 main · 12 s"
+    verdict = Verdict(3, "hang", text, int((NOW - 12) * 1e9), rank=1, hang=hang)
+    ranks = tuple(rank_frame(rank, "stalled", step_age_s=12.0, stands=True) for rank in range(4))
+    return replace(frame("stalled", verdict=verdict, verdicts=(verdict,), ranks=ranks, stands=True), **changes)
+
+
 def history_of(world: int, seconds: int = 300, slow: int | None = 2, step_ms: float = 80.0) -> RecordedHistory:
     """Return what a run of `world` ranks left behind up to `NOW`: steps alike but for noise, one rank slow in data.
 
@@ -191,6 +206,43 @@ def frame_at(store: Store, now: float) -> Frame:
     return Framer(store).frame()
 
 
+class StillInspector:
+    """Tells of each rank the same stack again and again, and notes how it was asked."""
+
+    def __init__(self, world: int) -> None:
+        self.stacks = Stacks(NOW, tuple(inspection(rank) for rank in range(world)))
+        self.at_hang: Stacks | None = None
+        """What was recorded of a hang."""
+        self.refusal: str | None = None
+        self.asked: list[bool] = []
+        """For each question, whether frames of C and C++ were asked for."""
+        self.holds = threading.Event()
+        """Answers are held back until it is set."""
+        self.holds.set()
+        self.cancelled = False
+
+    def recorded(self, since: float) -> Stacks | None:
+        """Return what was recorded."""
+        return self.at_hang if self.at_hang is not None and self.at_hang.at >= since else None
+
+    def ask(
+        self,
+        ranks: Collection[int] | None = None,
+        *,
+        native: bool = False,
+        heard: Callable[[int, int], None] = lambda heard, asked: None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Stacks:
+        """Answer, once it may."""
+        self.asked.append(native)
+        heard(0, len(self.stacks.inspections))
+        while not self.holds.wait(0.01) and not self.cancelled:
+            self.cancelled = cancelled()
+        if self.refusal is not None:
+            raise Refused(self.refusal)
+        return self.stacks
+
+
 class StillSource:
     """A source that always shows the frame it was given, and notes what it is asked."""
 
@@ -200,6 +252,7 @@ class StillSource:
         self.refusal: str | None = None
         self.watched: frozenset[int] = frozenset()
         self.unholdable = False
+        self.inspector = StillInspector(current.world)
 
     @property
     def control(self) -> StillSource:

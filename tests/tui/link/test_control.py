@@ -67,7 +67,7 @@ def test_a_run_to_be_looked_at_can_only_be_looked_at() -> None:
     with pytest.raises(Refused, match="read-only"):
         source.open("another")
     assert still.asked == []
-    reading = {"poll", "advance", "frame", "watch", "close"}
+    reading = {"poll", "advance", "frame", "watch", "close", "inspector"}
     assert {name for name in dir(source) if not name.startswith("_")} == reading | {"open", "control"}
     assert reading | {"open", "control"} == {name for name in vars(Source) if not name.startswith("_")}
 
@@ -94,7 +94,7 @@ def test_an_interrupted_action_is_cancelled_only_where_it_is_undone(
     monkeypatch.setattr(control, "Controller", Interrupted)
     monkeypatch.setattr(control, "LiveGroup", nullcontext)
     monkeypatch.setattr(journal, "note", lambda directory, event: noted.append(event))
-    monkeypatch.setattr(RunControl, "_await_observer", lambda self: None)
+    monkeypatch.setattr(control, "await_observer", lambda directory: None)
     with pytest.raises(KeyboardInterrupt):
         RunControl(directory, run, "ada (shell)").step(1000)
     assert [event.text for event in noted] == [f"step 1000: {said} · ada (shell)"]
