@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
@@ -12,7 +12,11 @@ from ddptop.agent.wire import PHASES
 from ddptop.tui.cli.plain import progress
 from ddptop.tui.cli.status import remark
 from ddptop.tui.drawing.units import DASH, count, loss, size
+from ddptop.tui.model import hang
 from ddptop.tui.model.frame import Frame, RankFrame
+
+if TYPE_CHECKING:
+    from ddptop.agent.wire import Verdict
 
 _GAP: Final = "  "
 
@@ -31,9 +35,12 @@ class _Column(NamedTuple):
 def card(frame: Frame, width: int | None = None) -> list[str]:
     """Return the lines of `status`, with the columns of the ranks that fit into `width` cells; None: all of them."""
     place = ", ".join(each for each in (frame.backend, frame.one_device or frame.device) if each)
+    stuck = hang.told(frame)
+    urgent = stuck is not None and hang.is_urgent(stuck)
     lines = [
+        *(_hang(frame, stuck) if stuck is not None and urgent else ()),
         _GAP.join(each for each in (frame.run, frame.state, frame.program, plural(frame.world, "rank"), place) if each),
-        *([] if frame.standing_s is None else [describe_standing(frame.standing_s)]),
+        *([] if frame.standing_s is None or stuck is not None else [describe_standing(frame.standing_s)]),
         *(verdict.text for verdict in frame.verdicts),
         *(text for text in (frame.cause, remark(frame)) if text),
         _progress(frame),
@@ -44,6 +51,12 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
         ),
     ]
     return [*dict.fromkeys(lines), *_table(frame, width)]
+
+
+def _hang(frame: Frame, verdict: Verdict) -> list[str]:
+    """Return a hang and what can be done, before all else."""
+    advice = (f"ddptop stacks {frame.run}: where each rank stands", f"ddptop kill {frame.run}: end it")
+    return [verdict.text, " · ".join(filter(None, (hang.countdown(frame, verdict), *advice)))]
 
 
 def _progress(frame: Frame) -> str:

@@ -16,6 +16,7 @@ from ddptop.agent.text import clean, plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.link.source import Source, frame_now
+from ddptop.tui.model import hang
 from ddptop.tui.model.frame import ENDED, EventLine, Frame
 
 POLL_S = 0.05
@@ -42,6 +43,8 @@ class PlainView:
         self._last_step: int | None = None
         self._next_standing_s = 0.0
         """How long the run has to stand before that is told again."""
+        self._hang: int | None = None
+        """The number of the verdict of the hang that was told last."""
 
     def follow(self, sleep: Callable[[float], None] = time.sleep) -> Frame:
         """Print until the run has ended and return the last frame; may be called again after an interruption."""
@@ -65,12 +68,23 @@ class PlainView:
             sleep(POLL_S)
 
     def _tell_standing(self, frame: Frame) -> None:
-        """Say that the run makes no steps, and again whenever that has gone on for twice as long."""
+        """Say that the run makes no steps, and again whenever that has gone on for twice as long.
+
+        A hang is told by the event of its beginning; what is said again is then the hang, with the time until the
+        collectives fail.
+        """
         standing = frame.standing_s
+        stuck = hang.told(frame)
+        if stuck is not None and standing is not None and stuck.number != self._hang:
+            self._hang = stuck.number
+            self._next_standing_s = 2 * standing
         if standing is None:
             self._next_standing_s = 0.0
         elif standing >= self._next_standing_s:
-            self._say(frame.at, f"{progress(frame)}  {describe_standing(standing)}")
+            said = describe_standing(standing)
+            if stuck is not None:
+                said = " · ".join(filter(None, (stuck.text, hang.countdown(frame, stuck))))
+            self._say(frame.at, f"{progress(frame)}  {said}")
             self._next_standing_s = 2 * standing
 
     def _announce(self, frame: Frame) -> None:

@@ -16,6 +16,8 @@ from ddptop.agent import wire
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import DASH, count, duration, size
+from ddptop.tui.model import hang
+from ddptop.tui.model.changes import level_of
 from ddptop.tui.model.frame import Frame, RankFrame, unobserved
 
 
@@ -63,7 +65,7 @@ def event_json(event: wire.Event) -> dict[str, Any]:
 def event_line(event: wire.Event) -> str:
     """Return an event as a line of `events`."""
     mark = {"warning": "!", "error": "✗"}.get(event.level, " ")
-    named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
+    named = event.rank is None or event.text.startswith((f"rank {event.rank} ", "ranks "))
     return f"{_date(event.at_ns)} {mark} {'' if named else f'rank {event.rank}: '}{event.text}"
 
 
@@ -99,6 +101,7 @@ def interval_json(verdict: wire.Verdict) -> dict[str, Any]:
         "phase": verdict.phase,
         "cost_ms": _number(verdict.cost_ms),
         "share": _number(verdict.share),
+        "hang": hang_json(verdict.hang),
     }
 
 
@@ -114,7 +117,7 @@ def interval_line(verdict: wire.Verdict) -> str:
 
 
 def _as_event(verdict: wire.Verdict) -> wire.Event:
-    return wire.Event(verdict.since_at_ns, verdict.text, verdict.rank, "warning")
+    return wire.Event(verdict.since_at_ns, hang.ageless(verdict), verdict.rank, level_of(verdict))
 
 
 def _date(at_ns: int) -> str:
@@ -186,8 +189,23 @@ def _rank_json(rank: RankFrame) -> dict[str, Any]:
 def _verdict_json(verdict: wire.Verdict) -> dict[str, Any]:
     names = ("kind", "rank", "phase", "cost_ms", "share", "since_step", "confidence", "text")
     told = {name: getattr(verdict, name) for name in names}
-    told |= {"since": verdict.since_at_ns / 1e9, "every": verdict.every}
+    told |= {"since": verdict.since_at_ns / 1e9, "every": verdict.every, "hang": hang_json(verdict.hang)}
     return {name: _number(value) if isinstance(value, float) else value for name, value in told.items()}
+
+
+def hang_json(told: wire.Hang | None) -> dict[str, Any] | None:
+    """Return the documented form of what is known of a hang."""
+    if told is None:
+        return None
+    return {
+        "class": told.kind,
+        "ranks": list(told.ranks),
+        "where": told.where or None,
+        "waiting": told.waiting or None,
+        "evidence": told.evidence or None,
+        "sure": told.sure,
+        "timeout_at": None if told.timeout_at_ns is None else told.timeout_at_ns / 1e9,
+    }
 
 
 def _number(value: float | None) -> float | None:

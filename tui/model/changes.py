@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ddptop.agent import wire
+from ddptop.tui.drawing import units
+from ddptop.tui.model import hang
 from ddptop.tui.model.frame import ENDED, EventLine
 
 EVENTS: Final = 500
@@ -141,13 +143,13 @@ class Changes:
     def _tell_beginning(self, verdict: wire.Verdict) -> None:
         if verdict.number not in self._begun:
             self._begun[verdict.number] = verdict
-            self.add(EventLine(verdict.since_at_ns / 1e9, verdict.text, verdict.rank, "warning"))
+            self.add(EventLine(verdict.since_at_ns / 1e9, hang.ageless(verdict), verdict.rank, level_of(verdict)))
             _bound(self._begun)
 
     def _tell_end(self, number: int, at_ns: int) -> None:
         begun, line = self._begun.get(number), None
         if begun is not None:
-            line = EventLine(at_ns / 1e9, f"no longer: {begun.text}", begun.rank, "info")
+            line = EventLine(at_ns / 1e9, _end_of(begun, at_ns), begun.rank, "info")
             self.add(line)
         self._ended[number] = line
         _bound(self._ended)
@@ -162,6 +164,17 @@ def _is_same(one: str, other: str) -> bool:
     if one == other or not (one.startswith(other) or other.startswith(one) or one[-1:] == other[-1:] == ")"):
         return one == other
     return _TIMES.sub("", one) == _TIMES.sub("", other)
+
+
+def level_of(verdict: wire.Verdict) -> str:
+    """Return the level of a verdict's line among the events."""
+    return {"hang": "error", "standing": "info"}.get(verdict.kind, "warning")
+
+
+def _end_of(begun: wire.Verdict, at_ns: int) -> str:
+    if begun.hang is None:
+        return f"no longer: {begun.text}"
+    return f"over after {units.age((at_ns - begun.since_at_ns) / 1e9).strip()}: {hang.ageless(begun)}"
 
 
 def _level(state: str) -> str:

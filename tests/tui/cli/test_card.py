@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from support.screens.frames import frame, rank_frame
+from support.screens.frames import frame, hung_frame, rank_frame
 
 from ddptop.agent import wire
 from ddptop.tui.cli.card import card
@@ -69,3 +69,16 @@ def test_a_run_that_stands_says_so() -> None:
     shown = replace(frame(), stands=True, ranks=tuple(rank_frame(rank, step_age_s=8.0) for rank in range(4)))
     assert "no step for 8 s" in card(shown)
     assert not any("no step" in line for line in card(frame()))
+
+
+def test_a_hang_is_the_first_line() -> None:
+    """Then the time that is left and what can be done; that no step was made need not be said besides."""
+    first, second, third, *rest = card(hung_frame())
+    assert first.startswith("rank 1 hangs: it sleeps; it never entered all_reduce 4 MiB")
+    assert second.split(" · ") == [
+        "gloo's timeout in 1,742 s",
+        "ddptop stacks resnet-7f3a: where each rank stands",
+        "ddptop kill resnet-7f3a: end it",
+    ]
+    assert third.startswith("resnet-7f3a  stalled")
+    assert not any("no step" in line or "hangs" in line for line in rest)

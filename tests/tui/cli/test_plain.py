@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from ddptop.agent import wire
 from ddptop.tui.cli import plain
 from ddptop.tui.model.frame import EventLine, Frame, RankFrame
 
@@ -81,6 +82,31 @@ def test_a_run_that_stands_is_told_again_when_that_has_lasted_twice_as_long():
     told = [line.partition("  ")[2] for line in out.getvalue().splitlines() if "no step for" in line]
     assert [line.rpartition("no step for ")[2] for line in told] == ["2 s", "4 s", "9 s", "2 s"]
     assert told[0].startswith("step 12/40 30%")
+
+
+def test_a_hang_is_told_when_it_begins_and_when_it_ends():
+    """By its event each; in between only when it has lasted twice as long, with the time until the timeout."""
+    hang = wire.Hang("not_entered", (1,), timeout_at_ns=int(1742e9))
+    verdict = wire.Verdict(3, "hang", "rank 1 hangs: it never came · 6 s", 0, hang=hang)
+    begun = EventLine(1.0, verdict.text, 1, "error")
+    over = EventLine(20.0, "over after 20 s: rank 1 hangs: it never came", 1, "info")
+
+    def at(age: float, *verdicts: wire.Verdict, events: tuple[EventLine, ...] = ()) -> Frame:
+        ranks = (replace(RANK, step_age_s=age),)
+        return replace(FRAME, backend="gloo", stands=age > 2.0, ranks=ranks, verdicts=verdicts, events=events)
+
+    ended = replace(FRAME, state="killed", ended_at=65.0, events=(begun, over))
+    frames = [
+        at(2.1), *(at(age, verdict, events=(begun,)) for age in (5.0, 9.9, 10.1)), at(0.1, events=(begun, over)),
+        *[ended] * 100,
+    ]  # fmt: skip
+    out = io.StringIO()
+    plain.PlainView(cast("Source", Film(*frames)), out, 3600.0).follow(sleep=lambda _: None)
+    told = [line.partition("  ")[2] for line in out.getvalue().splitlines()]
+    assert [line for line in told if "hangs" in line] == [
+        verdict.text, f"step 12/40 30%  ETA 01:10  {verdict.text} · gloo's timeout in 1,742 s", over.text,
+    ]  # fmt: skip
+    assert sum("no step for" in line for line in told) == 1
 
 
 def test_the_traceback_shown_is_the_last_of_the_first_rank_to_fail(tmp_path):

@@ -41,6 +41,19 @@ def test_a_verdict_is_told_at_its_beginning_and_at_its_end_each_once():
     assert told(changes) == [(3, "rank 1 is slow"), (8, "no longer: rank 1 is slow")]
 
 
+def test_a_hang_is_told_with_how_long_it_lasted():
+    """At its beginning as an error, and at its end; without the time that it had lasted when it was first told."""
+    text = "rank 1 hangs: it never came · train.py:31 main"
+    hang = wire.Hang("not_entered", (1,))
+    changes = Changes(0.0)
+    for at, age in ((12, 9), (13, 10)):
+        verdict = wire.Verdict(1, "hang", f"{text} · {age} s", 3 * S, rank=1, hang=hang)
+        changes.note_verdicts(wire.Verdicts(at * S, (verdict,)))
+    changes.note_verdicts(wire.Verdicts(45 * S))
+    assert told(changes) == [(3.0, text), (45.0, f"over after 42 s: {text}")]
+    assert [event.level for event in changes.events] == ["error", "info"]
+
+
 def test_an_event_that_the_record_counts_is_one_line() -> None:
     """Heard, and read as one of many: the line that was there first stays, because the others were heard, too."""
     event = wire.Event(5 * S, "a bucket was rebuilt", 1, "info")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.screens.frames import frame_at
+from support.screens.frames import NOW, frame_at, hung_frame
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
@@ -57,6 +57,24 @@ def test_the_json_has_the_beginning_in_seconds():
     expected = {
         "kind": "slow_rank", "rank": 1, "phase": "data", "cost_ms": 31.0, "share": 0.5, "since_step": 12,
         "confidence": 0.9, "text": "rank 1 is slow", "since": 1.5, "every": 10,
+        "hang": None,
     }  # fmt: skip
     assert told["verdicts"] == [expected]
     assert list(told["verdict"].items()) == list(expected.items())
+
+
+def test_the_json_has_what_is_known_of_a_hang():
+    """Under the names that the manual gives; what is not known is null."""
+    verdict = hung_frame().verdict
+    assert verdict is not None
+    assert status.as_json(hung_frame())["verdict"]["hang"] == {
+        "class": "not_entered", "ranks": [1], "where": "train.py:31 main",
+        "waiting": "all_reduce 4 MiB, default group, 3 of 4 ranks, train.py:40",
+        "evidence": "record of collectives, stacks", "sure": True, "timeout_at": NOW + 1742,
+    }  # fmt: skip
+    assert status.interval_json(verdict)["hang"] == status.as_json(hung_frame())["verdict"]["hang"]
+    assert status.interval_json(verdict)["level"] == "error"
+    assert status.hang_json(wire.Hang("gone")) == {
+        "class": "gone", "ranks": [], "where": None, "waiting": None, "evidence": None, "sure": True,
+        "timeout_at": None,
+    }  # fmt: skip

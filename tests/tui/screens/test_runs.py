@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.screens.dashboards import SIZES, footer_keys, rests, seen, settled, until
 from support.screens.fleets import FRAMES, OPTIONS, FleetSource, StillFleet
-from support.screens.frames import EVIL, NOW, frame
+from support.screens.frames import EVIL, NOW, frame, hung_frame
 from textual.pilot import Pilot
 from textual.widgets import DirectoryTree, Input, Static
 
@@ -556,6 +556,7 @@ def test_the_remark_is_that_of_the_verdict() -> None:
 
     assert line_of(FRAMES[0]).remark == "rank 2"
     assert line_of(replace(FRAMES[0], verdict=None)).remark == ""
+    assert line_of(hung_frame()).remark == "rank 1 hangs"
     alone = Verdict(1, "no_communication", "these ranks do not communicate", 0)
     assert line_of(replace(FRAMES[0], verdict=alone)).remark == "no DDP?"
 

@@ -362,7 +362,7 @@ def test_every_state_says_what_to_do_next() -> None:
         wanted = {
             "starting": "g shows what they print",
             "paused": "space resumes",
-            "stalled": f"{KEYS['ranks.open']} shows what a rank does",
+            "stalled": f"{KEYS['run.stacks']} shows where each rank stands",
             "silent": "g shows the log, k ends them",
             **dict.fromkeys(ENDED, "q leaves"),
         }

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.screens.dashboards import INK, KEYS, text_of
-from support.screens.frames import EVIL, NOW, frame, frame_at, rank_frame, verdict_frame
+from support.screens.frames import EVIL, NOW, frame, frame_at, hung_frame, rank_frame, verdict_frame
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
@@ -142,7 +142,7 @@ def test_a_run_that_stands_says_for_how_long(state, stands, said):
     """By the newest step of any rank; not while it is held, and not where nobody knows what the ranks do."""
     ranks = tuple(rank_frame(rank, step_age_s=age) for rank, age in enumerate((8.2, 8.0)))
     run, *rest = header_rows(frame(state, world=2, ranks=ranks, stands=stands), 118, INK, KEYS, roomy=True)
-    told = f"no step for 8 s: {KEYS['ranks.open']} shows what a rank does" if said else "no step"
+    told = f"no step for 8 s: {KEYS['run.stacks']} shows where each rank stands" if said else "no step"
     assert (told in " ".join(text_of(row) for row in rest)) is said
     if state == "running":
         (word,) = (segment for segment in run if "RUNNING" in segment.text)
@@ -439,3 +439,53 @@ def test_wrong_arguments_are_to_be_changed_not_tried_again() -> None:
         assert again not in said(whole)
     assert again in said(frame("failed", step=None, exit_code=1))
     assert again in said(frame("failed", exit_code=2))
+
+
+@pytest.mark.parametrize("width", [78, 118, 198])
+def test_a_hang_is_told_whole_and_before_all_else(width: int) -> None:
+    """Its cause in the first words of the header, the whole line, the time that is left, and what can be done."""
+    rows = [text_of(row).strip() for row in header_rows(hung_frame(), width, INK, KEYS, roomy=False)]
+    assert "RANK 1 HANGS" in rows[0]
+    verdict = hung_frame().verdict
+    assert verdict is not None
+    assert " ".join(rows[2:-1]) == verdict.text
+    assert rows[-1] == "gloo's timeout in 1,742 s · s stacks · k kill"
+    assert len(rows) <= 5
+    other = " ".join(text_of(row) for row in header_rows(hung_frame(backend="nccl"), width, INK, KEYS, roomy=False))
+    assert "nccl's timeout in 1,742 s" in other
+
+
+def test_a_hang_is_told_in_every_state_but_one_that_somebody_brought_about() -> None:
+    """Ranks that are stopped are silent, one that never comes keeps a run starting; a pause is told as the pause."""
+    for state in ("starting", "running", "stalled", "silent"):
+        assert message(replace(hung_frame(), state=state), KEYS)[1] == "bold level-error", state
+    for state in ("paused", "frozen", "killing", "failed"):
+        shown = replace(hung_frame(), state=state)
+        assert "RANK 1 HANGS" not in said(shown)
+        assert "hangs" not in message(shown, KEYS)[0], state
+
+
+def test_a_run_that_only_stands_accuses_nobody() -> None:
+    """A long save is told in no color of an error; no rank is marked, and no kill is proposed."""
+    text = "rank 0 saves a checkpoint (train.py:88); 3 ranks wait · 21 s"
+    verdict = Verdict(3, "standing", text, 0, rank=0, hang=wire.Hang("working", (0,)))
+    shown = replace(hung_frame(), verdict=verdict, verdicts=(verdict,))
+    assert message(shown, KEYS) == (text, "value")
+    assert "HANGS" not in said(shown)
+    assert "kill" not in said(shown)
+    assert "timeout" not in said(shown)
+    assert "s shows where each rank stands" in said(shown)
+    assert "◀ hangs" not in panel_text(shown, 0)
+
+
+def panel_text(shown: Frame, rank: int) -> str:
+    """Return the panel of a rank."""
+    return "\n".join(text_of(row) for row in draw_panel(shown.ranks[rank], shown, Shape(60, 10, False), INK))
+
+
+def test_the_cause_of_a_hang_is_marked_among_the_ranks() -> None:
+    """In its panel and its line of the table; no other rank is."""
+    shown = hung_frame()
+    assert ["◀ hangs" in panel_text(shown, rank) for rank in range(4)] == [False, True, False, False]
+    mark = next(column for column in columns_of(shown) if column.key == "mark")
+    assert [text_of(mark.draw(rank, shown, INK)) for rank in shown.ranks] == [" ", "◀", " ", " "]

@@ -13,6 +13,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
+from ddptop.tui.model import hang
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.model.ranks.mesh import place_of
 
@@ -81,6 +82,8 @@ def mark_of(rank: RankFrame, frame: Frame) -> tuple[str, str]:
     """Return what is wrong with this rank in particular, in a word or two, and the name of its hue."""
     if rank.state in ENDED:
         return "", "label"
+    if rank.rank in hang.culprits(frame):
+        return "◀ hangs", "bold level-error"
     if rank.health is not None:
         return "! not finite", "bold level-error"
     if frame.verdict is not None and frame.verdict.rank == rank.rank:

@@ -38,7 +38,7 @@ class Line:
 
 def text_of(event: EventLine) -> str:
     """Return what happened, with its rank in front where the text does not begin with it."""
-    named = event.rank is None or event.text.startswith(f"rank {event.rank} ")
+    named = event.rank is None or event.text.startswith((f"rank {event.rank} ", "ranks "))
     return event.text if named else f"rank {event.rank}: {event.text}"
 
 

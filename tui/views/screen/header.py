@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -17,12 +17,18 @@ from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
+from ddptop.tui.model import hang
 from ddptop.tui.model.frame import ENDED, Frame, lasting, unobserved
+
+if TYPE_CHECKING:
+    from ddptop.agent.wire import Verdict
 
 _BETWEEN: Final = " · "
 """The sign between the clauses of a message, of which the most important comes first."""
 _SINCE: Final = ", since "
 """What the last words of a verdict begin with."""
+_ACTED_ON: Final = frozenset({"killing", "pausing", "paused", "frozen"})
+"""States that somebody has brought about: what goes on there comes before a hang."""
 _LEGIBLE: Final = 24
 """Cells that a clause needs at least to be shown cut off."""
 
@@ -86,12 +92,16 @@ def header_rows(
 ) -> list[Row]:
     """Return the header, three or four rows; where it is not `roomy` the fourth only if it is needed.
 
-    `keys` has, by the id of an action, the key that does it. A `hint` takes the last row, a fifth if need be.
+    `keys` has, by the id of an action, the key that does it. A `hint` takes the last row, a fifth if need be. A hang is
+    told whole, in two rows if need be, with what can be done in the row below, in the place of all else.
     """
     word, hue = message(frame, keys, typed)
     said: Row = [Segment(_clauses(word, width), ink[hue])] if word else []
     behind = _background(frame, width, ink)
     rows = [_run(frame, width, ink, keys), _progress(frame, width, ink)]
+    stuck = _stuck(frame)
+    if stuck is not None and word == stuck.text:
+        return rows + _hang(frame, stuck, width, ink, keys, hue)
     rows += [row for row in (said, behind) if row]
     if hint:
         rows.append([Segment(units.shorten(hint, width), ink["bold brand"])])
@@ -113,10 +123,33 @@ def _clauses(text: str, width: int) -> str:
     return units.shorten(text, width)
 
 
+def _stuck(frame: Frame) -> Verdict | None:
+    """Return the verdict of a run that makes no steps, where nobody has brought that about."""
+    return None if frame.state in _ACTED_ON else hang.told(frame)
+
+
+def _hang(frame: Frame, verdict: Verdict, width: int, ink: Ink, keys: Mapping[str, str], hue: str) -> list[Row]:
+    """Return the rows of a hang, one or two, and what can be done before the timeout."""
+    first, *more = units.wrapped(verdict.text, width)
+    rows: list[Row] = [[Segment(first, ink[hue])]]
+    if more:
+        rows.append([Segment(units.shorten(" ".join(more), width), ink[hue])])
+    advice = [f"{keys['run.stacks']} shows where each rank stands"]
+    if hang.is_urgent(verdict):
+        advice = [f"{keys['run.stacks']} stacks", f"{keys['run.kill']} kill"]
+    left = hang.countdown(frame, verdict)
+    last = [Segment(f"{left}{_BETWEEN}", ink["bold level-warning"])] if left else []
+    return [*rows, [*last, Segment(_BETWEEN.join(advice), ink["value"])]]
+
+
 def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
     # A run that stands is not green, whatever its state.
     hue = ink[f"bold state-{frame.state if frame.standing_s is None else 'stalled'}"]
     state = f"{MARKS[frame.state]} {frame.state.upper()}"
+    stuck = _stuck(frame)
+    if stuck is not None and hang.is_urgent(stuck):
+        # In the first words on the screen: who is the cause.
+        hue, state = ink["bold level-error"], f"{MARKS['stalled']} {hang.headline(frame)}"
     if frame.all_ended:
         hue, state = ink["bold label"], f"{MARKS['ended']} ENDING"
     clock: Row = []
@@ -201,6 +234,8 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
         return text, "bold level-error"
     if frame.cause is not None and frame.launched:
         return _BETWEEN.join(filter(None, (frame.cause, _after_failure(frame)))), "bold level-error"
+    if (stuck := _stuck(frame)) is not None:
+        return stuck.text, "bold level-error" if hang.is_urgent(stuck) else "value"
     if frame.state == "starting":
         return _start(frame, keys["rank.logs"]), "state-starting"
     if frame.state == "killing":
@@ -237,7 +272,7 @@ def message(frame: Frame, keys: Mapping[str, str], typed: Typed = NOTHING_TYPED)
     if frame.verdict is not None:
         return _BETWEEN.join(filter(None, (stands, frame.verdict.text))), "bold rank-slow"
     if stands or frame.state == "stalled":
-        return f"{stands or 'no step'}: {keys['ranks.open']} shows what a rank does", "bold state-stalled"
+        return f"{stands or 'no step'}: {keys['run.stacks']} shows where each rank stands", "bold state-stalled"
     if frame.cause is not None:
         return frame.cause, "bold level-error"
     return "", "label"

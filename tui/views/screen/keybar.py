@@ -27,10 +27,11 @@ FIRST: Final = (
     "rank.back", "plot.leave", "log.back", "runs.leave", "runs.show", "run.pause", "run.resume", "runs.pause",
     "runs.resume", "run.cancel", "run.freeze",
     "run.kill", "runs.kill", "run.stop", "runs.stop", "run.restart", "runs.restart", "events.clear",
-    "events.filter", "run.step", "run.checkpoint", "runs.checkpoint", "ranks.open", "view.panels",
+    "events.filter", "stacks.clear", "stacks.again", "stacks.filter", "stacks.native",
+    "run.step", "run.checkpoint", "runs.checkpoint", "ranks.open", "view.panels",
     "table.clear", "table.filter", "heatmap.highest", "timeline.latest", "timeline.back", "rank.previous",
-    "plot.next", "log.next", "rank.logs", "run.events", "app.runs", "plot.full", "log.follow", "table.sort",
-    "heatmap.metric", "app.launch", "view.freeze",
+    "plot.next", "log.next", "rank.logs", "run.stacks", "run.events", "app.runs", "plot.full", "log.follow",
+    "table.sort", "heatmap.metric", "app.launch", "view.freeze",
 )  # fmt: skip
 """Ids of actions, the most important first: the way back, then what acts on the run, then views. Where there is no room
 for all, they are left out from the end."""

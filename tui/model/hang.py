@@ -1,0 +1,71 @@
+"""What the verdict of a hang means for people: how urgent it is, and how long its collectives may still wait. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from ddptop.tui.model.frame import ENDED, Frame
+
+if TYPE_CHECKING:
+    from ddptop.agent.wire import Verdict
+
+_AGE: Final = re.compile(r" · [\d,.:]+ (?:s|min|h|d)$")
+"""The end of the text of a verdict that has a hang."""
+
+
+def told(frame: Frame) -> Verdict | None:
+    """Return the verdict of a run that makes no steps, a hang or not; None where there is none, or the run is over."""
+    return None if frame.state in ENDED else last(frame)
+
+
+def last(frame: Frame) -> Verdict | None:
+    """Return the same also of a run that ended while that went on."""
+    return next((verdict for verdict in frame.verdicts if verdict.hang is not None), None)
+
+
+def is_urgent(verdict: Verdict) -> bool:
+    """Say whether it is a hang, not only a fact such as a long evaluation."""
+    return verdict.hang is not None and verdict.kind == "hang"
+
+
+def recorded_since(frame: Frame) -> float | None:
+    """Return from when on the record may tell where the ranks stood, in seconds since the epoch: the begin of the hang.
+
+    Of an ended run that is any time; of one that does not hang none, because an earlier hang is over.
+    """
+    if frame.state in ENDED:
+        return 0.0
+    verdict = told(frame)
+    return verdict.since_at_ns / 1e9 if verdict is not None and is_urgent(verdict) else None
+
+
+def ageless(verdict: Verdict) -> str:
+    """Return the text of a verdict without the time for which it had gone on when it was told."""
+    return verdict.text if verdict.hang is None else _AGE.sub("", verdict.text)
+
+
+def culprits(frame: Frame) -> frozenset[int]:
+    """Return the ranks that are the cause of the hang that is told, or in which the run ended."""
+    verdict = last(frame)
+    if verdict is None or verdict.hang is None or not is_urgent(verdict):
+        return frozenset()
+    return frozenset(verdict.hang.ranks) or frozenset(() if verdict.rank is None else (verdict.rank,))
+
+
+def headline(frame: Frame) -> str:
+    """Return the hang in two or three words, in capitals: `RANK 1 HANGS`."""
+    ranks = culprits(frame)
+    if len(ranks) == 1:
+        return f"RANK {min(ranks)} HANGS"
+    return f"{len(ranks):,} RANKS HANG" if ranks else "HANGS"
+
+
+def countdown(frame: Frame, verdict: Verdict) -> str:
+    """Return `gloo's timeout in 1,742 s`, empty where no timeout is known."""
+    at_ns = None if verdict.hang is None else verdict.hang.timeout_at_ns
+    if at_ns is None:
+        return ""
+    whose = f"{frame.backend}'s timeout" if frame.backend else "the timeout of the collective"
+    left = at_ns / 1e9 - frame.at
+    return f"{whose} in {left:,.0f} s" if left >= 1 else f"{whose} is over"
