@@ -3,7 +3,7 @@
 cli       the command line: verbs, `ps` and `status`, plain output
 app       the app: one run or several, keys, palette, snapshots, the browser
 screens   what fills the terminal; `dialogs` are over it
-views     what screens consist of: panels, table, heatmap, timeline, plot, rank, runs
+views     what screens consist of: panels, table, heatmap, timeline, plot, rank, stacks, runs
 link      where frames come from: a run, the fleet, the machine
 control   what acts on runs: kill, signal, launch; which action is offered when
 model     what is known of a run: frames, store, history

@@ -52,8 +52,9 @@ from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
+from ddptop.tui.screens.stacks import StacksScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.screens.with_roll import RollScreen
+from ddptop.tui.screens.with_roll import ListScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
@@ -268,6 +269,8 @@ class DdptopApp(App[None]):
                 return not isinstance(live, LogScreen)
             case "events":
                 return not isinstance(live, EventScreen)
+            case "stacks":
+                return not isinstance(live, StacksScreen)
             case "number":
                 return isinstance(top, LiveScreen) and bool(top.check_action(str(parameters[0]), parameters[1:]))
             case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
@@ -311,16 +314,22 @@ class DdptopApp(App[None]):
     def action_logs(self) -> None:
         """Show what the chosen rank printed."""
         if (live := self._live) is not None:
-            self._show_roll(LogScreen(self.shown.frame(), live.rank))
+            self._show_list(LogScreen(self.shown.frame(), live.rank))
 
     def action_events(self) -> None:
         """Show what has happened in the run."""
         if (live := self._live) is not None:
-            self._show_roll(EventScreen(self.shown.frame(), live.rank))
+            self._show_list(EventScreen(self.shown.frame(), live.rank))
 
-    def _show_roll(self, screen: RollScreen) -> None:
-        """Show logs in the place of events, and events in that of logs: `back` leads to where both came from."""
-        if isinstance(top := self.screen, RollScreen):
+    def action_stacks(self) -> None:
+        """Show where each rank stands: first the one whose screen or log this is."""
+        if (live := self._live) is not None:
+            first = live.rank if isinstance(live, RankScreen | LogScreen) else None
+            self._show_list(StacksScreen(self.shown.frame(), live.rank, lambda: self.source.inspector, first))
+
+    def _show_list(self, screen: ListScreen) -> None:
+        """Show one of logs, events and stacks in the place of another: `back` leads to where they all came from."""
+        if isinstance(top := self.screen, ListScreen):
             top.dismiss(top.rank)
         self.push_screen(screen, self._returned)
 

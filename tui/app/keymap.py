@@ -35,8 +35,9 @@ from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.plot import PlotScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen
+from ddptop.tui.screens.stacks import StacksScreen
 from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.screens.with_roll import RollScreen
+from ddptop.tui.screens.with_roll import ListScreen, RollScreen
 from ddptop.tui.settings import SettingsError, path
 from ddptop.tui.views.heatmap.heatmap import Heatmap
 from ddptop.tui.views.panels.panels import PanelGrid
@@ -44,6 +45,7 @@ from ddptop.tui.views.plot.placeholder import PlotPlaceholder
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
 from ddptop.tui.views.screen.events import EventSearch
+from ddptop.tui.views.stacks.places import StackList
 from ddptop.tui.views.table.table import RankTable
 from ddptop.tui.views.timeline.timeline import TimelineView
 
@@ -64,9 +66,12 @@ SECTIONS: Final[tuple[tuple[str, type[DOMNode]], ...]] = (
     ("crosshair", PlotPlaceholder),
     ("choice of a metric", MetricPicker),
     ("one rank", RankScreen),
+    ("logs, events and stacks", ListScreen),
     ("logs and events", RollScreen),
     ("logs", LogScreen),
     ("events", EventSearch),
+    ("stacks", StacksScreen),
+    ("stacks", StackList),
     ("help", HelpScreen),
     ("questions", Question),
     ("kill", KillDialog),

@@ -4,6 +4,7 @@ view        a run as the dashboard or as lines
 plain       a run as lines
 status      `ps` and `status`, also as JSON
 logs        `ddptop logs`
+stacks      `ddptop stacks`, also as JSON
 manual      the pages that `ddptop help` shows
 foreign     the runs of other users, for root
 parsing     the parser: help, and what it says of a wrong option

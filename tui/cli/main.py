@@ -32,6 +32,7 @@ FAMILIES: Final = {
     "launch": "launch", "restart": "launch",
     "attach": "watching", "watch": "watching", "logs": "watching",
     "ps": "listing", "status": "listing", "events": "listing", "programs": "listing",
+    "stacks": "stacks",
     "pause": "control", "step": "control", "resume": "control", "checkpoint": "control", "stop": "control",
     "kill": "kill",
     "clean": "cleaning",

@@ -281,7 +281,7 @@ class Roll(Drawn, Generic[T]):
     """The end of a long list. It follows the end until it is scrolled away from there."""
 
     class Followed(Message):
-        """The list has begun to follow its end, or has stopped to."""
+        """The list has begun to follow its end, or has stopped to, or shows something else of what there is."""
 
     def __init__(self, draw: Callable[[T, Ink], Row], **options: Any) -> None:
         super().__init__(**options)

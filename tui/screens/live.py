@@ -72,6 +72,13 @@ class LiveScreen(Transient[int]):
             tooltip="Restart the ended run with the same settings",
         ),
         Binding("g", "app.logs", "Logs", id="rank.logs", tooltip="Show what the chosen rank printed"),
+        Binding(
+            "s",
+            "app.stacks",
+            "Stacks",
+            id="run.stacks",
+            tooltip="Show where each rank stands: its stack, and the collectives that it is in",
+        ),
         Binding("e", "app.events", "Events", id="run.events", tooltip="Show all events of the run, to search them"),
         Binding(
             "v",

@@ -7,6 +7,7 @@ timeline    one step of all ranks
 plot        a number over steps
 rank        all about one rank
 screen      header, events, log and key bar around these
+stacks      where the ranks stand
 ranks       what the views of ranks have in common
 runs        the list of runs
 """

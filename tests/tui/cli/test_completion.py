@@ -91,7 +91,7 @@ def ended_run(runtime: Path) -> str:
 def test_a_shell_completes_verbs_and_programs(shell: str, ask: Ask) -> None:
     """In each shell, with the line that the help gives for it."""
     assert f"ddptop completion {shell}" in LINES[shell][1]
-    assert set(ask(shell, "ddptop st")) == {"status", "step", "stop"}
+    assert set(ask(shell, "ddptop st")) == {"stacks", "status", "step", "stop"}
     assert set(ask(shell, "ddptop launch res")) == {"resnet", "resnet34", "restart.py"}
 
 

@@ -27,6 +27,7 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.log import LogScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import VIEWS, RunScreen
+from ddptop.tui.screens.stacks import StacksScreen
 
 FOREIGN = f"n[/foo] [bold 温度{EVIL}"
 """As a program, a host or a metric may call itself; the store cleans it of what is no text."""
@@ -35,6 +36,7 @@ PLACES: dict[type[Screen[Any]], tuple[str, ...]] = {
     RunScreen: (),
     RankScreen: ("enter",),
     LogScreen: ("g",),
+    StacksScreen: ("s",),
     KillDialog: ("k",),
     HelpScreen: ("question_mark",),
     Palette: ("ctrl+p",),
@@ -129,7 +131,7 @@ async def test_a_run_to_be_looked_at_cannot_be_touched() -> None:
             await pilot.press(*keys)
             offered = {active.binding.id or "" for active in app.screen.active_bindings.values() if active.enabled}
             assert offered
-            assert not {name for name in offered if name.startswith("run.")} - {"run.events"}
+            assert not {name for name in offered if name.startswith("run.")} - {"run.events", "run.stacks"}
             assert "Kill the run" not in seen(app) or isinstance(app.screen, HelpScreen)
             for _, action in keymap.actions(DdptopApp):
                 if action.id.startswith("run.") and not isinstance(app.screen, Palette):

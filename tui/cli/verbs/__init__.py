@@ -7,6 +7,7 @@ before that is called.
 launch     `launch`, `restart`
 watching   `attach`, `watch`, `logs`
 listing    `ps`, `status`, `events`, `programs`
+stacks     `stacks`
 control    `pause`, `step`, `resume`, `checkpoint`, `stop`
 kill       `kill`
 cleaning   `clean`

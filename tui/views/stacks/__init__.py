@@ -1,0 +1,1 @@
+"""Where the ranks stand: their stacks, merged and folded."""
