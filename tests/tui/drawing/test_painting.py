@@ -149,3 +149,13 @@ async def test_a_terminal_gets_each_part_where_it_is() -> None:
     """Lines and columns of a terminal count from one."""
     painting = Painting([(0, 0, Strip([Segment("a")])), (4, 11, Strip([Segment("b")]))])
     assert painting.render_segments(App().console) == "\x1b[1;1Ha\x1b[5;12Hb"
+
+
+async def test_no_more_of_a_line_is_painted_than_has_changed() -> None:
+    """What stands in front of the rest of the line is not painted over."""
+    async with Office().run_test(size=(WIDTH, HEIGHT)) as pilot:
+        app, paintings = await opened(pilot)
+        app.screen.query_one("#plain").refresh(Region(0, 4, 5, 1))
+        await pilot.pause()
+        parts = [(y, x, strip.text) for painting in paintings for y, x, strip in painting.strips]
+        assert parts == [(4, 0, "plain")]
