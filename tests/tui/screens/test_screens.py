@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.screens.dashboards import SIZES, settled, still_app
+from support.screens.dashboards import SIZES, settled, still_app, until
 from support.screens.frames import frame, rank_frame, verdict_frame
 from textual.pilot import Pilot
 
 from ddptop.tui.model.frame import Frame
+from ddptop.tui.views.screen.loglist import LogList
 
 GPU: dict[str, Any] = {
     "device": "cuda:0",
@@ -98,6 +99,7 @@ def test_the_log(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
 
     async def before(pilot: Pilot[None]) -> None:
         await settled(pilot, "g")
+        await until(pilot, lambda: pilot.app.screen.query_one(LogList).picture.lines, "read")
         pilot.app.screen.query_one("#caption").display = False
         await pilot.pause()
 
