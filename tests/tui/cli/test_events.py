@@ -14,8 +14,6 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui.cli import status
 from ddptop.tui.cli.main import main
-from ddptop.tui.model.frame import EventLine
-from ddptop.tui.views.screen.events import text_of
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -98,4 +96,3 @@ def test_the_rank_of_an_event_is_named_once() -> None:
     ):
         event = wire.Event(DAY, text, 2)
         assert status.event_line(event).endswith(f"   {line}")
-        assert text_of(EventLine(DAY / 1e9, text, 2, "info")) == line
