@@ -30,7 +30,8 @@ async def offered(pilot: Pilot[None], query: str = "") -> list[str]:
 
     await until(pilot, lambda: any(query in text.lower() for text in texts()), "what it offers")
     # The log screen's own worker reads as long as the screen is there.
-    await app.workers.wait_for_complete([each for each in app.workers if app.screen in each.node.ancestors_with_self])
+    for each in [each for each in app.workers if app.screen in each.node.ancestors_with_self]:
+        await each.wait()
     return texts()
 
 
