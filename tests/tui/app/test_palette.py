@@ -29,7 +29,9 @@ async def offered(pilot: Pilot[None], query: str = "") -> list[str]:
         return [str(prompt).splitlines()[0] for prompt in prompts]
 
     await until(pilot, lambda: any(query in text.lower() for text in texts()), "what it offers")
-    await app.workers.wait_for_complete()
+    # The log screen's own worker reads as long as the screen is there.
+    for each in [each for each in app.workers if app.screen in each.node.ancestors_with_self]:
+        await each.wait()
     return texts()
 
 
