@@ -295,10 +295,9 @@ class Observer:
                 self._members[rank] = member
         failed = self._ends.tell_failures(self._members)
         for rank in dead:
-            member = self._members.get(rank)
-            if member is not None:
-                self._relay.lose(member)
-            failed |= self._ends.note(rank, member, launched=self._run.launched)
+            if rank in self._members:
+                self._relay.lose(self._members[rank])
+            failed |= self._ends.note(rank, self._members.get(rank), launched=self._run.launched)
         if dead:
             self._ends.record()
         if failed:

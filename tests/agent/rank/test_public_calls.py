@@ -311,7 +311,7 @@ def test_what_cannot_be_called_replaces_nothing(session):
 
 def test_one_bad_value_does_not_end_the_signs_of_life(session, monkeypatch):
     """Whatever cannot be encoded or had: that the rank lives, its step and the fault are told."""
-    monkeypatch.setattr(session, "_note", "\ud800")
+    monkeypatch.setattr(session._script, "note", "\ud800")
     sent = []
     monkeypatch.setattr(session._publisher, "_send", lambda topic, payload: sent.append(payload))
     session._publisher._send_beat()
@@ -321,7 +321,7 @@ def test_one_bad_value_does_not_end_the_signs_of_life(session, monkeypatch):
     assert told.fault is not None
     assert told.fault.startswith("a sign of life: UnicodeEncodeError")
     monkeypatch.setattr(session._gauges, "read", lambda device: os.stat("/nowhere"))
-    monkeypatch.setattr(session, "_note", None)
+    monkeypatch.setattr(session._script, "note", None)
     session._publisher._send_beat()
     told = wire.read_telemetry(sent[-1])
     assert isinstance(told, wire.Beat)
