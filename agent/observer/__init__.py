@@ -4,6 +4,7 @@ own_log   the log of the observer itself
 observer  the process and its main thread: it starts the group where ddptop launched it, and looks after the run
 engine    who starts the ranks, and on which machine
 orders    commands to the observer
+rank_ends the ends of ranks: told, recorded, and judged by their cause
 relay     what the ranks tell: received once, repeated, recorded and judged
 inspection where ranks stand, by their agents or from outside
 judge     who holds the group back, and what else is wrong

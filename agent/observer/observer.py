@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,15 +27,13 @@ from ddptop.agent import wire
 from ddptop.agent.observer import own_log
 from ddptop.agent.observer.end import cause, escalation, processes, reaper
 from ddptop.agent.observer.end.exits import Exits
-from ddptop.agent.observer.end.memory import Found, MemoryKills
 from ddptop.agent.observer.engine import launcher
 from ddptop.agent.observer.engine.foreign import Foreign
 from ddptop.agent.observer.engine.launcher import Torchrun
 from ddptop.agent.observer.orders import Orders
+from ddptop.agent.observer.rank_ends import RankEnds
 from ddptop.agent.observer.relay.relay import Relay
-from ddptop.agent.run import ends, states
-from ddptop.agent.run.ends import Death
-from ddptop.agent.run.files import tail
+from ddptop.agent.run import states
 from ddptop.agent.run.files.presence import Presence
 from ddptop.agent.run.files.private import Claim
 from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir, RunDirError, identify, is_alive
@@ -101,16 +98,10 @@ class Observer:
         self._generation = 0
         self._look_due = 0.0
         self._exits = Exits()
-        self._memory_kills = MemoryKills()
-        self._deaths: dict[int, Death] = {}
-        """By rank, what was seen of the end of its process, of the present generation."""
-        self._ends_told: set[int] = set()
-        """Ranks whose end was told before that of their process, of the present generation."""
-        self._records_at_ns = 0
-        """When a record of a rank was written last."""
         self._relay = Relay(context, directory, run)
         self._say = self._relay.say
         self._orders = Orders(directory, self._relay.requests, self._say, self._relay.add)
+        self._ends = RankEnds(directory, self._exits, self._orders, self._say)
 
     def leave(self, *_: object) -> None:
         """Leave the run unobserved, as it is."""
@@ -214,7 +205,7 @@ class Observer:
         for rank, member in self._directory.members().items():
             self._generation = member.generation
             self._enlist(rank, member)
-        self._deaths = ends.read(self._directory.path, self._generation)
+        self._ends.resume(self._generation)
         self._note_start()
 
     def _is_over(self) -> bool:
@@ -278,90 +269,40 @@ class Observer:
     def _enlist(self, rank: int, member: Member) -> None:
         self._members[rank] = member
         self._exits.watch(rank, member.process)
-        self._memory_kills.watch(rank, member.process.pid)
+        self._ends.watch(rank, member.process)
         self._relay.follow(member)
 
     def _begin_generation(self, generation: int) -> None:
         """Publish why torchrun has restarted the group, and forget the ranks of the last generation."""
-        judgement = self._first_cause(self._members, 1)
+        judgement = self._ends.first_cause(self._run, self._members, 1)
         why = judgement.cause or "it left no record of its end"
         most = f" of {self._run.max_restarts}" if self._run.max_restarts else ""
         self._say(f"restart {generation}{most}: {why}", "error", judgement.rank)
         self._generation = generation
         self._state, self._cause = "starting", None
         self._members.clear()
-        self._deaths = {}
-        self._ends_told.clear()
-        self._memory_kills.forget()
+        self._ends.forget(generation)
         self._exits.forget()
         self._orders.forget_ranks()
 
     def _note_exits(self) -> None:
         dead = self._exits.read()
-        members = self._directory.members() if self._have_records_changed() or dead else {}
-        failed = False
+        members = self._directory.members() if self._ends.have_records_changed() or dead else {}
         if dead:
             self._orders.learn(self._run)
         for rank, member in members.items():
             if member.generation == self._generation and rank in self._members:
                 self._members[rank] = member
-        # An interpreter that has torch in it takes seconds to end after its script.
-        failing = [rank for rank in self._exits.alive() if self._has_failed(rank)]
-        for rank in failing:
-            self._ends_told.add(rank)
-            text, level = cause.describe_end(self._members[rank])
-            self._say(text, level, rank)
-            failed = True
+        failed = self._ends.tell_failures(self._members)
         for rank in dead:
             if rank in self._members:
                 self._relay.lose(self._members[rank])
-                self._note_death(rank, self._members[rank])
-            if self._orders.killed_by is not None or rank not in self._members:
-                self._say(f"rank {rank} is gone", "info", rank)
-            elif rank not in self._ends_told:
-                asked = rank in self._orders.ranks_killed_by
-                death = self._deaths.get(rank)
-                text, level = cause.describe_end(self._members[rank], death, on_request=asked)
-                self._say(text, level, rank)
-                # Of a crash in native code or a SIGKILL a rank leaves no record.
-                unrecorded = self._run.launched and self._members[rank].ended is None
-                failed = failed or level == "error" or unrecorded
-        if dead and self._orders.killed_by is None:
-            self._record_deaths()
+            failed |= self._ends.note(rank, self._members.get(rank), launched=self._run.launched)
+        if dead:
+            self._ends.record()
         if failed:
             # Told at once: torchrun may take half a minute to end the other ranks.
-            self._cause = self._first_cause(self._members, None).cause
-
-    def _have_records_changed(self) -> bool:
-        """Say whether a rank has written its record since the last call."""
-        before = self._records_at_ns
-        with contextlib.suppress(OSError):
-            self._records_at_ns = os.stat(self._directory.path / "ranks").st_mtime_ns
-        return self._records_at_ns != before
-
-    def _has_failed(self, rank: int) -> bool:
-        """Say whether the script of a rank whose process still lives has failed, which was not told yet."""
-        member = self._members.get(rank)
-        if member is None or member.ended is None or rank in self._ends_told or self._orders.killed_by is not None:
-            return False
-        return bool(member.ended.exit_code) and rank not in self._orders.ranks_killed_by
-
-    def _note_death(self, rank: int, member: Member) -> None:
-        status = self._exits.status.get(rank)
-        found = Found(None, "")
-        if status and rank not in self._orders.ranks_killed_by:
-            found = self._memory_kills.found(rank, member.process.pid)
-            if status != -signal.SIGKILL and not found.out_of_memory:
-                # A rank may fail of the end of its data worker; otherwise its memory has nothing to do with it.
-                found = Found(None, "")
-        self._deaths[rank] = Death(rank, self._exits.at_ns[rank], status, found.out_of_memory, found.text)
-
-    def _record_deaths(self) -> None:
-        """Write down what was seen: the report of a run that failed is made of records, whoever is still there."""
-        try:
-            ends.write(self._directory.path, self._generation, self._deaths.values())
-        except OSError as error:
-            _log.warning("record of the ends of ranks: %s", error)
+            self._cause = self._ends.first_cause(self._run, self._members, None).cause
 
     def _wait(self) -> None:
         poller = zmq.Poller()
@@ -437,28 +378,7 @@ class Observer:
             outcome = self._orders.outcome
             left = f"; {len(outcome.survivors)} left, see its events" if outcome and outcome.survivors else ""
             return cause.Judgement("killed", 128 + signal.SIGTERM, f"killed by {self._orders.killed_by}{left}")
-        return self._first_cause(self._directory.members(), self._exit_code)
-
-    def _first_cause(self, members: Mapping[int, Member], exit_code: int | None) -> cause.Judgement:
-        """Judge the end of the ranks; where the cause was killed on request, name the author of the kill."""
-        killed_by = self._orders.ranks_killed_by
-        log = tail.end(self._directory.torchrun_log)
-        here = states.ranks_here(self._run, len(members))
-        judgement = cause.judge(
-            here,
-            members,
-            exit_code,
-            log,
-            self._exits.at_ns,
-            self._run.leader,
-            killed_by,
-            self._directory.rank_log,
-            self._deaths,
-        )
-        if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:
-            return judgement
-        text = f"rank {judgement.rank} was killed by {who}"
-        return cause.Judgement("failed", judgement.exit_code, text, judgement.rank, kind="on_request")
+        return self._ends.first_cause(self._run, self._directory.members(), self._exit_code)
 
     def _write(self, **changes: object) -> None:
         try:

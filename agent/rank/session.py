@@ -8,8 +8,7 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Mapping
-from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -30,6 +29,7 @@ from ddptop.agent.rank.records import device_time
 from ddptop.agent.rank.records.device import Gauges, Reading
 from ddptop.agent.rank.records.health import Health
 from ddptop.agent.rank.records.stamps import Stamps
+from ddptop.agent.rank.script import Script
 from ddptop.agent.run import checking, last_output
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.files.presence import Presence
@@ -37,16 +37,8 @@ from ddptop.agent.run.rundir import Member, Process, RunDir, identify
 from ddptop.agent.text import shorten
 from ddptop.agent.version import VERSION
 from ddptop.agent.wire import PROTOCOL, Beat, Hello, Inspection
-from ddptop.agent.wire.incoming import LONGEST_NAME, clean_name
 
-MOST_METRICS: Final = 512
-"""Names that a script may log; further ones are left out."""
-_LONGEST_GIVEN: Final = 4096
-"""Characters of such a name that are read."""
-_MOST_COORDINATES: Final = 8
 _TICK_S: Final = 1.0
-
-_Value = TypeVar("_Value")
 
 
 class Session:
@@ -94,11 +86,7 @@ class Session:
         """What was read for the last sign of life."""
         self._start_phase = "imports"
         self._ended = False
-        self._total_steps: int | None = None
-        self._note: str | None = None
-        self._coordinates: dict[str, int] | None = None
-        self._names: dict[str, str] = {}
-        """Names that the script logs, each with the name that is sent."""
+        self._script = Script(self.stamps, self.faults)
         self._output = Output() if output is None else output
         self._lost_noted = 0
         self._tick_due = 0.0
@@ -254,54 +242,11 @@ class Session:
 
     def announce(self, total_steps: object, note: object, coordinates: object) -> None:
         """See `ddptop.agent.start`."""
-        self._total_steps = self._accepted("start(total_steps)", given.count, total_steps)
-        self._note = self._accepted("start(note)", functools.partial(given.line, limit=200), note)
-        if coordinates is not None:
-            self._coordinates = self._accepted("start(coordinates)", self._read_coordinates, coordinates)
-
-    def _accepted(self, what: str, read: Callable[[object], _Value], value: object) -> _Value | None:
-        """Return `read(value)`; None where the value is None, or where `read` raises, which is counted as a fault."""
-        if value is None:
-            return None
-        try:
-            return read(value)
-        except Exception as error:
-            self.faults.note(what, error)
-            return None
-
-    def _read_coordinates(self, coordinates: object) -> dict[str, int] | None:
-        """Return the valid entries of a mapping, up to the one at which its iteration raises."""
-        found: dict[str, int] = {}
-        items = iter(coordinates.items())  # type: ignore[attr-defined]  # raises for what is no mapping
-        try:
-            for index, (name, where) in enumerate(islice(items, _MOST_COORDINATES + 1)):
-                if index == _MOST_COORDINATES:
-                    raise ValueError(f"more than {_MOST_COORDINATES}; the rest is left out")
-                spelled = self._accepted("start(coordinates)", functools.partial(given.line, limit=20), name)
-                position = self._accepted("start(coordinates)", given.count, where)
-                if spelled is not None and position is not None:
-                    found[spelled] = position
-        except Exception as error:
-            self.faults.note("start(coordinates)", error)
-        return found or None
+        self._script.announce(total_steps, note, coordinates)
 
     def log(self, metrics: Mapping[str, object]) -> None:
         """See `ddptop.agent.log`."""
-        for name, value in metrics.items():
-            try:
-                known = self._names.get(name) or self._name(name)
-                self.stamps.metric(known, given.number(value))
-            except Exception as error:
-                self.faults.note(f"log({self._names.get(name, '')})", error)
-
-    def _name(self, name: str) -> str:
-        if len(self._names) >= MOST_METRICS:
-            raise ValueError(f"more than {MOST_METRICS} names; the rest is left out")
-        whole = given.line(name, _LONGEST_GIVEN)
-        known = self._names[name] = clean_name(whole)
-        if known != whole:
-            self.faults.note(f"log({whole[:60]}…): longer than {LONGEST_NAME} characters; shown as {known}")
-        return known
+        self._script.log(metrics)
 
     def register(self, save: object) -> None:
         """See `ddptop.agent.on_checkpoint`."""
@@ -347,7 +292,8 @@ class Session:
         except Exception as error:  # the script's own, reported to the controller
             return Saved(False, describe(error, 300), time.monotonic_ns() - began)
         took_ns = time.monotonic_ns() - began
-        return Saved(True, self._accepted("where on_checkpoint's function saved", given.path, where) or "", took_ns)
+        told = self._script.accepted("where on_checkpoint's function saved", given.path, where)
+        return Saved(True, told or "", took_ns)
 
     @property
     def state(self) -> str:
@@ -376,14 +322,14 @@ class Session:
             device=self.device,
             backend=self.backend,
             torch_version=self.torch_version,
-            total_steps=self._total_steps,
-            note=self._note,
+            total_steps=self._script.total_steps,
+            note=self._script.note,
             mechanism=self.collectives.mechanism,
             outstanding=self.outstanding,
             timed_every=self.collectives.timed_every,
             health=self.health.trouble,
             timeout_s=self.timeout_s,
-            coordinates=self._coordinates,
+            coordinates=self._script.coordinates,
             communicated=self.collectives.communicated,
         )
 

@@ -30,6 +30,26 @@ _TYPED: Final = frozenset({"<stdin>", "<string>"})
 """Names of code that the user has given without a file."""
 
 
+def is_library(file: str, home: str = "") -> bool:
+    """Say whether a file belongs to an installed package, to Python itself or to ddptop's agent.
+
+    Args:
+        file: its path, or the name of code without a file.
+        home: absolute path of the folder of the program's own code, with a slash at its end; empty: not known.
+    """
+    file = _normal(file)
+    if file.startswith("<"):
+        return file not in _TYPED
+    if file.startswith(_OURS):
+        return True
+    # A program may be installed as a package itself, and have its environment in its own folder.
+    if home and file.startswith(home):
+        file = file[len(home) :]
+    elif file.startswith(_STDLIB):
+        return True
+    return bool(_PACKAGES.search(file) or _GENERATED.search(file))
+
+
 class Sources:
     """The files of one program."""
 
@@ -45,17 +65,7 @@ class Sources:
 
     def is_library(self, file: str) -> bool:
         """Say whether a file belongs to an installed package, to Python itself or to ddptop's agent."""
-        file = _normal(file)
-        if file.startswith("<"):
-            return file not in _TYPED
-        if file.startswith(_OURS):
-            return True
-        # A program may be installed as a package itself, and have its environment in its own folder.
-        if self._home and file.startswith(self._home):
-            file = file[len(self._home) :]
-        elif file.startswith(_STDLIB):
-            return True
-        return bool(_PACKAGES.search(file) or _GENERATED.search(file))
+        return is_library(file, self._home)
 
     def is_own(self, file: str) -> bool:
         """Say whether a file is in the program's folder or in the working directory, links followed, and is Python."""

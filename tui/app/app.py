@@ -33,6 +33,7 @@ from textual.worker import WorkerFailed
 from ddptop.tui.app import counting, keymap
 from ddptop.tui.app.acting import Acted, Acting
 from ddptop.tui.app.hint import HELP, FirstHint
+from ddptop.tui.app.opening import Opening
 from ddptop.tui.app.palette import Palette, RunCommands
 from ddptop.tui.app.rhythm import Rhythm
 from ddptop.tui.app.several import SeveralRuns
@@ -42,21 +43,12 @@ from ddptop.tui.drawing.filters import AsciiFilter
 from ddptop.tui.drawing.theme import DARK, LIGHT, THEMES
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import ReadOnly, Source
-from ddptop.tui.model.frame import Frame, has_report
-from ddptop.tui.model.report import ReportLine
+from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
-from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.live import LiveScreen
-from ddptop.tui.screens.log import LogScreen
-from ddptop.tui.screens.plot import PlotScreen
-from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.report import ReportScreen
 from ddptop.tui.screens.run import RunScreen
 from ddptop.tui.screens.runs import RunsScreen
-from ddptop.tui.screens.stacks import StacksScreen
-from ddptop.tui.screens.with_plot import PlottedScreen
-from ddptop.tui.screens.with_roll import ListScreen
 from ddptop.tui.settings import Settings
 from ddptop.tui.views.ranks import RankView
 from ddptop.tui.views.runs import RunList
@@ -135,6 +127,7 @@ class DdptopApp(App[None]):
         """The run can be looked at only; no key that acts on it is offered."""
         self.shown = ShownRun(self.source, clock)
         self.acting = Acting(self, self.shown, grace_s)
+        self._opening = Opening(self, self.shown, lambda: self.source, self.repaint)
         self.several = None if fleet is None or read_only else SeveralRuns(self, self.shown, self.acting, fleet)
         """None where no other run can be shown or launched."""
         self.settings = settings
@@ -267,14 +260,8 @@ class DdptopApp(App[None]):
                     waiting=bool(live.frame.waiting),
                     all_ended=live.frame.all_ended,
                 )
-            case "logs":
-                return not isinstance(live, LogScreen)
-            case "events":
-                return not isinstance(live, EventScreen)
-            case "stacks":
-                return not isinstance(live, StacksScreen)
-            case "report":
-                return live is not None and not isinstance(live, ReportScreen) and has_report(live.frame)
+            case "logs" | "events" | "stacks" | "report":
+                return self._opening.offers(action, live)
             case "number":
                 return isinstance(top, LiveScreen) and bool(top.check_action(str(parameters[0]), parameters[1:]))
             case "runs" if isinstance(top, RunsScreen) and len(self.screen_stack) == 1:
@@ -317,42 +304,23 @@ class DdptopApp(App[None]):
 
     def action_logs(self) -> None:
         """Show what the chosen rank printed."""
-        if (live := self._live) is not None:
-            self._show_list(LogScreen(self.shown.frame(), live.rank))
+        self._opening.logs(self._live)
 
     def action_events(self) -> None:
         """Show what has happened in the run."""
-        if (live := self._live) is not None:
-            self._show_list(EventScreen(self.shown.frame(), live.rank))
+        self._opening.events(self._live)
 
     def action_stacks(self) -> None:
         """Show where each rank stands: first the one whose screen or log this is."""
-        if (live := self._live) is not None:
-            first = live.rank if isinstance(live, RankScreen | LogScreen) else None
-            self._show_list(StacksScreen(self.shown.frame(), live.rank, lambda: self.source.inspector, first))
+        self._opening.stacks(self._live)
 
     def action_report(self) -> None:
         """Show why the run has failed."""
-        if (live := self._live) is not None:
-            source = self.source
-
-            def make() -> list[ReportLine]:
-                from ddptop.tui.model import report
-
-                return report.whole(source.report())
-
-            self._show_list(ReportScreen(self.shown.frame(), live.rank, make))
-
-    def _show_list(self, screen: ListScreen) -> None:
-        """Show one of logs, events, stacks and report in the place of another: `back` leads to where they came from."""
-        if isinstance(top := self.screen, ListScreen):
-            top.dismiss(top.rank)
-        self.push_screen(screen, self._returned)
+        self._opening.report(self._live)
 
     def action_plot(self) -> None:
         """Show the plot on the whole screen."""
-        if isinstance(live := self._live, PlottedScreen):
-            self.push_screen(PlotScreen(self.shown.frame(), live.rank, live.look, alone=live.alone), self._returned)
+        self._opening.plot(self._live)
 
     @on(RunScreen.Viewed)
     def _view_chosen(self, message: RunScreen.Viewed) -> None:
@@ -361,13 +329,7 @@ class DdptopApp(App[None]):
 
     @on(RankView.Opened)
     def _show_rank(self, message: RankView.Opened) -> None:
-        self.push_screen(RankScreen(self.shown.frame(), message.rank), self._returned)
-
-    def _returned(self, rank: int | None) -> None:
-        for screen in self.screen_stack:
-            if rank is not None and isinstance(screen, RunScreen):
-                screen.choose(rank)
-        self.repaint()
+        self._opening.rank(message.rank)
 
     # Other runs
 

@@ -4,6 +4,10 @@ processes   finds the processes of a run, and signals them
 escalation  SIGTERM, a grace period, SIGKILL, and a count of survivors
 freezer     SIGSTOP and SIGCONT
 reaper      adopts orphans and reads their exit status
-exits       the time at which each rank ended
+exits       the time and the status with which each rank ended
 cause       the end of the run, and its first cause
+parting     what the ranks left behind, the first of them apart from the others
+kinds       the kinds of ends: how each is recognized, and what can be done about it
+memory      out-of-memory kills, as the kernel counts them
+traces      stacks in what a rank left behind
 """

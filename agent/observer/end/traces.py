@@ -9,7 +9,7 @@ import os
 import re
 from typing import Final, NamedTuple
 
-from ddptop import agent
+from ddptop.agent.run.sources import is_library
 
 _MOST_FRAMES: Final = 200
 _MOST_LINES: Final = 20_000
@@ -19,9 +19,6 @@ _FRAME: Final = r'(?:\[[\w:]{1,20}\]:? ?)*\s*File "([^"\n]{1,4096})", line (\d{1
 _OPENING: Final = "Traceback (most recent call last)"
 _CRASH: Final = "Fatal Python error: "
 _THREAD: Final = r"(Current thread|Thread) 0x[0-9a-f]{1,20}.{0,100}\(most recent call first\):"
-_LIBRARY: Final = r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d[^/\\]*[/\\]"
-"""Files of Python and of installed packages."""
-_OWN: Final = os.path.dirname(os.path.abspath(agent.__file__ or "")) + os.sep
 _COLLECTIVES: Final = (
     r"[/\\]torch[/\\]distributed[/\\](?:distributed_c10d|_functional_collectives|nn[/\\]functional)\.py$"
 )
@@ -38,8 +35,8 @@ class Spot(NamedTuple):
 
     @property
     def is_library(self) -> bool:
-        """True for code of Python, of an installed package or of ddptop's agent: not the user's."""
-        return self.file.startswith(_OWN) or re.search(_LIBRARY, self.file) is not None
+        """True for code of Python, of an installed package or of ddptop's agent, and for code without a file."""
+        return self.file.startswith("<") or is_library(self.file)
 
     @property
     def text(self) -> str:

@@ -26,6 +26,7 @@ from ddptop.agent.observer.relay.door.bundling import Bundling
 from ddptop.agent.observer.relay.door.commands import Commands
 from ddptop.agent.observer.relay.door.door import Door
 from ddptop.agent.observer.relay.door.forwarding import Forwarding
+from ddptop.agent.observer.relay.door.greeting import Greeting
 from ddptop.agent.observer.relay.door.newest import Newest
 from ddptop.agent.observer.relay.door.requests import Requests
 from ddptop.agent.observer.relay.fills import Fills
@@ -107,9 +108,11 @@ class Relay:
             report=self._report,
         )
         self._hanging = Hanging(directory, run, self._inspections, self._recorder.inspect, self._judging.stand)
-        self._greetings: set[bytes] = set()
-        """New subscriptions that were not greeted yet."""
-        self._looked_at = self._second_at = self._greet_at = 0.0
+        self._greeting = Greeting(
+            self._door, self._newest, PERIOD_S,
+            take_in=self._take_in, send_state=self._send_state, send_verdicts=self._send_verdicts,
+        )  # fmt: skip
+        self._looked_at = self._second_at = 0.0
         self._has_more = False
         """There is more than the last look has taken in."""
         self._known_by = time.monotonic() + _KNOWN_S
@@ -230,10 +233,8 @@ class Relay:
                 poller.unregister(socket)
 
     def _pause_s(self) -> float:
-        now = time.monotonic()
-        pauses = [self._due() - now, self._door.pause_s, self._forwarding.pause_s, self._inspections.pause_s]
-        if self._greetings:
-            pauses.append(self._greet_at - now)
+        parts = (self._door, self._forwarding, self._inspections, self._greeting)
+        pauses = [self._due() - time.monotonic(), *(part.pause_s for part in parts)]
         return max(0.0, min(pause for pause in pauses if pause is not None))
 
     def _turn(self) -> None:
@@ -245,7 +246,7 @@ class Relay:
             ("commands", self._commands.obey),
             ("answers of ranks", self._forwarding.take),
             ("records of ranks", self._fills.take),
-            ("newcomers", self._greet),
+            ("newcomers", self._greeting.turn),
         ):
             self._guarded(name, part)
         now = time.monotonic()
@@ -308,24 +309,6 @@ class Relay:
         if self._state is not None:
             self._sent = self._state
             self._door.publish(wire.TOPIC_RUN, wire.encode(self._state))
-
-    def _greet(self) -> None:
-        self._greetings |= self._door.read_subscriptions()
-        now = time.monotonic()
-        # Of many newcomers at the same moment each needs the same.
-        if not self._greetings or now < self._greet_at:
-            return
-        self._greet_at = now + PERIOD_S
-        new, self._greetings = self._greetings, set()
-        self._take_in()
-        # The verdicts come last: who has them after the ranks knows that it has been told of all ranks.
-        if any(wire.TOPIC_RANKS.startswith(topic) for topic in new):
-            for payload in self._newest.all(time.time_ns()):
-                self._door.publish(wire.TOPIC_RANKS, payload)
-        if any(wire.TOPIC_RUN.startswith(topic) for topic in new):
-            self._send_state()
-        if any(wire.TOPIC_VERDICTS.startswith(topic) for topic in new) and not self._send_verdicts():
-            self._greetings.add(wire.TOPIC_VERDICTS)
 
     def _take_in(self) -> None:
         """Take in what has arrived before an answer: it may be newer than what is known."""

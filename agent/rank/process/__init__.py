@@ -5,6 +5,7 @@ observing   starts the observer of a run that something else launched
 ancestry    tells a rank from the processes that it starts
 spawned     ranks that the program has spawned itself
 output      the log, as long as the disk has room
+crashes     the Python line of a crash in native code, in the log
 account     the record of the rank in the run directory
 ending      exit status and exception as text
 """

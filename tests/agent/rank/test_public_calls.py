@@ -21,7 +21,8 @@ from support.messages import read_steps
 
 from ddptop import agent
 from ddptop.agent import wire
-from ddptop.agent.rank.session import MOST_METRICS, Session
+from ddptop.agent.rank.script import MOST_METRICS
+from ddptop.agent.rank.session import Session
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.wire import incoming
 
@@ -123,7 +124,7 @@ anything = st.one_of(
 
 @pytest.fixture(autouse=True)
 def _fresh_names(session: Session) -> None:
-    session._names.clear()
+    session._script._names.clear()
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
@@ -235,7 +236,7 @@ def test_long_names_that_begin_alike_stay_apart(session):
     before = session.faults.count
     for _ in range(2):
         agent.log(**{name: float(number) for number, name in enumerate(names)})
-    taken = {known: session.stamps._current.metrics[known] for known in map(session._names.get, names)}
+    taken = {known: session.stamps._current.metrics[known] for known in map(session._script._names.get, names)}
     assert list(taken.values()) == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert session.faults.count == before + 4
     step = wire.Step(1, 1, 1, 1, 0, 0, 0, 0, None, 0, metrics=taken)
@@ -248,7 +249,7 @@ def test_the_names_of_metrics_are_bounded(session):
     """A script that logs ever new names does not fill the memory of its rank."""
     for number in range(2 * MOST_METRICS):
         agent.log(**{f"name{number}": 1})
-    assert len(session._names) == MOST_METRICS
+    assert len(session._script._names) == MOST_METRICS
     assert "the rest is left out" in session.faults.last
 
 
@@ -310,7 +311,7 @@ def test_what_cannot_be_called_replaces_nothing(session):
 
 def test_one_bad_value_does_not_end_the_signs_of_life(session, monkeypatch):
     """Whatever cannot be encoded or had: that the rank lives, its step and the fault are told."""
-    monkeypatch.setattr(session, "_note", "\ud800")
+    monkeypatch.setattr(session._script, "note", "\ud800")
     sent = []
     monkeypatch.setattr(session._publisher, "_send", lambda topic, payload: sent.append(payload))
     session._publisher._send_beat()
@@ -320,7 +321,7 @@ def test_one_bad_value_does_not_end_the_signs_of_life(session, monkeypatch):
     assert told.fault is not None
     assert told.fault.startswith("a sign of life: UnicodeEncodeError")
     monkeypatch.setattr(session._gauges, "read", lambda device: os.stat("/nowhere"))
-    monkeypatch.setattr(session, "_note", None)
+    monkeypatch.setattr(session._script, "note", None)
     session._publisher._send_beat()
     told = wire.read_telemetry(sent[-1])
     assert isinstance(told, wire.Beat)

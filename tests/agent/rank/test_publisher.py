@@ -14,6 +14,7 @@ import zmq
 from support.messages import read_steps
 
 from ddptop.agent import wire
+from ddptop.agent.rank.commands.executing import Executing
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.hooks.batches import Batches
 from ddptop.agent.rank.publisher import PERIOD_S, Publisher
@@ -76,12 +77,12 @@ def test_a_failed_device_leaves_the_state_of_a_rank_known() -> None:
         def outstanding(self) -> int:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    thread = bare()
-    thread._session = OfFailedDevice()
-    reply = thread._execute(b"", wire.Query(5))
+    session: Any = OfFailedDevice()
+    unused: Any = None
+    reply = Executing(session, unused, unused, unused, unused).carry_out(b"", wire.Query(5))
     assert reply is not None
     assert (reply.done, reply.kept, reply.step, reply.timeout_s, reply.outstanding) == (True, True, 7, 30.0, 0)
-    assert "illegal memory access" in thread._session.faults.last
+    assert "illegal memory access" in session.faults.last
 
 
 def test_it_never_asks_again_within_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:

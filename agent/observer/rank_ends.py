@@ -1,0 +1,159 @@
+"""The ends of the ranks of the present generation: told as they are noticed, recorded, and judged by their cause.
+
+A script may fail seconds before its process ends, and a process may end without a word of its own: what is known by
+the rank's record, by its exit status and by what the kernel has counted is brought together here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Mapping
+
+from ddptop.agent.observer.end import cause
+from ddptop.agent.observer.end.exits import Exits
+from ddptop.agent.observer.end.memory import Found, MemoryKills
+from ddptop.agent.observer.orders import Orders, Say
+from ddptop.agent.run import ends, states
+from ddptop.agent.run.ends import Death
+from ddptop.agent.run.files import tail
+from ddptop.agent.run.rundir import Member, Process, Run, RunDir
+
+_log = logging.getLogger("ddptop.observer")
+
+
+class RankEnds:
+    """What was seen of the ends of ranks."""
+
+    def __init__(self, directory: RunDir, exits: Exits, orders: Orders, say: Say) -> None:
+        """Know nothing yet.
+
+        Args:
+            directory: of the run.
+            exits: watches the processes of the ranks.
+            orders: knows which ends were asked for.
+            say: publishes an event.
+        """
+        self._directory = directory
+        self._exits = exits
+        self._orders = orders
+        self._say = say
+        self._generation = 0
+        self._memory_kills = MemoryKills()
+        self._seen: dict[int, Death] = {}
+        """By rank, what was seen of the end of its process."""
+        self._told: set[int] = set()
+        """Ranks whose end was told before that of their process."""
+        self._records_at_ns = 0
+        """When a record of a rank was written last."""
+
+    def resume(self, generation: int) -> None:
+        """Take in what an earlier observer has recorded of the ends in the present generation."""
+        self._generation = generation
+        self._seen = ends.read(self._directory.path, generation)
+
+    def watch(self, rank: int, process: Process) -> None:
+        """Note what the kernel has counted by now for the process of a rank."""
+        self._memory_kills.watch(rank, process.pid)
+
+    def forget(self, generation: int) -> None:
+        """Forget the ranks of the last generation: another one has begun."""
+        self._generation = generation
+        self._seen = {}
+        self._told.clear()
+        self._memory_kills.forget()
+
+    def have_records_changed(self) -> bool:
+        """Say whether a rank has written its record since the last call."""
+        before = self._records_at_ns
+        with contextlib.suppress(OSError):
+            self._records_at_ns = os.stat(self._directory.path / "ranks").st_mtime_ns
+        return self._records_at_ns != before
+
+    def tell_failures(self, members: Mapping[int, Member]) -> bool:
+        """Tell of the ranks whose scripts have failed while their processes still live; return whether there are any.
+
+        An interpreter that has torch in it takes seconds to end after its script.
+
+        Args:
+            members: the records of the ranks, as they are now.
+        """
+        failing = [rank for rank in self._exits.alive() if self._has_failed(rank, members.get(rank))]
+        for rank in failing:
+            self._told.add(rank)
+            text, level = cause.describe_end(members[rank])
+            self._say(text, level, rank)
+        return bool(failing)
+
+    def _has_failed(self, rank: int, member: Member | None) -> bool:
+        """Say whether the script of a rank whose process still lives has failed, which was not told yet."""
+        if member is None or member.ended is None or rank in self._told or self._orders.killed_by is not None:
+            return False
+        return bool(member.ended.exit_code) and rank not in self._orders.ranks_killed_by
+
+    def note(self, rank: int, member: Member | None, *, launched: bool) -> bool:
+        """Take note of the end of a rank's process, and tell of it where that was not done; return whether it failed.
+
+        Args:
+            rank: its number.
+            member: its record; None where it has none in this generation.
+            launched: ddptop launched the run.
+        """
+        if member is not None:
+            self._see(rank, member)
+        if self._orders.killed_by is not None or member is None:
+            self._say(f"rank {rank} is gone", "info", rank)
+            return False
+        if rank in self._told:
+            return False
+        asked = rank in self._orders.ranks_killed_by
+        text, level = cause.describe_end(member, self._seen.get(rank), on_request=asked)
+        self._say(text, level, rank)
+        # Of a crash in native code or a SIGKILL a rank leaves no record.
+        return level == "error" or (launched and member.ended is None)
+
+    def _see(self, rank: int, member: Member) -> None:
+        status = self._exits.status.get(rank)
+        found = Found(None, "")
+        if status and rank not in self._orders.ranks_killed_by:
+            found = self._memory_kills.found(rank, member.process.pid)
+            if status != -signal.SIGKILL and not found.out_of_memory:
+                # A rank may fail of the end of its data worker; otherwise its memory has nothing to do with it.
+                found = Found(None, "")
+        self._seen[rank] = Death(rank, self._exits.at_ns[rank], status, found.out_of_memory, found.text)
+
+    def record(self) -> None:
+        """Write down what was seen, unless the run is killed: the report of a run that failed is made of records."""
+        if self._orders.killed_by is not None:
+            return
+        try:
+            ends.write(self._directory.path, self._generation, self._seen.values())
+        except OSError as error:
+            _log.warning("record of the ends of ranks: %s", error)
+
+    def first_cause(self, run: Run, members: Mapping[int, Member], exit_code: int | None) -> cause.Judgement:
+        """Judge the end of the ranks; where the cause was killed on request, name the author of the kill.
+
+        Args:
+            run: the record of the run.
+            members: the records of its ranks.
+            exit_code: that of torchrun, None where it is not known.
+        """
+        killed_by = self._orders.ranks_killed_by
+        judgement = cause.judge(
+            states.ranks_here(run, len(members)),
+            members,
+            exit_code,
+            tail.end(self._directory.torchrun_log),
+            self._exits.at_ns,
+            run.leader,
+            killed_by,
+            self._directory.rank_log,
+            self._seen,
+        )
+        if judgement.rank is None or (who := killed_by.get(judgement.rank)) is None:
+            return judgement
+        text = f"rank {judgement.rank} was killed by {who}"
+        return cause.Judgement("failed", judgement.exit_code, text, judgement.rank, kind="on_request")

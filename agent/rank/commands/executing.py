@@ -1,0 +1,182 @@
+"""The commands that a rank carries out: what each does, and the reply to it.
+
+It works on the agent's thread.  A command that comes too late is refused, and one that fails is answered with a reply
+that says so: no error of it reaches the training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from ddptop.agent import wire
+from ddptop.agent.control.deadline import lateness
+from ddptop.agent.rank.checksums.checks import Checks, Missed
+from ddptop.agent.rank.commands.answers import Answers
+from ddptop.agent.rank.commands.follower import Follower
+from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
+from ddptop.agent.rank.faults import Faults, describe
+from ddptop.agent.rank.records.history import History
+
+
+class Commanded(Protocol):
+    """The part of a rank's session that commands act on."""
+
+    rank: int
+    faults: Faults
+    gate: Gate
+    follower: Follower
+    checks: Checks
+    timeout_s: float | None
+    """Timeout of collectives in the default process group."""
+
+    @property
+    def outstanding(self) -> int:
+        """Collectives that the rank has entered and not finished."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """One of `starting`, `running`, `paused`, `ended`."""
+        ...
+
+    @property
+    def checkpoints(self) -> bool:
+        """True where the script has registered a checkpoint function."""
+        ...
+
+    def inspect(self, *, stacks: bool) -> wire.Inspection:
+        """Return where the rank stands."""
+        ...
+
+    def save(self, token: str) -> Saved | None:
+        """Have the held training thread save a checkpoint; raises `GateError` where nothing can be saved now."""
+
+
+class Executing:
+    """Carries out the commands to a rank."""
+
+    def __init__(
+        self,
+        session: Commanded,
+        history: History,
+        answers: Answers,
+        publish: Callable[[bytes, bytes], None],
+        send_checksums: Callable[[], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            session: what commands act on.
+            history: the records of the rank.
+            answers: sends what is more than one reply.
+            publish: publishes a message, by its topic.
+            send_checksums: publishes the checksums that are there; raises nothing.
+        """
+        self._session = session
+        self._history = history
+        self._answers = answers
+        self._publish = publish
+        self._send_checksums = send_checksums
+
+    def carry_out(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
+        """Carry out a command, or refuse it; return the reply, None where the reply comes later."""
+        try:
+            if (late := lateness(command)) is not None:
+                self._publish_late(command, late)
+                raise GateError(late)
+            return self._execute(peer, command)
+        except GateError as refusal:
+            reply = wire.Reply(command.id, False, str(refusal), self._session.gate.completed)
+            if isinstance(command, wire.Hold) and (lease := self._session.gate.lease) is not None:
+                reply = msgspec.structs.replace(reply, held_by=lease[0], held_ns=int(lease[1] * 1e9))
+            return reply
+        except Exception as error:
+            self._session.faults.note("a command", error)
+            return wire.Reply(command.id, False, f"the agent could not: {describe(error)}")
+
+    def _publish_late(self, command: wire.Command, late: str) -> None:
+        kind = type(command).__name__.lower()
+        # A note is an event itself, which its sender has recorded in another way.
+        if not isinstance(command, wire.Note):
+            event = wire.Event(time.time_ns(), f"{kind} {late}", self._session.rank, "warning", kind)
+            self._publish(wire.TOPIC_EVENT, wire.encode(event))
+
+    def _outstanding(self) -> int:
+        """Return the collectives in progress; 0 where that cannot be read: a failed device raises at each question."""
+        try:
+            return self._session.outstanding
+        except Exception as error:
+            self._session.faults.note("counting collectives in progress", error)
+            return 0
+
+    def _execute(self, peer: bytes, command: wire.Command) -> wire.Reply | None:
+        session = self._session
+        gate, follower = session.gate, session.follower
+        match command:
+            case wire.Hold(id, token, lease_ms, holder=holder):
+                follower.start_afresh()
+                step = gate.promise(token, min(lease_ms, 60_000) / 1000, holder)
+                return wire.Reply(id, True, f"will not pass step {step:,}", step)
+            case wire.Commit(id, token, step, lease_ms):
+                gate.commit(token, step, min(lease_ms, 60_000) / 1000)
+                return wire.Reply(id, True, f"will hold at step {step:,}", step)
+            case wire.Resume(id, serial):
+                follower.catch_up()
+                was = gate.limit
+                if not serial:
+                    gate.resume()
+                # The rank may have read the decision by itself before this message.
+                return wire.Reply(
+                    id, True, "goes on" if serial or was is not None else "was not paused", gate.completed
+                )
+            case wire.Keep(id) | wire.Advance(id) | wire.End(id) | wire.Lapse(id):
+                follower.catch_up()
+                return wire.Reply(id, True, "does what was decided", gate.completed)
+            case wire.Save(id, token):
+                saved = session.save(token)
+                if saved is None:
+                    return wire.Reply(id, False, "saving", gate.completed, pending=True)
+                return wire.Reply(id, saved.done, saved.text, gate.completed, took_ns=saved.took_ns)
+            case wire.Query(id):
+                return wire.Reply(
+                    id,
+                    gate.held,
+                    session.state,
+                    gate.completed,
+                    kept=gate.is_paused,
+                    checkpoints=session.checkpoints,
+                    timeout_s=session.timeout_s,
+                    outstanding=self._outstanding(),
+                )
+            case wire.Fill(id, first_seq, limit, earlier):
+                found = self._history.since(first_seq, limit, earlier)
+                if self._answers.begin(peer, found, wire.Reply(id, True, "", gate.completed)):
+                    return None
+                return wire.Reply(id, False, "it answers too many others now; ask again", gate.completed)
+            case wire.Note(id, event):
+                self._publish(wire.TOPIC_EVENT, wire.encode(event))
+                return wire.Reply(id, True, "told", gate.completed)
+            case wire.Kill(id):
+                return wire.Reply(id, False, "a rank does not end itself; ask the observer")
+            case wire.Inspect(id, stacks):
+                return wire.Reply(id, True, "", gate.completed, inspection=session.inspect(stacks=stacks))
+            case wire.Check(id, step):
+                # Before it is asked for: the training thread may have passed the step since.
+                self._send_checksums()
+                return self._check(id, step)
+            case wire.History(id):
+                return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
+
+    def _check(self, id: int, step: int) -> wire.Reply:
+        completed = self._session.gate.completed
+        try:
+            found = self._session.checks.ask(step, completed)
+        except Missed:
+            return wire.Reply(id, False, f"has passed step {step:,}", completed)
+        if found is None:
+            return wire.Reply(id, False, f"has not made step {step:,} yet", completed, pending=True)
+        return wire.Reply(id, True, "", completed, checksums=found)
