@@ -90,7 +90,12 @@ def test_a_death_is_graded_by_its_report():
 
 def test_the_end_of_the_launcher():
     """No rank is to blame for it, and no kind in the report says it: the words do."""
-    report = {"cause": "torchrun was killed by SIGKILL", "cause_rank": None, "kind": "killed", "ranks": []}
+    report: dict[str, Any] = {
+        "cause": "torchrun was killed by SIGKILL",
+        "cause_rank": None,
+        "kind": "killed",
+        "ranks": [],
+    }
     found = graded(report=report, ranks=[], kinds=["launcher"], line=None)
     assert (found.rank, found.kind, found.line) == (True, True, None)
 
