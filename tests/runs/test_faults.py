@@ -73,12 +73,31 @@ def test_a_fault_of_all_ranks():
 
 def test_a_death_is_graded_by_its_report():
     """The report's rank, kind and line count; the seconds are those to the first line with the cause."""
-    cause = {"kind": "exception", "rank": 1, "where": "deaths.py:41 breaks", "text": "ValueError"}
+    report = {
+        "cause": "rank 1: ValueError",
+        "cause_rank": 1,
+        "kind": "exception",
+        "ranks": [{"rank": 0, "where": "deaths.py:7 main"}, {"rank": 1, "where": "deaths.py:41 breaks"}],
+    }
     dead = {"kinds": ["exception"], "line": "deaths.py:41"}
-    found = graded(line(100.4, cause="rank 1: ValueError"), report={"cause": cause}, **dead)
+    found = graded(line(100.4, cause="rank 1: ValueError"), report=report, **dead)
     assert (found.rank, found.kind, found.line, round(found.seconds or 0, 3)) == (True, True, True, 0.4)
-    found = graded(line(100.4, cause="rank 1: ValueError"), report={"cause": {**cause, "rank": 0}}, **dead)
-    assert (found.rank, found.kind, found.line) == (False, True, True)
+    found = graded(line(100.4, cause="rank 1: ValueError"), report={**report, "cause_rank": 0}, **dead)
+    assert (found.rank, found.kind, found.line) == (False, True, False)
+    found = graded(line(100.4, cause="rank 1: ValueError"), report={**report, "kind": "exit"}, **dead)
+    assert (found.rank, found.kind, found.line) == (True, False, True)
+
+
+def test_the_end_of_the_launcher():
+    """No rank is to blame for it, and no kind in the report says it: the words do."""
+    report: dict[str, Any] = {
+        "cause": "torchrun was killed by SIGKILL",
+        "cause_rank": None,
+        "kind": "killed",
+        "ranks": [],
+    }
+    found = graded(report=report, ranks=[], kinds=["launcher"], line=None)
+    assert (found.rank, found.kind, found.line) == (True, True, None)
 
 
 def test_a_death_without_a_report():

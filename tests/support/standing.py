@@ -59,6 +59,8 @@ class Spot:
     """Bytes on the swap device of a rank that swaps."""
     groups: tuple[GroupCalls, ...] | None = None
     """Instead of the one group that follows from the rest."""
+    ahead: int = 0
+    """Steps that it has made beyond those of the run."""
 
     def inspection(self, rank: int, step: int, at_ns: int) -> Inspection:
         """Return what the rank answers, or what is seen of it from outside."""
@@ -70,7 +72,7 @@ class Spot:
             ("system" if self.by == "agent" else self.by) if outside else "agent",
             100 + rank,
             "" if outside else self.state,
-            step=0 if outside else step,
+            step=0 if outside else step + self.ahead,
             threads=(Thread("MainThread", self.frames, main=True, holds_gil=self.holds_gil),) if self.frames else (),
             open=() if outside or self.open is None else (self.open,),
             groups=() if outside else groups if self.groups is None else self.groups,
@@ -183,7 +185,10 @@ class Run:
                 watch.rest(self.now_ns)
             elif (question := watch.question(self.now_ns)) is not None:
                 self.asked.append(question.ranks)
-                found = {rank: where(rank).inspection(rank, self.step, self.now_ns) for rank in question.ranks}
+                found = {
+                    rank: where(rank).inspection(rank, self.step + where(rank).ahead, self.now_ns)
+                    for rank in question.ranks
+                }
                 if not question.stacks:
                     found = {rank: _bare(each) for rank, each in found.items()}
                 self._pending.append((self.now_ns + int(self.answer_s * ONE), watch.round, found))
@@ -197,9 +202,9 @@ class Run:
             self.now_ns,
             spot.state,
             spot.activity,
-            self.step,
-            self._step_at_ns,
-            self.step,
+            self.step + spot.ahead,
+            self.now_ns if spot.ahead else self._step_at_ns,
+            self.step + spot.ahead,
             cpu_percent=spot.cpu,
             timeout_s=self.timeout_s,
         )

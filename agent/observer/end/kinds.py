@@ -160,7 +160,9 @@ TABLE: Final[tuple[Kind, ...]] = (
         "disk_full",
         "the disk is full",
         "Make room where the script writes (`df -h`, `df -i`); fewer or smaller checkpoints.",
-        r"(?i)no space left on device|disk quota exceeded|\[Errno (?:28|122)\]",
+        # The third and fourth are torch.save's, which does not hear the reason from its stream.
+        r"(?i)no space left on device|disk quota exceeded|\[Errno (?:28|122)\]"
+        r"|PytorchStreamWriter failed writing file|inline_container\.cc.{0,40}unexpected pos \d+ vs \d+",
     ),
     Kind(
         "device_error",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from itertools import product
 from typing import Final
 
 import msgspec
@@ -22,6 +23,9 @@ from ddptop.agent.text import clean_line, shorten
 LONGEST_ERROR: Final = 2048
 """Bytes of type and message of the exception that ended the script."""
 LONGEST_TRACEBACK: Final = 64 << 10
+BRIEF_TRACEBACK: Final = 1536
+"""Bytes of the traceback on a full disk: the rest of the block that the record has there is mostly enough for them."""
+_OPENING: Final = "Traceback (most recent call last):"
 _LONGEST_PATH: Final = 4096
 _LONGEST_NAME: Final = 255
 
@@ -62,7 +66,7 @@ class Account:
     def end(
         self, exit_code: int | None, error: str | None, traceback: str | None, stopped_by: str | None, step: int | None
     ) -> None:
-        """Add the end of the script to the record; on a full disk without the traceback."""
+        """Add the end of the script to the record; on a full disk with the end of the traceback, or without it."""
         if os.getpid() != self._owner:
             return
         ended = Ended(
@@ -74,19 +78,16 @@ class Account:
             step,
             self._owner,
         )
-        brief = msgspec.structs.replace(ended, traceback=None)
+        brief = msgspec.structs.replace(ended, traceback=None if traceback is None else _brief(traceback))
+        bare = msgspec.structs.replace(ended, traceback=None)
         with self._lock:
             self._over = True
-            try:
-                self._write(msgspec.structs.replace(self._member, ended=ended))
-            except Exception as problem:
-                self._faults.note("saying how the rank ended", problem)
-                for attempt in (self._write, self._overwrite):
-                    try:
-                        attempt(msgspec.structs.replace(self._member, ended=brief))
-                        return
-                    except Exception as again:
-                        self._faults.note("saying how the rank ended", again)
+            for each, attempt in product((ended, brief, bare), (self._write, self._overwrite)):
+                try:
+                    attempt(msgspec.structs.replace(self._member, ended=each))
+                    return
+                except Exception as problem:
+                    self._faults.note("saying how the rank ended", problem)
 
     def _write(self, member: Member) -> None:
         self._directory.write_member(member)
@@ -110,3 +111,12 @@ class Account:
                 raise OSError(None, "no room for it")
         finally:
             os.close(descriptor)
+
+
+def _brief(traceback: str) -> str | None:
+    """Return the last of several tracebacks, the end of it where it is long, in whole lines; None where none fits."""
+    lines = traceback.rpartition(_OPENING)[2].lstrip("\n").splitlines()
+    room, kept = BRIEF_TRACEBACK, len(lines)
+    while kept and (room := room - len(lines[kept - 1].encode("utf-8", "replace")) - 1) >= 0:
+        kept -= 1
+    return "\n".join([_OPENING, *lines[kept:]]) if kept < len(lines) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from types import TracebackType
 
@@ -39,7 +40,9 @@ def texts(failure: BaseException, trace: TracebackType | None) -> tuple[str, str
         error = list(alone.format_exception_only())[-1].strip()
     except Exception:  # raised by the script's own class, as below
         error = describe(failure)
-    try:
-        return error, "".join(traceback.format_exception(kind, failure, trace))
-    except Exception:
-        return error, None
+    for _ in range(2):
+        # Once more, because a signal handler may have raised: torch's, which hears a moment later that a data worker
+        # has died.
+        with contextlib.suppress(Exception):
+            return error, "".join(traceback.format_exception(kind, failure, trace))
+    return error, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 Line = Mapping[str, Any]
@@ -72,11 +72,13 @@ def by_text(cause: str) -> Saying:
 
 def reported(report: Mapping[str, Any]) -> Saying | None:
     """Return the cause that a report tells; None where it tells none."""
-    cause = report.get("cause")
+    cause, rank = report["cause"], report["cause_rank"]
     if not cause:
         return None
-    ranks = cause.get("ranks") or (() if cause.get("rank") is None else (cause["rank"],))
-    return Saying(tuple(ranks), cause.get("kind"), cause.get("where") or "", cause.get("text") or "")
+    if rank is None:
+        return replace(by_text(cause), kind=by_text(cause).kind or report["kind"])
+    where = next((each["where"] for each in report["ranks"] if each["rank"] == rank), None)
+    return Saying((rank,), report["kind"], where or by_text(cause).where, cause)
 
 
 def grade(note: Note, lines: Iterable[Line], report: Mapping[str, Any] | None, world: int) -> Grade:

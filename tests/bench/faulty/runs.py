@@ -39,26 +39,20 @@ class Watched:
     """The objects of `watch --json` up to now."""
     _coming: queue.SimpleQueue[dict[str, Any] | None]
 
+    over: bool = False
+    """Whether `watch` has ended, and all its lines are read."""
+
     def next_line(self, seconds: float) -> dict[str, Any] | None:
-        """Return the next object; None where the run has ended, or none came in time."""
+        """Return the next object; None where the run is over, or none came in time."""
         try:
             line = self._coming.get(timeout=seconds)
         except queue.Empty:
             return None
         if line is None:
-            self._coming.put(None)
+            self.over = True
             return None
         self.lines.append(line)
         return line
-
-    @property
-    def over(self) -> bool:
-        """Whether `watch` has ended, and all its lines are read."""
-        with contextlib.suppress(queue.Empty):
-            line = self._coming.get_nowait()
-            self._coming.put(line)
-            return line is None
-        return False
 
     def report(self) -> dict[str, Any] | None:
         """Return what `report --json` says; None where it says nothing."""

@@ -53,6 +53,10 @@ class Case:
         """Return what is to be told, None where that is not clear yet."""
         return _Conclusion(self, now_ns).told()
 
+    def left_out(self, ranks: Collection[int], now_ns: int) -> Told | None:
+        """Return what is told of ranks that make steps without a collective in which others wait; None of no ranks."""
+        return _Conclusion(self, now_ns).left_out(sorted(ranks)) if ranks else None
+
 
 class _Conclusion:
     def __init__(self, case: Case, now_ns: int) -> None:
@@ -111,6 +115,12 @@ class _Conclusion:
         sure = all(cause.sure and (kind in SURE or cause.rank in known_absent) for cause in causes)
         text = wording.accusation(causes, wait, waiters, self._world)
         return self._hang(kind, causes, text, wait, waiters, sure, definite=kind == "stopped")
+
+    def left_out(self, ranks: Sequence[int]) -> Told:
+        wait, waiters = self._waits.first(ranks), self._waits.ranks - set(ranks)
+        causes = [Cause(rank, "not_entered", "", evidence=("steps",)) for rank in ranks]
+        text = wording.left_out(ranks, wait, waiters, self._world)
+        return self._hang("not_entered", causes, text, wait, waiters, True)
 
     def _cause(self, rank: int) -> Cause | None:
         case = self._case

@@ -12,6 +12,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.hang.behind import Apart, Steps, leaving_out
 from ddptop.agent.observer.judge.hang.looks import Look, has_advanced, main_thread, with_calls
 from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
@@ -55,6 +56,9 @@ class Watch:
     def restart(self) -> None:
         """Begin anew with other processes."""
         self.progress = Progress(everyone=self._everyone)
+        self._steps = Steps()
+        self._apart: Apart | None = None
+        """Who stands and who does not, in a run in which some ranks make steps and others wait."""
         self.told: Told | None = None
         """What is told now."""
         self.ceased_at_ns: int | None = None
@@ -77,12 +81,15 @@ class Watch:
     def beat(self, beat: wire.Beat, now_ns: int) -> None:
         """Take in a heartbeat."""
         stood_s = self.progress.beat(beat, now_ns)
-        if stood_s is not None:
+        self._steps.beat(beat, now_ns)
+        if stood_s is not None and self._apart is None:
             self._go_on(stood_s, self.progress.since_ns or now_ns)
 
     def rest(self, now_ns: int) -> None:
         """Begin anew to count the time without a step: somebody has stopped the run on purpose."""
         self.progress.rest(now_ns)
+        self._steps.rest(now_ns)
+        self._apart = None
         self._withdraw(now_ns)
 
     @property
@@ -97,10 +104,15 @@ class Watch:
         return [last[rank] for rank in sorted(self._concerned or last) if rank in last]
 
     def stands(self, now_ns: int) -> bool:
-        """Say whether the run has made no step for longer than usual; False while it is held, or has ended."""
+        """Say whether the run, or a part of it, makes no step for longer than usual; False while held, or ended."""
         progress = self.progress
-        if progress.age_s(now_ns) < progress.patience_s:
-            return False
+        whole = progress.age_s(now_ns) >= progress.patience_s
+        apart = None if whole else self._steps.apart(progress, now_ns)
+        if (apart is None) != (self._apart is None):
+            self._withdraw(now_ns)
+        self._apart = apart
+        if not whole:
+            return apart is not None
         if progress.held or not progress.present:
             if self.told is not None or self._looks:
                 self._withdraw(now_ns)
@@ -115,7 +127,9 @@ class Watch:
         if 0 < self._due_ns - now_ns <= AGAIN_S * ONE:
             return None
         ranks = tuple(self.progress.present)
-        if self._world <= EACH_RECORD:
+        if self._apart is not None:
+            question = Question(tuple(sorted({*self._apart.behind, *self._apart.ahead})), stacks=True)
+        elif self._world <= EACH_RECORD:
             question = Question(ranks, stacks=True)
         elif self._concerned:
             question = Question(tuple(rank for rank in self._concerned if rank in ranks), stacks=True)
@@ -130,6 +144,9 @@ class Watch:
         if question is None:
             return
         self._wait(now_ns, BETWEEN_S)
+        if self._apart is not None:
+            self._answer_apart(self._apart, found, now_ns)
+            return
         if self._world > EACH_RECORD and not question.stacks:
             self._base = dict(found)
             self._concerned = self._choose(found)
@@ -153,17 +170,28 @@ class Watch:
             self._pause_s = min(AGAIN_S, 1.5 * self._pause_s)
             self._wait(now_ns, self._pause_s)
 
+    def _answer_apart(self, apart: Apart, found: Mapping[int, wire.Inspection], now_ns: int) -> None:
+        self._looks = [*self._looks[-1:], Look(now_ns, dict(found))]
+        if len(self._looks) < 2:
+            return
+        ranks = leaving_out(self._looks, apart)
+        self.told = Case(self._looks, self.progress, self._world, self._usual).left_out(ranks, now_ns)
+        self._pause_s = AGAIN_S if self.told is not None else min(AGAIN_S, 1.5 * self._pause_s)
+        self._wait(now_ns, self._pause_s)
+
     def finding(self, now_ns: int) -> Finding | None:
         """Return what is wrong at this moment, with the time that the run has stood."""
         if self.told is None:
             return None
-        told = self.told
+        told, since_ns = self.told, self.progress.since_ns or now_ns
+        if self._apart is not None:
+            since_ns = self._apart.since_ns
         return Finding(
             kind=told.kind,
             # Names of the user's files and functions may be of any length.
-            text=f"{clean_line(told.text)} · {_seconds(self.progress.age_s(now_ns))}",
+            text=f"{clean_line(told.text)} · {_seconds(max(0, now_ns - since_ns) / ONE)}",
             rank=told.hang.ranks[0] if told.hang.ranks else None,
-            since_at_ns=self.progress.since_ns or now_ns,
+            since_at_ns=since_ns,
             urgent=told.kind == "hang",
             hang=told.hang,
         )

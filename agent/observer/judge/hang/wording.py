@@ -95,6 +95,13 @@ def difference(
     return f"{who} entered {called(mine)}, {rest} {called(theirs)} (call {number:,}{of})"
 
 
+def left_out(ranks: Collection[int], wait: Wait | None, waiters: Collection[int], world: int) -> str:
+    """Return the line about ranks that make steps without a collective in which others wait."""
+    call = "a collective" if wait is None else in_words(wait)
+    steps = f"{named(ranks, world)} {verb(ranks, 'makes its', 'make their')} steps without {call}"
+    return f"{steps}, in which {named(waiters, world)} {verb(waiters, 'waits', 'wait')}"
+
+
 def at_work(causes: Sequence[Cause], waiters: Collection[int], world: int) -> str:
     """Return the line about ranks that others wait for because they work, without the time."""
     first = causes[0]

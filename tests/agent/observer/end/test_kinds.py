@@ -22,6 +22,8 @@ TEXTS = [
      "workers are out of shared memory. Please try to raise your shared memory limit.", "shared_memory"),
     ("RuntimeError: unable to write to file </torch_41_2_0>: No space left on device (28)", "shared_memory"),
     ("OSError: [Errno 28] No space left on device", "disk_full"),
+    ("RuntimeError: [enforce fail at inline_container.cc:671] . unexpected pos 1024 vs 918", "disk_full"),
+    ("RuntimeError: PytorchStreamWriter failed writing file data/0: file write failed", "disk_full"),
     ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: "
      "29877, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", "port_in_use"),
     ("torch.distributed.DistStoreError: Timed out after 3 seconds waiting for clients. 1/2 clients joined.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process import ending
 from ddptop.agent.rank.process.account import LONGEST_ERROR, LONGEST_TRACEBACK, Account
 from ddptop.agent.run.rundir import Member, Process, RunDir
+from ddptop.agent.text import shorten
 
 HOSTILE = {
     "long": "raise ValueError('first ' + 'x' * 3_000_000 + ' last')",
@@ -71,11 +73,50 @@ raise ValueError("the end")
 
 
 def test_the_end_is_written_down_on_a_full_disk(small_runtime, rank):
-    """No room for another byte nor another file: the record that is there takes the end, without its traceback."""
+    """No room for another byte nor another file: the record that is there takes the end, with that of its traceback."""
     done = rank.run(FULL, DISK=str(small_runtime))
     assert done.returncode == 1
     assert (rank.member.ended.exit_code, rank.member.ended.error) == (1, "ValueError: the end")
-    assert rank.member.ended.traceback is None
+    opening, place, *_, error = rank.member.ended.traceback.splitlines()
+    assert opening == "Traceback (most recent call last):"
+    assert ", line 17, in <module>" in place
+    assert error == "ValueError: the end"
+
+
+@pytest.mark.parametrize(("kib", "kept"), [(1, 0), (4, 39), (200, 2000)])
+def test_where_there_is_little_room_the_innermost_lines_of_the_last_traceback_are_kept(rank, kib, kept):
+    """A disk takes so many KiB: all of it, the end in whole lines, or the error alone."""
+
+    class FullDisk(RunDir):
+        def write_member(self, member: Member) -> None:
+            raise_if_larger(member)
+            super().write_member(member)
+
+    class AccountOnIt(Account):
+        def _overwrite(self, member: Member) -> None:
+            raise_if_larger(member)
+            super()._overwrite(member)
+
+    def raise_if_larger(member: Member) -> None:
+        if len(msgspec.json.encode(member)) > kib << 10:
+            raise OSError(28, "No space left on device")
+
+    frames = [f'  File "train.py", line {1000 + number}, in step' for number in range(2000)]
+    opening = "Traceback (most recent call last):"
+    trace = "\n".join([opening, "OSError: first", "", opening, *frames, "ValueError: last"])
+    member = Member(0, 0, 1, Process(1, 1.0), "host", 0, "pub", "cmd", None)
+    account = AccountOnIt(FullDisk(rank.directory.path), member, Faults())
+    account.begin()
+    account.end(1, "ValueError: last", trace, None, 7)
+    ended = msgspec.json.decode((rank.directory.path / "ranks" / "0.json").read_bytes(), type=Member).ended
+    assert ended is not None
+    assert (ended.error, ended.step) == ("ValueError: last", 7)
+    if kept == 0:
+        assert ended.traceback is None
+    elif kept == len(frames):
+        assert ended.traceback == shorten(trace, LONGEST_TRACEBACK)
+    else:
+        assert (ended.traceback or "").splitlines() == [opening, *frames[-kept:], "ValueError: last"]
 
 
 def test_a_record_that_found_no_room_is_written_once_there_is(rank):
@@ -133,6 +174,27 @@ def test_a_folder_that_is_gone_changes_nothing_for_the_script(rank):
     script = "import os, shutil, sys\nshutil.rmtree(os.environ['DDPTOP_RUN_DIR'])\nprint('on')\nsys.exit(5)"
     done = rank.run(script)
     assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+
+
+def test_a_signal_handler_that_raises_while_the_traceback_is_made_changes_nothing(monkeypatch):
+    """Torch's does, when it hears of the death of a data worker just after the loader has failed of it."""
+    made = traceback.format_exception
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+        return made(*arguments)
+
+    monkeypatch.setattr(traceback, "format_exception", interrupted)
+    try:
+        raise ConnectionResetError("reset")
+    except ConnectionResetError as failure:
+        error, trace = ending.texts(failure, failure.__traceback__)
+    assert error == "ConnectionResetError: reset"
+    assert trace is not None
+    assert trace.splitlines()[-1] == error
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")

@@ -16,13 +16,13 @@ ROOM = 64 << 20
 """Bytes of address space that a rank has left which is to run out of memory."""
 
 
-@fault("killed", "sigkill", line=False, says="(?i)SIGKILL")
+@fault("killed", line=False, says="(?i)SIGKILL")
 def kill(training: Training) -> None:
     """It is killed."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@fault("data_worker", "data_worker_killed", line=False, says="(?i)DataLoader worker.*killed", workers=1)
+@fault("data_worker", line=False, says="(?i)DataLoader worker.*killed", workers=1)
 def data_worker_killed(training: Training) -> None:
     """Its data worker is killed."""
     os.kill(training.batches._workers[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
@@ -51,13 +51,13 @@ def exits(training: Training) -> None:
     sys.exit(3)
 
 
-@fault("sigsegv", "segfault", "crash", says="(?i)SIGSEGV|segmentation")
+@fault("native_crash", says="(?i)SIGSEGV|segmentation")
 def segfault(training: Training) -> None:
     """Native code reads where nothing is."""
     ctypes.string_at(0)  # stands here
 
 
-@fault("out_of_memory", "host_memory", "memory", says="(?i)memory")
+@fault("host_memory", says="(?i)memory")
 def memory(training: Training) -> None:
     """It gets no memory any more."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -71,7 +71,7 @@ def nan(training: Training) -> None:
     training.factor = float("nan")
 
 
-@fault("disk_full", "exception", by=(0,), says="(?i)no space|write failed|writing file|disk")
+@fault("disk_full", by=(0,), says="(?i)no space|write failed|writing file|disk")
 def disk(training: Training) -> None:
     """The disk is full when it saves a checkpoint."""
     folder = Path(training.options.folder)
