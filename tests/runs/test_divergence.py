@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,7 +120,10 @@ def test_one_value_that_differs_is_told_with_its_step_and_name(tmp_path: Path, k
         answer = json.loads(asked.stdout)
         verdicts = [each for each in status(name)["verdicts"] if each["kind"] == "diverged"]
     events = ddptop("events", name).stdout
-    assert "parameters are compared every 5 steps: 6 tensors on 2 ranks, equal at step 5" in events
+    # The observer may have met a rank only after its first check.
+    compared = re.search(r"parameters are compared every 5 steps: 6 tensors on 2 ranks, equal at step (\d+)", events)
+    assert compared is not None, events
+    assert int(compared[1]) in range(5, 35, 5)
     (module,) = answer["modules"]
     assert (module["ranks"], module["tensors"]) == ([0, 1], 6)
     assert answer["step"] > 30

@@ -147,13 +147,13 @@ def test_what_only_prints_goes_on_with_the_defaults(
 def test_what_config_prints_is_the_file_it_came_from(file: Path) -> None:
     """Printed, it says the same again; with every comment taken away it is all the defaults."""
     file.write_text(
-        '[look]\ntheme = "light"\n[plain]\ninterval_s = 0.5\n[keys]\nrun.pause = "p,f5"\n"rank.logs" = "L"\n'
+        '[look]\ntheme = "light"\n[plain]\ninterval_s = 0.5\n[keys]\nrun.pause = "p,f5"\n"rank.logs" = "f9"\n'
     )
     printed = ddptop("config").stdout
     assert str(file) in printed
     again = msgspec.toml.decode(printed, type=Settings)
     assert again.look == Look(theme="light")
-    assert again.keymap == settings.load().keymap == {"run.pause": "p,f5", "rank.logs": "L"}
+    assert again.keymap == settings.load().keymap == {"run.pause": "p,f5", "rank.logs": "f9"}
     file.unlink()
     everything = re.sub(r"(?m)^# (?=\S+ = )", "", ddptop("config").stdout)
     every = msgspec.toml.decode(everything, type=Settings)

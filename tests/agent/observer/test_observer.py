@@ -114,7 +114,7 @@ def test_a_failure_is_told_before_the_other_ranks_have_ended(launch: Launch) -> 
         "sys.exit(2)"
     )
     assert view.await_start(directory, Settings()) == "rank 0: unrecognized arguments: 2"
-    assert survey.look(directory).alive == (1,)
+    assert 1 in survey.look(directory).alive
     assert "rank 0 ended with exit code 2: unrecognized arguments: 2" in events(directory)
 
 
