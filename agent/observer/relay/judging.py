@@ -6,6 +6,7 @@ The judge stands behind a wall: an error of it costs verdicts, and never the rel
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
@@ -16,6 +17,8 @@ from ddptop.agent.observer.judge.finding import Finding
 
 WRITE_S: Final = 10.0
 """Seconds between two writes of a verdict of which only the figures change."""
+MOST_EARLY: Final = 4_096
+"""Checksums that wait for the judge at most."""
 MOST_FAULTS: Final = 1_000
 """Errors after which the judge is not asked any more: each of them costs time."""
 
@@ -94,6 +97,8 @@ class Judging:
         self._make = make
         self._clock = clock
         self._judge: Judge | None = None
+        self._early: deque[wire.Checksums] | None = deque(maxlen=MOST_EARLY)
+        """Checksums that came before the judge: a rank sends those of its last checks once. None: it has begun."""
         self._open: dict[int, wire.Verdict] = {}
         """Verdicts that go on, as recorded last, by number."""
         self._due: dict[int, float] = {}
@@ -112,6 +117,9 @@ class Judging:
             self._judge = self._make(self._world, generation, recorded)
 
         self._guarded(begin)
+        early, self._early = self._early, None
+        for message in early or ():
+            self.note(message)
 
     def steps(self, message: wire.Steps) -> None:
         """Take in records of a rank, in order."""
@@ -123,6 +131,8 @@ class Judging:
 
     def note(self, message: wire.Telemetry) -> None:
         """Take in a summary, a sign of life or checksums."""
+        if self._early is not None and type(message) is wire.Checksums:
+            self._early.append(message)
         if (judge := self._judge) is not None:
             try:
                 if type(message) is wire.Summary:

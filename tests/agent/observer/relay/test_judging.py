@@ -139,6 +139,18 @@ def test_a_successor_goes_on_with_what_was_recorded() -> None:
     assert 1 not in made.file
 
 
+def test_checksums_wait_for_the_judge() -> None:
+    """A rank sends those of its last checks once, when it is heard for the first time."""
+    judge = Told()
+    judging = Judging(2, lambda verdict: None, lambda text, level: None, lambda *_: judge)
+    early, late = (wire.Checksums(0, step, step, ()) for step in (5, 10))
+    judging.note(wire.Beat(0, 1, "running", "forward", 1, None, 1))
+    judging.note(early)
+    judging.begin(0, (), 1_000)
+    judging.note(late)
+    assert judge.heard == [early, late]
+
+
 def test_errors_of_the_judge_cost_verdicts_and_are_said_once() -> None:
     """What went on is closed; after very many errors the judge is left alone."""
     made = Recorded()
