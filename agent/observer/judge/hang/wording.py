@@ -64,7 +64,8 @@ def accusation(causes: Sequence[Cause], wait: Wait | None, waiters: Collection[i
     wait_for = f"{named(waiters, world)} {verb(waiters, 'waits', 'wait')}"
     if first.kind in ("gone", "left_early"):
         return f"{who} {says}, and {wait_for} for {verb(ranks, 'it', 'them')} in {in_words(wait)}"
-    does = f"{says} and " if says and subject != f"rank {first.rank}" else f"{says}; they " if says else ""
+    and_ = ", and" if "," in says else " and"
+    does = f"{says}{and_} " if says and subject != f"rank {first.rank}" else f"{says}; they " if says else ""
     return f"{who} {hang}: {subject} {does}never entered {in_words(wait)}, in which {wait_for}{where}"
 
 

@@ -74,7 +74,11 @@ LOADER = (
             "lock_held",
             "it holds the interpreter lock",
         ),
-        (Spot((), silent=True, cpu=100.0, status="running"), "lock_held", "it computes, holding the interpreter lock"),
+        (
+            Spot((), silent=True, cpu=100.0, status="running"),
+            "lock_held",
+            "it computes, holding the interpreter lock, and never entered",
+        ),
         (Spot(LOADER, cpu=0.5), "data", "it waits for data"),
         (Spot(in_user_code(31, source="second.acquire()")), "waiting", "it waits for a lock"),
         (Spot(in_library("threading.py", "wait")), "waiting", "it waits for a lock"),
