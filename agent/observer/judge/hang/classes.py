@@ -70,10 +70,11 @@ def cause_of(
         now_ns: the time.
         usual: by function, the seconds for which a rank has stood there before and gone on.
     """
+    if progress.has_ended(rank):
+        # Its process ends a moment later.
+        return Cause(rank, "left_early", "has ended", evidence=("heartbeat",))
     if rank in progress.gone:
         return Cause(rank, "gone", "is gone", evidence=("process table",))
-    if progress.has_ended(rank):
-        return Cause(rank, "left_early", "has ended", evidence=("heartbeat",))
     if rank not in progress.met and rank not in progress.beats:
         if progress.everyone:
             return Cause(rank, "not_entered", "has not started", evidence=("process table",))

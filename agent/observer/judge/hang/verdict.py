@@ -87,7 +87,9 @@ class _Conclusion:
         return self._meeting() or self._outside()
 
     def _causes(self, ranks: Collection[int]) -> Told | None:
-        absent = frozenset().union(*(each.absent for waits in self._waits.waits.values() for each in waits))
+        # By the stacks alone nobody is known to be absent: a call may have been made that is not waited for.
+        waits = () if self._waits.by_stacks else self._waits.waits.values()
+        absent = frozenset().union(*(each.absent for of_rank in waits for each in of_rank))
         found = {rank: self._cause(rank) for rank in sorted(ranks)}
         # A rank whose calls are not known may be in them, and only have answered late.
         proved = {rank for rank, cause in found.items() if rank in absent or (cause is not None and cause.kind in SURE)}
@@ -107,9 +109,9 @@ class _Conclusion:
             return self._at_work(causes, wait, waiters)
         if kind == "unknown" and not self._progress.everyone:
             return None if self._age_s < self._patience_s else self._elsewhere(wait, waiters)
-        known_absent = frozenset() if self._waits.by_stacks else absent
-        sure = all(cause.sure and (kind in SURE or cause.rank in known_absent) for cause in causes)
-        text = wording.accusation(causes, wait, waiters, self._world)
+        never_entered = absent.issuperset(cause.rank for cause in causes)
+        sure = all(cause.sure for cause in causes) and (kind in SURE or never_entered)
+        text = wording.accusation(causes, wait, waiters, self._world, never_entered=never_entered)
         return self._hang(kind, causes, text, wait, waiters, sure, definite=kind == "stopped")
 
     def _cause(self, rank: int) -> Cause | None:

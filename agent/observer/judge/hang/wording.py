@@ -51,19 +51,32 @@ def waiting(wait: Wait, ranks: Collection[int], members: int, place: Place) -> s
     return ", ".join(part for part in parts if part)
 
 
-def accusation(causes: Sequence[Cause], wait: Wait | None, waiters: Collection[int], world: int) -> str:
-    """Return the line about ranks that do not come, all of the same class, without the time."""
+def accusation(
+    causes: Sequence[Cause], wait: Wait | None, waiters: Collection[int], world: int, *, never_entered: bool = False
+) -> str:
+    """Return the line about ranks that do not come, all of the same class, without the time.
+
+    Args:
+        causes: these ranks.
+        wait: a wait for them; None where the others wait in nothing.
+        waiters: the ranks that wait.
+        world: number of ranks of the run.
+        never_entered: whether it is known of all of them that they are not in the call of `wait`.
+    """
     ranks, first = [cause.rank for cause in causes], causes[0]
     who, hang = named(ranks, world), verb(ranks, "hangs", "hang")
     alike = all(cause.says == first.says for cause in causes)
-    says = first.says if len(ranks) == 1 or not alike else _of_several(first.says)
+    says = first.says or ("" if wait is not None and never_entered else "stands still")
+    says = says if len(ranks) == 1 or not alike else _of_several(says)
     subject = "it" if len(ranks) == 1 else "they" if alike else f"rank {first.rank}"
     where = f" · {first.place.where}" if first.place.where else ""
     if wait is None:
-        return f"{who} {hang}: {subject} {says or 'stands still'}{where}"
+        return f"{who} {hang}: {subject} {says}{where}"
     wait_for = f"{named(waiters, world)} {verb(waiters, 'waits', 'wait')}"
     if first.kind in ("gone", "left_early"):
         return f"{who} {says}, and {wait_for} for {verb(ranks, 'it', 'them')} in {in_words(wait)}"
+    if not never_entered:
+        return f"{who} {hang}: {subject} {says}; {wait_for} in {in_words(wait)}{where}"
     does = f"{says} and " if says and subject != f"rank {first.rank}" else f"{says}; they " if says else ""
     return f"{who} {hang}: {subject} {does}never entered {in_words(wait)}, in which {wait_for}{where}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.standing import (
     ALL_REDUCE,
+    BACKWARD,
     BARRIER,
     MAIN,
     REDUCE,
@@ -174,6 +175,51 @@ def test_a_rank_that_only_answers_late_is_not_accused(first):
     assert asked
     # What its agent has told before holds.
     assert (", 3 of 4 ranks," in hang.waiting) == first
+
+
+@pytest.mark.parametrize(
+    ("frames", "says"),
+    [
+        ((ALL_REDUCE, MAIN), "rank 1 hangs: it is stopped by SIGSTOP · train.py:31 main"),
+        (
+            (BACKWARD, MAIN),
+            "rank 1 hangs: it is stopped by SIGSTOP; ranks 0, 2 and 3 wait in all_reduce 4 MiB · train.py:31 main",
+        ),
+        ((), "rank 1 hangs: it is stopped by SIGSTOP; ranks 0, 2 and 3 wait in all_reduce 4 MiB ·"),
+    ],
+    ids=["inside", "backward", "no stacks"],
+)
+def test_of_a_stopped_rank_it_is_not_said_that_it_never_entered(frames, says):
+    """It may stand in the very collective: its calls are not known, at most its stack."""
+    run = trained()
+    finding = run.until_told(SOON_S, stuck(Spot(frames, status="stopped", silent=True, by="py-spy"), run))
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, hang.sure) == ("stopped", (1,), True)
+    assert finding.text.startswith(says)
+
+
+def test_a_rank_that_answers_late_from_within_the_collective_is_not_accused():
+    """All are inside, one of them by its stack alone: the network, and not the rank."""
+    run = trained()
+    late = Spot((ALL_REDUCE, MAIN), by="py-spy")
+    began_ns = run.now_ns
+
+    def where(rank: int, _: float) -> Spot:
+        return late if rank == 1 else waits(run.calls + 1, seconds=(run.now_ns - began_ns) / ONE)
+
+    hang = hang_of(run.until_told(30, where))
+    assert (hang.kind, hang.ranks, hang.sure) == ("all_inside", (), False)
+
+
+def test_a_rank_whose_process_has_ended_after_its_script_left_early():
+    """Its last sign of life says so."""
+    run = trained(2)
+    ended = Spot((), state="ended")
+    run.spend(1.5, lambda rank, since: ended if rank else waits(run.calls + 1, seconds=since))
+    run.watch.progress.lose(1)
+    finding = run.until_told(SOON_S, stuck(Spot((), silent=True), run))
+    assert hang_of(finding).kind == "left_early"
+    assert finding.text.startswith("rank 1 has ended, and rank 0 waits for it in all_reduce 4 MiB")
 
 
 def test_a_group_whose_agents_get_no_time_is_not_accused():
@@ -347,7 +393,23 @@ def test_a_receive_waits_for_whoever_is_in_no_call():
             return Spot(SLEEPS, calls=run.calls)
         return Spot((ALL_REDUCE, MAIN), OpenCall("recv", "0", 0, 64, int(since * ONE)), run.calls)
 
-    assert hang_of(run.until_told(SOON_S, where)).ranks == (1,)
+    finding = run.until_told(SOON_S, where)
+    hang = hang_of(finding)
+    # Which rank it receives from is not told.
+    assert (hang.ranks, hang.sure) == ((1,), False)
+    assert finding.text.startswith("rank 1 hangs: it sleeps; rank 0 waits in recv 64 B · train.py:31 main")
+
+
+def test_a_receive_from_a_rank_that_is_gone_is_no_matter_of_the_network():
+    """Nobody else is outside of all calls."""
+    run = trained(2)
+    run.watch.progress.lose(1)
+
+    def where(rank: int, since: float) -> Spot:
+        return Spot((ALL_REDUCE, MAIN), OpenCall("recv", "0", 0, 64, int(since * ONE)), run.calls)
+
+    hang = hang_of(run.until_told(SOON_S, where))
+    assert (hang.kind, hang.ranks) == ("gone", (1,))
 
 
 def test_ranks_of_other_hosts_are_not_accused():
