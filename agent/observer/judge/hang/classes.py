@@ -83,8 +83,12 @@ def cause_of(
     if not seen:
         return None
     where = next((at for each in reversed(seen) if (at := place_of(main_thread(each))).where), NOWHERE)
-    if all(each.status in STOPPED for each in seen):
+    stopped = [each.status in STOPPED for each in seen[-2:]]
+    if all(stopped):
         return Cause(rank, "stopped", f"is {STOPPED[seen[-1].status]}", where, evidence=("process state",))
+    if stopped[-1]:
+        # Since the last look; nothing that was seen before says why it does not come.
+        return None
     if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SILENT_S:
         return _silent(rank, seen, looks, where, progress, now_ns)
     frames = stacks(looks, rank)

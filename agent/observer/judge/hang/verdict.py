@@ -185,11 +185,11 @@ class _Conclusion:
 
     def _stopped(self) -> Told | None:
         stopped = [rank for rank in self._present if self._is_stopped(rank)]
-        if not stopped:
-            return None
         causes = [cause for rank in stopped if (cause := self._cause(rank)) is not None and cause.kind == "stopped"]
+        if not causes:
+            return None
         text = wording.accusation(causes, None, (), self._world)
-        return self._hang("stopped", causes, text, None, (), True, definite=True) if causes else None
+        return self._hang("stopped", causes, text, None, (), True, definite=True)
 
     def _is_stopped(self, rank: int) -> bool:
         inspection = self._last.get(rank)

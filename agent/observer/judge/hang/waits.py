@@ -30,7 +30,7 @@ class Wait:
     absent: frozenset[int] = frozenset()
     """Members of the group that have not called it, as far as that is known."""
     unknown: frozenset[int] = frozenset()
-    """Members of whose calls nothing is known; of a send or a receive, the ranks that are in no call."""
+    """Members that may not have called it; of a send or a receive, the ranks that are in no call."""
 
     @property
     def on(self) -> frozenset[int]:
@@ -78,17 +78,19 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
     groups = {rank: {each.group: each for each in inspection.groups} for rank, inspection in ranks.items()}
     away, there = frozenset(absent), frozenset(present)
     known = {rank for rank, inspection in ranks.items() if inspection.observed}
-    # One that answers late, or not at all, may stand in the very call.
-    stands_in = {rank: name for rank in ranks.keys() - known if (name := _collective(ranks[rank]))}
+    # One that answers late, or not at all, may stand in the very call; what it told before is the least that it called.
+    late = {rank for rank, inspection in ranks.items() if inspection.by != "agent"}
+    stands_in = {rank: name for rank in late | (ranks.keys() - known) if (name := _collective(ranks[rank]))}
     idle = frozenset(rank for rank in there if not _is_in_call(ranks.get(rank)))
     members = {group: _members(group, groups, world) for group in {name for each in groups.values() for name in each}}
 
     @functools.cache
-    def missing(group: str, number: int) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the members that have not made a call, and those of whose calls nothing is known."""
+    def missing(group: str, number: int, op: str) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the members that have not made a call, and those of which that is not known."""
         of = members.get(group, frozenset(range(world)))
-        late = (other for other in of & known if _made(groups[other].get(group)) < number)
-        return frozenset(late) | (of & away), of - known - away
+        behind = frozenset(other for other in of & known if _made(groups[other].get(group)) < number)
+        inside = frozenset(other for other, name in stands_in.items() if name in op)
+        return behind - late | (of & away), (of - known | behind & late) - inside - away
 
     waits: dict[int, tuple[Wait, ...]] = {}
     for rank, inspection in sorted(ranks.items()):
@@ -98,9 +100,8 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
                 # Which of them it is for is not known.
                 found.append(Wait(rank, call, unknown=idle - {rank} or away))
                 continue
-            late, unknown = missing(call.group, call.number)
-            inside = {other for other, name in stands_in.items() if name in call.op}
-            found.append(Wait(rank, call, late - {rank}, unknown - {rank} - inside))
+            behind, unknown = missing(call.group, call.number, call.op)
+            found.append(Wait(rank, call, behind - {rank}, unknown - {rank}))
         if found:
             waits[rank] = tuple(found)
     if not waits:

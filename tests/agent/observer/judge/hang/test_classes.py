@@ -198,6 +198,23 @@ def test_of_a_stopped_rank_it_is_not_said_that_it_never_entered(frames, says):
     assert finding.text.startswith(says)
 
 
+def test_ranks_that_came_after_the_first_look_are_not_said_to_be_absent():
+    """One is stopped in the collective and one answers late, both after they had told that they had not entered."""
+    run = trained()
+
+    def where(rank: int, since: float) -> Spot:
+        if rank in (0, 3):
+            return waits(run.calls + 1, seconds=since + 0.1)
+        if len(run.asked) < 2:
+            return Spot(in_user_code(30), calls=run.calls)
+        return Spot((ALL_REDUCE, MAIN), by="py-spy", **({"status": "stopped", "silent": True} if rank == 1 else {}))
+
+    finding = run.until_told(SOON_S, where)
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks) == ("stopped", (1,))
+    assert finding.text.startswith("rank 1 hangs: it is stopped by SIGSTOP · train.py:31 main")
+
+
 def test_a_rank_that_answers_late_from_within_the_collective_is_not_accused():
     """All are inside, one of them by its stack alone: the network, and not the rank."""
     run = trained()
