@@ -277,6 +277,9 @@ class Observer:
 
     def _enlist(self, rank: int, member: Member) -> None:
         self._members[rank] = member
+        # Of a job started by hand another process may take the place of one that has ended.
+        self._deaths.pop(rank, None)
+        self._ends_told.discard(rank)
         self._exits.watch(rank, member.process)
         self._memory_kills.watch(rank, member.process.pid)
         self._relay.follow(member)
@@ -348,6 +351,9 @@ class Observer:
 
     def _note_death(self, rank: int, member: Member) -> None:
         status = self._exits.status.get(rank)
+        if status is None and rank in self._deaths:
+            # It was recorded by the observer before this one.
+            return
         found = Found(None, "")
         if status and rank not in self._orders.ranks_killed_by:
             found = self._memory_kills.found(rank, member.process.pid)
