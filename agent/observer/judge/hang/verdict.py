@@ -102,6 +102,9 @@ class _Conclusion:
             return None
         kind = min((cause.kind for cause in known), key=ORDER.index)
         causes = [cause for cause in known if cause.kind == kind]
+        if ORDER.index(kind) > ORDER.index("working"):
+            # Of very many ranks only the stacks of some are asked for; the others have not come either.
+            causes += [each for each in known if each.kind == "unknown" != kind and each.rank in absent]
         if len(known) < len(found) and ORDER.index(kind) > ORDER.index("lock_held"):
             return None
         wait, waiters = self._waits.first(ranks), self._waits.ranks - {cause.rank for cause in causes}

@@ -454,6 +454,21 @@ def test_of_a_large_group_only_the_stacks_of_a_few_are_asked_for():
     assert "in which 1,023 ranks wait" in finding.text
 
 
+def test_of_a_large_group_all_that_have_not_come_are_counted():
+    """Although only the stacks of a few of them are asked for."""
+    run = Run(1024, STEP_S)
+    run.train(3)
+
+    def where(rank: int, since: float) -> Spot:
+        return Spot(SLEEPS, calls=run.calls) if rank >= 1000 else waits(run.calls + 1, seconds=since)
+
+    finding = run.until_told(SOON_S, where)
+    assert hang_of(finding).ranks == tuple(range(1000, 1024))
+    assert finding.text.startswith(
+        "24 ranks hang: rank 1000 sleeps; they never entered all_reduce 4 MiB, in which 1,000"
+    )
+
+
 def test_a_rank_that_never_starts_is_named_while_the_others_meet():
     """Three stand in the rendezvous; the fourth has no process."""
     run = Run(4, STEP_S)
