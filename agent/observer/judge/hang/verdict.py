@@ -133,7 +133,8 @@ class _Conclusion:
 
     def _elsewhere(self, wait: Wait | None, waiters: Collection[int]) -> Told:
         call = "" if wait is None else f" in {wording.in_words(wait)}"
-        text = f"{wording.named(waiters, self._world)} wait{call} for ranks of other hosts, or for the network"
+        wait_for = f"{wording.named(waiters, self._world)} {wording.verb(waiters, 'waits', 'wait')}"
+        text = f"{wait_for}{call} for ranks of other hosts, or for the network"
         return self._hang("all_inside", [], text, wait, waiters, False)
 
     def _mismatch(self, mismatch: Mismatch) -> Told:
@@ -214,11 +215,7 @@ class _Conclusion:
             return None
         wait_for = f"{wording.named(waiters, self._world)} {wording.verb(waiters, 'waits', 'wait')}"
         if causes:
-            late = [cause.rank for cause in causes]
-            who = wording.named(late, self._world)
-            says = causes[0].says or "does not come"
-            where = f" · {causes[0].place.where}" if causes[0].place.where else ""
-            text = f"{who} {says}: {wait_for} for {wording.verb(late, 'it', 'them')} in the rendezvous{where}"
+            text = wording.missed(causes, wait_for, self._world)
             return self._hang(causes[0].kind, causes, text, None, waiters, False)
         if self._age_s < MEETING_S:
             return None

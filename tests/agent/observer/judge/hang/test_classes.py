@@ -207,7 +207,9 @@ def test_ranks_that_came_after_the_first_look_are_not_said_to_be_absent():
             return waits(run.calls + 1, seconds=since + 0.1)
         if len(run.asked) < 2:
             return Spot(in_user_code(30), calls=run.calls)
-        return Spot((ALL_REDUCE, MAIN), by="py-spy", **({"status": "stopped", "silent": True} if rank == 1 else {}))
+        if rank == 1:
+            return Spot((ALL_REDUCE, MAIN), by="py-spy", status="stopped", silent=True)
+        return Spot((ALL_REDUCE, MAIN), by="py-spy")
 
     finding = run.until_told(SOON_S, where)
     hang = hang_of(finding)
@@ -469,20 +471,30 @@ def test_of_a_large_group_all_that_have_not_come_are_counted():
     )
 
 
-def test_a_rank_that_never_starts_is_named_while_the_others_meet():
-    """Three stand in the rendezvous; the fourth has no process."""
+@pytest.mark.parametrize(
+    ("missing", "gone", "says"),
+    [
+        ((2,), (), "rank 2 has not started: ranks 0, 1 and 3 wait for it in the rendezvous"),
+        ((2, 3), (), "ranks 2 and 3 have not started: ranks 0 and 1 wait for them in the rendezvous"),
+        ((2, 3), (3,), "ranks 2 and 3 do not come: ranks 0 and 1 wait for them in the rendezvous"),
+    ],
+)
+def test_ranks_that_never_start_are_named_while_the_others_meet(missing, gone, says):
+    """They have no process, or none any more; the others stand in the rendezvous."""
     run = Run(4, STEP_S)
-    run.watch.progress.met.discard(2)
+    run.watch.progress.met -= {*missing}
+    for rank in gone:
+        run.watch.progress.lose(rank)
     meets = Spot(in_library("torch/distributed/rendezvous.py", "_env_rendezvous_handler"), state="starting", groups=())
     meets.activity = "rendezvous"
 
     def where(rank: int, since: float) -> Spot:
-        return Spot((), silent=True) if rank == 2 else meets
+        return Spot((), silent=True) if rank in missing else meets
 
     finding = run.until_told(40, where)
     hang = hang_of(finding)
-    assert (hang.kind, hang.ranks, hang.sure) == ("not_entered", (2,), False)
-    assert finding.text.startswith("rank 2 has not started: ranks 0, 1 and 3 wait for it in the rendezvous")
+    assert (hang.kind, hang.ranks, hang.sure) == ("not_entered", missing, False)
+    assert finding.text.startswith(says)
 
 
 def test_a_rendezvous_that_all_have_entered_is_told_without_a_culprit():
