@@ -134,6 +134,7 @@ class Observer:
                 return
             self._find_ranks()
             self._note_exits()
+            self._ends.turn()
             self._orders.turn(self._run)
             self._presence.tick()
             if self._orders.ending:

@@ -56,7 +56,14 @@ class RankEnds:
 
     def watch(self, rank: int, process: Process) -> None:
         """Note what the kernel has counted by now for the process of a rank."""
+        # Of a job started by hand another process may take the place of one that has ended.
+        self._seen.pop(rank, None)
+        self._told.discard(rank)
         self._memory_kills.watch(rank, process.pid)
+
+    def turn(self) -> None:
+        """Read the kernel's counters where that is due; to be called from time to time."""
+        self._memory_kills.turn()
 
     def forget(self, generation: int) -> None:
         """Forget the ranks of the last generation: another one has begun."""
@@ -116,6 +123,9 @@ class RankEnds:
 
     def _see(self, rank: int, member: Member) -> None:
         status = self._exits.status.get(rank)
+        if status is None and rank in self._seen:
+            # It was recorded by the observer before this one.
+            return
         found = Found(None, "")
         if status and rank not in self._orders.ranks_killed_by:
             found = self._memory_kills.found(rank, member.process.pid)

@@ -11,6 +11,8 @@ from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Thread
 
 ROOM: Final = 128 << 10
 """Bytes of the threads of one inspection, about: its message stays well below 256 KiB."""
+OWN_THREADS: Final = "ddptop-"
+"""The beginning of the names of the agent's own threads, which are not shown."""
 _LOCALS: Final = "<locals>."
 
 

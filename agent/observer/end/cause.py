@@ -102,7 +102,8 @@ def judge(
     """
     members = {rank: without_foreign_end(member) for rank, member in members.items()}
     deaths = deaths or {}
-    died_at_ns = {**{rank: death.at_ns for rank, death in deaths.items()}, **(died_at_ns or {})}
+    # An observer that takes over sees all earlier ends at once; what was recorded of them is their time.
+    died_at_ns = {**(died_at_ns or {}), **{rank: death.at_ns for rank, death in deaths.items()}}
     codes = _summary(torchrun_log, members)
     code = None if exit_code is None else _positive(exit_code)
     own_codes = {rank: _own_code(member, deaths.get(rank)) for rank, member in members.items()}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +22,8 @@ _LARGEST: Final = 1 << 16
 _MOST_RECORDS: Final = 20_000
 """Records of the kernel's log that are read at most."""
 _MACHINE: Final = "/proc/vmstat"
+RECENT_S: Final = 20.0
+"""Seconds for which a count may be compared with a later one: what was killed long before has nothing to do with it."""
 _UNLIMITED: Final = 1 << 60
 """A limit from which on it is none: v1 has no word for that."""
 
@@ -40,12 +44,22 @@ class _Counter(NamedTuple):
 
 
 class MemoryKills:
-    """Compares the kernel's counters before and after the end of each rank."""
+    """Compares the kernel's counters shortly before the end of each rank and after it."""
 
-    def __init__(self, groups: Path = _CONTROL_GROUPS, proc: Path = _PROC, log: Path = _LOG) -> None:
+    def __init__(
+        self,
+        groups: Path = _CONTROL_GROUPS,
+        proc: Path = _PROC,
+        log: Path = _LOG,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._groups, self._proc, self._log = groups, proc, log
+        self._clock = clock
         self._counters: dict[int, tuple[_Counter, ...]] = {}
         self._before: dict[Path, int] = {}
+        """What each counter was, `RECENT_S` to twice as long ago."""
+        self._last: dict[Path, int] = {}
+        self._read_at = clock()
 
     def watch(self, rank: int, pid: int) -> None:
         """Read the counters for a rank that has just begun."""
@@ -55,10 +69,19 @@ class MemoryKills:
             if (count := _count(counter.path)) is not None:
                 self._before.setdefault(counter.path, count)
 
+    def turn(self) -> None:
+        """Read the counters where that is due; to be called from time to time."""
+        if self._clock() - self._read_at >= RECENT_S:
+            self._read_at = self._clock()
+            read = {path: _count(path) for path in self._before}
+            self._before |= self._last
+            self._last = {path: count for path, count in read.items() if count is not None}
+
     def forget(self) -> None:
         """Forget the ranks and the counters, which are read anew for the next ones."""
         self._counters.clear()
         self._before.clear()
+        self._last.clear()
 
     def found(self, rank: int, pid: int) -> Found:
         """Return what the counters tell of the end of a rank that got SIGKILL."""
@@ -67,6 +90,9 @@ class MemoryKills:
             before, now = self._before.get(counter.path), _count(counter.path)
             if before is None or now is None:
                 continue
+            if read and counter.name == _MACHINE:
+                # A kill in its own group would have been counted there: that one was of somebody else's process.
+                break
             if now > before:
                 limit = _limit(counter.path.parent)
                 bound = f", limit {size(limit)}" if limit is not None else ""

@@ -20,14 +20,12 @@ from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process, Row
 from ddptop.agent.run.rundir import Member
 from ddptop.agent.run.sources import Sources, read_lines
-from ddptop.agent.run.stacks import bounded, function_name
+from ddptop.agent.run.stacks import OWN_THREADS, bounded, function_name
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 
 WATCH_S: Final = 0.2
 """Seconds over which the CPU of a process is measured; the system counts it in hundredths of a second."""
-_OURS: Final = "ddptop-"
-"""The beginning of the names of the agent's own threads."""
 _GONE: Final = "its process is gone"
 _STOPPED: Final = "it is stopped: the frames of C and C++ cannot be read"
 _PROC: Final = Path("/proc")
@@ -114,7 +112,7 @@ def _told(member: Member, began: _Reading, ended: _Reading, dump: Dump | None, s
 
 def _threads(process: Process, told: Iterable[Thread], script: str) -> list[wire.Thread]:
     sources = Sources(os.path.dirname(script), _folder(process.pid))
-    shown = [each for each in told if not (each.thread_name or "").startswith(_OURS)]
+    shown = [each for each in told if not (each.thread_name or "").startswith(OWN_THREADS)]
     shown.sort(key=lambda each: each.os_thread_id != process.pid)
     texts = _texts(sources, shown[: wire.MOST_THREADS], _imported_s(process))
     return [

@@ -70,8 +70,8 @@ class Inspecting:
 
     def _with_calls(self, found: Inspection) -> Inspection:
         collectives = self._collectives
-        main = sys._current_frames().get(threading.main_thread().ident or 0)
-        opened = collectives.open(main)
+        # Nobody refers to the frame for longer: it holds what the function holds.
+        opened = collectives.open(sys._current_frames().get(threading.main_thread().ident or 0))
         if collectives.mechanism in (timing.HOOKS, wrapper.WRAPPER):
             opened = self._settled(opened)
             now = collectives.now()

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from ddptop.agent.run.sources import Sources, read_lines
-from ddptop.agent.run.stacks import bounded, function_name
+from ddptop.agent.run.stacks import OWN_THREADS, bounded, function_name
 from ddptop.agent.text import clean
 from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Frame, Thread
 
@@ -23,8 +23,6 @@ _DEEPEST: Final = 200_000
 """Frames of a stack that are looked at; of a deeper one the outermost are not found."""
 _PATIENCE_S: Final = 0.1
 """Seconds that reading the files may take."""
-_OURS: Final = "ddptop-"
-"""The beginning of the names of the agent's own threads."""
 
 
 class _Taken(NamedTuple):
@@ -113,7 +111,7 @@ class Stacks:
         """Read in a thread of its own: a network file system that hangs must not take the agent's voice."""
         if self._reader is not None and self._reader.is_alive():
             return
-        self._reader = threading.Thread(target=read, name=f"{_OURS}reader", daemon=True)
+        self._reader = threading.Thread(target=read, name=f"{OWN_THREADS}reader", daemon=True)
         try:
             self._reader.start()
         except RuntimeError:
@@ -152,7 +150,7 @@ def _name(thread: threading.Thread | None) -> str:
 
 
 def _is_ours(thread: threading.Thread | None) -> bool:
-    return _name(thread).startswith(_OURS)
+    return _name(thread).startswith(OWN_THREADS)
 
 
 def _taken(frame: FrameType | None) -> _Taken:

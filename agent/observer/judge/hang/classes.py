@@ -70,10 +70,11 @@ def cause_of(
         now_ns: the time.
         usual: by function, the seconds for which a rank has stood there before and gone on.
     """
+    if progress.has_ended(rank):
+        # Its process ends a moment later.
+        return Cause(rank, "left_early", "has ended", evidence=("heartbeat",))
     if rank in progress.gone:
         return Cause(rank, "gone", "is gone", evidence=("process table",))
-    if progress.has_ended(rank):
-        return Cause(rank, "left_early", "has ended", evidence=("heartbeat",))
     if rank not in progress.met and rank not in progress.beats:
         if progress.everyone:
             return Cause(rank, "not_entered", "has not started", evidence=("process table",))
@@ -82,8 +83,12 @@ def cause_of(
     if not seen:
         return None
     where = next((at for each in reversed(seen) if (at := place_of(main_thread(each))).where), NOWHERE)
-    if all(each.status in STOPPED for each in seen):
+    stopped = [each.status in STOPPED for each in seen[-2:]]
+    if all(stopped):
         return Cause(rank, "stopped", f"is {STOPPED[seen[-1].status]}", where, evidence=("process state",))
+    if stopped[-1]:
+        # Since the last look; nothing that was seen before says why it does not come.
+        return None
     if all(each.by != "agent" for each in seen) and progress.silence_s(rank, now_ns) >= SILENT_S:
         return _silent(rank, seen, looks, where, progress, now_ns)
     frames = stacks(looks, rank)

@@ -32,7 +32,10 @@ def main_thread(inspection: Inspection | None) -> Thread | None:
 
 
 def with_calls(before: Inspection | None, after: Inspection) -> Inspection:
-    """Return an inspection from outside with the calls that the agent told a moment earlier: it may only be late."""
+    """Return an inspection from outside with the calls that the agent told a moment earlier: it may only be late.
+
+    They are the least that the rank has called.
+    """
     if before is None or not before.observed or after.observed or after.by == "agent" or before.pid != after.pid:
         return after
     return msgspec.structs.replace(after, groups=before.groups, open=before.open, observed=True)

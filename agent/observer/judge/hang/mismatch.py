@@ -64,9 +64,7 @@ def _difference(name: str, calls: Mapping[int, GroupCalls]) -> Mismatch | None:
     by_number = {
         rank: dict(enumerate(group.recent, group.calls - len(group.recent) + 1)) for rank, group in calls.items()
     }
-    first = min(min(each) for each in by_number.values())
-    last = max(max(each) for each in by_number.values())
-    for number in range(first, last + 1):
+    for number in sorted({number for each in by_number.values() for number in each}):
         at = {rank: each[number] for rank, each in by_number.items() if number in each}
         if len({_kind(call) for call in at.values()}) > 1:
             return Mismatch(name, number, at, _odd(number, at, by_number))

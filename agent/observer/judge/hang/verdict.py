@@ -91,7 +91,9 @@ class _Conclusion:
         return self._meeting() or self._outside()
 
     def _causes(self, ranks: Collection[int]) -> Told | None:
-        absent = frozenset().union(*(each.absent for waits in self._waits.waits.values() for each in waits))
+        # By the stacks alone nobody is known to be absent: a call may have been made that is not waited for.
+        waits = () if self._waits.by_stacks else self._waits.waits.values()
+        absent = frozenset().union(*(each.absent for of_rank in waits for each in of_rank))
         found = {rank: self._cause(rank) for rank in sorted(ranks)}
         # A rank whose calls are not known may be in them, and only have answered late.
         proved = {rank for rank, cause in found.items() if rank in absent or (cause is not None and cause.kind in SURE)}
@@ -104,6 +106,9 @@ class _Conclusion:
             return None
         kind = min((cause.kind for cause in known), key=ORDER.index)
         causes = [cause for cause in known if cause.kind == kind]
+        if ORDER.index(kind) > ORDER.index("working"):
+            # Of very many ranks only the stacks of some are asked for; the others have not come either.
+            causes += [each for each in known if each.kind == "unknown" != kind and each.rank in absent]
         if len(known) < len(found) and ORDER.index(kind) > ORDER.index("lock_held"):
             return None
         wait, waiters = self._waits.first(ranks), self._waits.ranks - {cause.rank for cause in causes}
@@ -111,9 +116,9 @@ class _Conclusion:
             return self._at_work(causes, wait, waiters)
         if kind == "unknown" and not self._progress.everyone:
             return None if self._age_s < self._patience_s else self._elsewhere(wait, waiters)
-        known_absent = frozenset() if self._waits.by_stacks else absent
-        sure = all(cause.sure and (kind in SURE or cause.rank in known_absent) for cause in causes)
-        text = wording.accusation(causes, wait, waiters, self._world)
+        never_entered = absent.issuperset(cause.rank for cause in causes)
+        sure = all(cause.sure for cause in causes) and (kind in SURE or never_entered)
+        text = wording.accusation(causes, wait, waiters, self._world, never_entered=never_entered)
         return self._hang(kind, causes, text, wait, waiters, sure, definite=kind == "stopped")
 
     def left_out(self, ranks: Sequence[int]) -> Told:
@@ -138,7 +143,8 @@ class _Conclusion:
 
     def _elsewhere(self, wait: Wait | None, waiters: Collection[int]) -> Told:
         call = "" if wait is None else f" in {wording.in_words(wait)}"
-        text = f"{wording.named(waiters, self._world)} wait{call} for ranks of other hosts, or for the network"
+        wait_for = f"{wording.named(waiters, self._world)} {wording.verb(waiters, 'waits', 'wait')}"
+        text = f"{wait_for}{call} for ranks of other hosts, or for the network"
         return self._hang("all_inside", [], text, wait, waiters, False)
 
     def _mismatch(self, mismatch: Mismatch) -> Told:
@@ -193,11 +199,11 @@ class _Conclusion:
 
     def _stopped(self) -> Told | None:
         stopped = [rank for rank in self._present if self._is_stopped(rank)]
-        if not stopped:
-            return None
         causes = [cause for rank in stopped if (cause := self._cause(rank)) is not None and cause.kind == "stopped"]
+        if not causes:
+            return None
         text = wording.accusation(causes, None, (), self._world)
-        return self._hang("stopped", causes, text, None, (), True, definite=True) if causes else None
+        return self._hang("stopped", causes, text, None, (), True, definite=True)
 
     def _is_stopped(self, rank: int) -> bool:
         inspection = self._last.get(rank)
@@ -219,11 +225,7 @@ class _Conclusion:
             return None
         wait_for = f"{wording.named(waiters, self._world)} {wording.verb(waiters, 'waits', 'wait')}"
         if causes:
-            late = [cause.rank for cause in causes]
-            who = wording.named(late, self._world)
-            says = causes[0].says or "does not come"
-            where = f" · {causes[0].place.where}" if causes[0].place.where else ""
-            text = f"{who} {says}: {wait_for} for {wording.verb(late, 'it', 'them')} in the rendezvous{where}"
+            text = wording.missed(causes, wait_for, self._world)
             return self._hang(causes[0].kind, causes, text, None, waiters, False)
         if self._age_s < MEETING_S:
             return None

@@ -30,7 +30,7 @@ class Wait:
     absent: frozenset[int] = frozenset()
     """Members of the group that have not called it, as far as that is known."""
     unknown: frozenset[int] = frozenset()
-    """Members of whose calls nothing is known."""
+    """Members that may not have called it; of a send or a receive, the ranks that are in no call."""
 
     @property
     def on(self) -> frozenset[int]:
@@ -78,25 +78,30 @@ def waits_of(ranks: Mapping[int, Inspection], world: int, present: Iterable[int]
     groups = {rank: {each.group: each for each in inspection.groups} for rank, inspection in ranks.items()}
     away, there = frozenset(absent), frozenset(present)
     known = {rank for rank, inspection in ranks.items() if inspection.observed}
+    # One that answers late, or not at all, may stand in the very call; what it told before is the least that it called.
+    late = {rank for rank, inspection in ranks.items() if inspection.by != "agent"}
+    stands_in = {rank: name for rank in late | (ranks.keys() - known) if (name := _collective(ranks[rank]))}
+    idle = frozenset(rank for rank in there if not _is_in_call(ranks.get(rank)))
     members = {group: _members(group, groups, world) for group in {name for each in groups.values() for name in each}}
 
     @functools.cache
-    def missing(group: str, number: int) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the members that have not made a call, and those of whose calls nothing is known."""
+    def missing(group: str, number: int, op: str) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the members that have not made a call, and those of which that is not known."""
         of = members.get(group, frozenset(range(world)))
-        late = (other for other in of & known if _made(groups[other].get(group)) < number)
-        return frozenset(late) | (of & away), of - known - away
+        behind = frozenset(other for other in of & known if _made(groups[other].get(group)) < number)
+        inside = frozenset(other for other, name in stands_in.items() if name in op)
+        return behind - late | (of & away), (of - known | behind & late) - inside - away
 
     waits: dict[int, tuple[Wait, ...]] = {}
     for rank, inspection in sorted(ranks.items()):
         found = []
         for call in inspection.open:
             if not call.number or call.op in _POINT_TO_POINT:
-                others = frozenset(other for other in there if other != rank and not _is_in_call(ranks.get(other)))
-                found.append(Wait(rank, call, others | (away & there)))
+                # Which of them it is for is not known.
+                found.append(Wait(rank, call, unknown=idle - {rank} or away))
                 continue
-            late, unknown = missing(call.group, call.number)
-            found.append(Wait(rank, call, late - {rank}, unknown - {rank}))
+            behind, unknown = missing(call.group, call.number, call.op)
+            found.append(Wait(rank, call, behind - {rank}, unknown - {rank}))
         if found:
             waits[rank] = tuple(found)
     if not waits:
@@ -118,13 +123,16 @@ def _concluded(waits: dict[int, tuple[Wait, ...]], *, by_stacks: bool = False) -
 
 def _by_stacks(ranks: Mapping[int, Inspection], present: frozenset[int]) -> Waits:
     """Return the waits where no rank records its calls: who is in a collective by its stack waits for who is not."""
-    names = {rank: place_of(main_thread(inspection)).collective for rank, inspection in ranks.items()}
-    inside = {rank: name for rank, name in names.items() if name}
+    inside = {rank: name for rank, inspection in ranks.items() if (name := _collective(inspection))}
     outside = frozenset(present - inside.keys())
     waits: dict[int, tuple[Wait, ...]] = {
         rank: (Wait(rank, OpenCall(name, "", 0, 0, 0, blocking=True), outside),) for rank, name in inside.items()
     }
     return _concluded(waits, by_stacks=True) if waits else Waits()
+
+
+def _collective(inspection: Inspection) -> str:
+    return place_of(main_thread(inspection)).collective
 
 
 def _is_in_call(inspection: Inspection | None) -> bool:

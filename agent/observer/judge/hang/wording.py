@@ -51,22 +51,44 @@ def waiting(wait: Wait, ranks: Collection[int], members: int, place: Place) -> s
     return ", ".join(part for part in parts if part)
 
 
-def accusation(causes: Sequence[Cause], wait: Wait | None, waiters: Collection[int], world: int) -> str:
-    """Return the line about ranks that do not come, all of the same class, without the time."""
+def accusation(
+    causes: Sequence[Cause], wait: Wait | None, waiters: Collection[int], world: int, *, never_entered: bool = False
+) -> str:
+    """Return the line about ranks that do not come, all of the same class, without the time.
+
+    Args:
+        causes: these ranks.
+        wait: a wait for them; None where the others wait in nothing.
+        waiters: the ranks that wait.
+        world: number of ranks of the run.
+        never_entered: whether it is known of all of them that they are not in the call of `wait`.
+    """
     ranks, first = [cause.rank for cause in causes], causes[0]
     who, hang = named(ranks, world), verb(ranks, "hangs", "hang")
     alike = all(cause.says == first.says for cause in causes)
-    says = first.says if len(ranks) == 1 or not alike else _of_several(first.says)
+    says = first.says or ("" if wait is not None and never_entered else "stands still")
+    says = says if len(ranks) == 1 or not alike else _of_several(says)
     subject = "it" if len(ranks) == 1 else "they" if alike else f"rank {first.rank}"
     where = f" · {first.place.where}" if first.place.where else ""
     if wait is None:
-        return f"{who} {hang}: {subject} {says or 'stands still'}{where}"
+        return f"{who} {hang}: {subject} {says}{where}"
     wait_for = f"{named(waiters, world)} {verb(waiters, 'waits', 'wait')}"
     if first.kind in ("gone", "left_early"):
         return f"{who} {says}, and {wait_for} for {verb(ranks, 'it', 'them')} in {in_words(wait)}"
+    if not never_entered:
+        return f"{who} {hang}: {subject} {says}; {wait_for} in {in_words(wait)}{where}"
     and_ = ", and" if "," in says else " and"
     does = f"{says}{and_} " if says and subject != f"rank {first.rank}" else f"{says}; they " if says else ""
     return f"{who} {hang}: {subject} {does}never entered {in_words(wait)}, in which {wait_for}{where}"
+
+
+def missed(causes: Sequence[Cause], wait_for: str, world: int) -> str:
+    """Return the line about ranks that do not come to the rendezvous, where `wait_for` says who waits."""
+    ranks, first = [cause.rank for cause in causes], causes[0]
+    says = first.says if first.says and all(cause.says == first.says for cause in causes) else "does not come"
+    says = says if len(ranks) == 1 else _of_several(says)
+    where = f" · {first.place.where}" if first.place.where else ""
+    return f"{named(ranks, world)} {says}: {wait_for} for {verb(ranks, 'it', 'them')} in the rendezvous{where}"
 
 
 def _of_several(says: str) -> str:
@@ -74,7 +96,7 @@ def _of_several(says: str) -> str:
     first, _, rest = says.partition(" ")
     if not first:
         return ""
-    several = {"is": "are", "has": "have"}.get(first) or re.sub(r"s(,?)$", r"\1", first)
+    several = {"is": "are", "has": "have", "does": "do"}.get(first) or re.sub(r"s(,?)$", r"\1", first)
     return f"{several} {rest}".strip()
 
 

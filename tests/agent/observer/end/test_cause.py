@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from ddptop.agent.observer.end import cause
+from ddptop.agent.run.ends import Death
 from ddptop.agent.run.rundir import Ended, Member, Process
 from ddptop.agent.text import clean_line
 
@@ -49,6 +51,21 @@ def test_earliest_error_is_the_cause() -> None:
     group = members(member(0, 1, "KeyError: 'b'", at_ns=20), member(1, 1, "ValueError: a", at_ns=10), member(2))
     judgement = cause.judge(3, group, 1, "", {2: 30})
     assert (judgement.state, judgement.rank, judgement.cause) == ("failed", 1, "rank 1: ValueError: a")
+
+
+def test_ends_that_were_recorded_keep_their_order_for_an_observer_that_takes_over() -> None:
+    """It sees all of them at one moment, and torchrun's own status is not known to it."""
+    recorded = {0: Death(0, 20, -signal.SIGTERM), 1: Death(1, 10, -signal.SIGSEGV), 2: Death(2, 20, -signal.SIGTERM)}
+    found = cause.judge(3, members(member(0), member(1), member(2)), None, "", {0: 90, 1: 90, 2: 90}, deaths=recorded)
+    assert (found.state, found.rank) == ("failed", 1)
+    told = cause.judge(3, members(member(0), member(1), member(2)), None, "", {0: 90, 1: 90, 2: 90})
+    assert told.rank is None
+    # Where nothing ended by SIGTERM, the times alone tell which came first.
+    later = {rank: Death(rank, at_ns, -signal.SIGKILL) for rank, at_ns in ((0, 30), (1, 20), (2, 10))}
+    assert (
+        cause.judge(3, members(member(0), member(1), member(2)), None, "", {0: 90, 1: 90, 2: 90}, deaths=later).rank
+        == 2
+    )
 
 
 def test_killed_rank_beats_peers_that_lost_it() -> None:

@@ -106,6 +106,12 @@ def test_a_worker_that_was_killed_while_it_handed_over_a_tensor_is_recognized_by
     assert kinds.recognize("EOFError", 1).name == "exception"
 
 
+def test_a_traceback_of_nothing_but_the_words_looked_for_is_read_at_once() -> None:
+    """Otherwise the observer stands for half a minute for each rank, and this test with it."""
+    for trace in ("dataloader.py_try_get_data" * 2_500, "dataloader.py" * 2_500 + "_try_get_data" * 2_500):
+        assert kinds.recognize("EOFError: x", 1, trace=trace[: 1 << 16]) is not kinds.DATA_WORKER
+
+
 def test_every_kind_has_a_name_of_its_own_and_one_line_of_advice() -> None:
     """The name is for programs, the advice for a terminal."""
     distinct = {kind.name: kind for kind in kinds.ALL}

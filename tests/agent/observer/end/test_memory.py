@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.observer.end.memory import MemoryKills
+from ddptop.agent.observer.end.memory import RECENT_S, MemoryKills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 1\noom_kill {}\noom_group_kill 0\n"
 
@@ -20,7 +20,8 @@ class Machine:
             folder.mkdir(parents=True)
         (self.proc / "7" / "cgroup").write_text(group)
         (self.proc / "vmstat").write_text("nr_free_pages 1\noom_kill 3\n")
-        self.kills = MemoryKills(self.groups, self.proc, self.log)
+        self.now = 0.0
+        self.kills = MemoryKills(self.groups, self.proc, self.log, lambda: self.now)
 
 
 def test_a_kill_in_the_group_of_the_rank_is_found(tmp_path: Path) -> None:
@@ -49,10 +50,16 @@ def test_without_a_kill_the_counters_speak_against_it(tmp_path: Path) -> None:
     )
     machine.kills.watch(0, 7)
     found = machine.kills.found(0, 7)
-    assert found == (
-        False,
-        "no out-of-memory kill by the kernel (memory.oom_control of its control group /job and /proc/vmstat)",
-    )
+    assert found == (False, "no out-of-memory kill by the kernel (memory.oom_control of its control group /job)")
+    # A kill in the group of the rank would have been counted there, too.
+    (machine.proc / "vmstat").write_text("oom_kill 4\n")
+    assert machine.kills.found(0, 7).out_of_memory is False
+
+
+def test_where_the_group_has_no_counter_that_of_the_machine_tells(tmp_path: Path) -> None:
+    """It counts all processes."""
+    machine = Machine(tmp_path, "0::/\n")
+    machine.kills.watch(0, 7)
     (machine.proc / "vmstat").write_text("oom_kill 4\n")
     whole_machine = machine.kills.found(0, 7)
     assert whole_machine.out_of_memory is True
@@ -61,6 +68,26 @@ def test_without_a_kill_the_counters_speak_against_it(tmp_path: Path) -> None:
     machine.kills.forget()
     machine.kills.watch(0, 7)
     assert machine.kills.found(0, 7).out_of_memory is False
+
+
+def test_a_kill_of_long_before_says_nothing_of_the_end(tmp_path: Path) -> None:
+    """Another process was killed for memory an hour before somebody killed the rank."""
+    machine = Machine(tmp_path, "0::/job\n")
+    events = machine.groups / "job" / "memory.events"
+    events.write_text(EVENTS.format(0))
+    machine.kills.watch(1, 7)
+    machine.now += RECENT_S
+    machine.kills.turn()
+    events.write_text(EVENTS.format(1))
+    # The counters were read just after the kill, and the end is noticed only now.
+    machine.now += RECENT_S
+    machine.kills.turn()
+    assert machine.kills.found(1, 7).out_of_memory is True
+    machine.kills.turn()
+    assert machine.kills.found(1, 7).out_of_memory is True
+    machine.now += RECENT_S
+    machine.kills.turn()
+    assert machine.kills.found(1, 7).out_of_memory is False
 
 
 @pytest.mark.parametrize("group", ["", "nonsense\n::::\n0::/../../etc\n", "0::/not-here\n"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.standing import (
     ALL_REDUCE,
+    BACKWARD,
     BARRIER,
     MAIN,
     REDUCE,
@@ -180,6 +181,70 @@ def test_a_rank_that_only_answers_late_is_not_accused(first):
     assert (", 3 of 4 ranks," in hang.waiting) == first
 
 
+@pytest.mark.parametrize(
+    ("frames", "says"),
+    [
+        ((ALL_REDUCE, MAIN), "rank 1 hangs: it is stopped by SIGSTOP · train.py:31 main"),
+        (
+            (BACKWARD, MAIN),
+            "rank 1 hangs: it is stopped by SIGSTOP; ranks 0, 2 and 3 wait in all_reduce 4 MiB · train.py:31 main",
+        ),
+        ((), "rank 1 hangs: it is stopped by SIGSTOP; ranks 0, 2 and 3 wait in all_reduce 4 MiB ·"),
+    ],
+    ids=["inside", "backward", "no stacks"],
+)
+def test_of_a_stopped_rank_it_is_not_said_that_it_never_entered(frames, says):
+    """It may stand in the very collective: its calls are not known, at most its stack."""
+    run = trained()
+    finding = run.until_told(SOON_S, stuck(Spot(frames, status="stopped", silent=True, by="py-spy"), run))
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks, hang.sure) == ("stopped", (1,), True)
+    assert finding.text.startswith(says)
+
+
+def test_ranks_that_came_after_the_first_look_are_not_said_to_be_absent():
+    """One is stopped in the collective and one answers late, both after they had told that they had not entered."""
+    run = trained()
+
+    def where(rank: int, since: float) -> Spot:
+        if rank in (0, 3):
+            return waits(run.calls + 1, seconds=since + 0.1)
+        if len(run.asked) < 2:
+            return Spot(in_user_code(30), calls=run.calls)
+        if rank == 1:
+            return Spot((ALL_REDUCE, MAIN), by="py-spy", status="stopped", silent=True)
+        return Spot((ALL_REDUCE, MAIN), by="py-spy")
+
+    finding = run.until_told(SOON_S, where)
+    hang = hang_of(finding)
+    assert (hang.kind, hang.ranks) == ("stopped", (1,))
+    assert finding.text.startswith("rank 1 hangs: it is stopped by SIGSTOP · train.py:31 main")
+
+
+def test_a_rank_that_answers_late_from_within_the_collective_is_not_accused():
+    """All are inside, one of them by its stack alone: the network, and not the rank."""
+    run = trained()
+    late = Spot((ALL_REDUCE, MAIN), by="py-spy")
+    began_ns = run.now_ns
+
+    def where(rank: int, _: float) -> Spot:
+        return late if rank == 1 else waits(run.calls + 1, seconds=(run.now_ns - began_ns) / ONE)
+
+    hang = hang_of(run.until_told(30, where))
+    assert (hang.kind, hang.ranks, hang.sure) == ("all_inside", (), False)
+
+
+def test_a_rank_whose_process_has_ended_after_its_script_left_early():
+    """Its last sign of life says so."""
+    run = trained(2)
+    ended = Spot((), state="ended")
+    run.spend(1.5, lambda rank, since: ended if rank else waits(run.calls + 1, seconds=since))
+    run.watch.progress.lose(1)
+    finding = run.until_told(SOON_S, stuck(Spot((), silent=True), run))
+    assert hang_of(finding).kind == "left_early"
+    assert finding.text.startswith("rank 1 has ended, and rank 0 waits for it in all_reduce 4 MiB")
+
+
 def test_a_group_whose_agents_get_no_time_is_not_accused():
     """On a machine under load a rank neither answers nor beats, and its thread is ready to run."""
     run = trained(2)
@@ -351,7 +416,23 @@ def test_a_receive_waits_for_whoever_is_in_no_call():
             return Spot(SLEEPS, calls=run.calls)
         return Spot((ALL_REDUCE, MAIN), OpenCall("recv", "0", 0, 64, int(since * ONE)), run.calls)
 
-    assert hang_of(run.until_told(SOON_S, where)).ranks == (1,)
+    finding = run.until_told(SOON_S, where)
+    hang = hang_of(finding)
+    # Which rank it receives from is not told.
+    assert (hang.ranks, hang.sure) == ((1,), False)
+    assert finding.text.startswith("rank 1 hangs: it sleeps; rank 0 waits in recv 64 B · train.py:31 main")
+
+
+def test_a_receive_from_a_rank_that_is_gone_is_no_matter_of_the_network():
+    """Nobody else is outside of all calls."""
+    run = trained(2)
+    run.watch.progress.lose(1)
+
+    def where(rank: int, since: float) -> Spot:
+        return Spot((ALL_REDUCE, MAIN), OpenCall("recv", "0", 0, 64, int(since * ONE)), run.calls)
+
+    hang = hang_of(run.until_told(SOON_S, where))
+    assert (hang.kind, hang.ranks) == ("gone", (1,))
 
 
 def test_ranks_of_other_hosts_are_not_accused():
@@ -379,20 +460,45 @@ def test_of_a_large_group_only_the_stacks_of_a_few_are_asked_for():
     assert "in which 1,023 ranks wait" in finding.text
 
 
-def test_a_rank_that_never_starts_is_named_while_the_others_meet():
-    """Three stand in the rendezvous; the fourth has no process."""
+def test_of_a_large_group_all_that_have_not_come_are_counted():
+    """Although only the stacks of a few of them are asked for."""
+    run = Run(1024, STEP_S)
+    run.train(3)
+
+    def where(rank: int, since: float) -> Spot:
+        return Spot(SLEEPS, calls=run.calls) if rank >= 1000 else waits(run.calls + 1, seconds=since)
+
+    finding = run.until_told(SOON_S, where)
+    assert hang_of(finding).ranks == tuple(range(1000, 1024))
+    assert finding.text.startswith(
+        "24 ranks hang: rank 1000 sleeps; they never entered all_reduce 4 MiB, in which 1,000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "gone", "says"),
+    [
+        ((2,), (), "rank 2 has not started: ranks 0, 1 and 3 wait for it in the rendezvous"),
+        ((2, 3), (), "ranks 2 and 3 have not started: ranks 0 and 1 wait for them in the rendezvous"),
+        ((2, 3), (3,), "ranks 2 and 3 do not come: ranks 0 and 1 wait for them in the rendezvous"),
+    ],
+)
+def test_ranks_that_never_start_are_named_while_the_others_meet(missing, gone, says):
+    """They have no process, or none any more; the others stand in the rendezvous."""
     run = Run(4, STEP_S)
-    run.watch.progress.met.discard(2)
+    run.watch.progress.met -= {*missing}
+    for rank in gone:
+        run.watch.progress.lose(rank)
     meets = Spot(in_library("torch/distributed/rendezvous.py", "_env_rendezvous_handler"), state="starting", groups=())
     meets.activity = "rendezvous"
 
     def where(rank: int, since: float) -> Spot:
-        return Spot((), silent=True) if rank == 2 else meets
+        return Spot((), silent=True) if rank in missing else meets
 
     finding = run.until_told(40, where)
     hang = hang_of(finding)
-    assert (hang.kind, hang.ranks, hang.sure) == ("not_entered", (2,), False)
-    assert finding.text.startswith("rank 2 has not started: ranks 0, 1 and 3 wait for it in the rendezvous")
+    assert (hang.kind, hang.ranks, hang.sure) == ("not_entered", missing, False)
+    assert finding.text.startswith(says)
 
 
 def test_a_rendezvous_that_all_have_entered_is_told_without_a_culprit():
