@@ -114,7 +114,7 @@ def _rank(end: RankEnd) -> str:
         kind = "device memory" if end.device not in (None, "cpu") else "memory"
         before = ""
         if end.ended_at_ns is not None and end.heard_at_ns is not None:
-            before = f", {max(0, end.ended_at_ns - end.heard_at_ns) / 1e9:.1f} s before"
+            before = f" {max(0, end.ended_at_ns - end.heard_at_ns) / 1e9:.1f} s before its end"
         memory = f"{kind} {size(end.memory_bytes)}{of}{before}"
     at = "" if end.ended_at_ns is None else _clock(end.ended_at_ns)
     return "; ".join(filter(None, (end.told, where, step, memory, f"{end.host}, pid {end.pid}", at)))

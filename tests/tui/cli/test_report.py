@@ -24,7 +24,7 @@ def test_the_text_says_all_of_it() -> None:
         "killed by SIGKILL",
         "at toy.py:3 main",
         "last step 1,200",
-        "memory 800 MiB of 1.00 GiB, 0.5 s before",
+        "memory 800 MiB of 1.00 GiB 0.5 s before its end",
         "node7",
     ):
         assert part in rank

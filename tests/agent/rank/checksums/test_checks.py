@@ -194,7 +194,7 @@ def test_no_reference_keeps_the_scripts_objects_alive(group: None) -> None:
 
 
 def test_a_script_may_swap_the_tensors_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch refuses to swap a tensor that has weak references; the new one is compared in its place."""
+    """A tensor that has weak references is not swapped by torch, but refused; the new one is compared in its place."""
     rank, model = Rank(), nn.Linear(4, 2)
     optimizer = optimizer_of(model)
     (before,) = rank.train(optimizer)
@@ -228,7 +228,7 @@ def test_of_very_many_tensors_the_first_are_compared_and_the_others_counted(monk
 
 
 def test_a_check_that_fails_costs_no_step_and_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of memory on the device: raised to the caller, who counts it, and not tried for ever; one who asks is told why."""
+    """Out of memory on the device: raised to the caller, who counts it, and not tried for ever. Who asks is told."""
 
     def fails(*_: object) -> None:
         tried.append(1)
