@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.tui.drawing.units import duration
+from ddptop.tui.model import hang
 
 if TYPE_CHECKING:
     from ddptop.agent import wire
@@ -146,7 +147,10 @@ def _sound(report: Report) -> str:
         case "finished":
             return f"It finished well{at}: nothing to explain."
         case "starting" | "running":
-            return f"It lives{at}: nothing to explain."
+            stuck = next((each for each in report.verdicts if each.until_at_ns is None and hang.is_urgent(each)), None)
+            if stuck is not None:
+                return f"It lives, but makes no steps{at}: {hang.ageless(stuck)}; ddptop stacks {report.run.run}"
+            return f"It lives{at}: there is no end to explain."
         case "stopped" | "killed":
             return f"Somebody ended it{at}."
     return f"It ended{at}."

@@ -72,6 +72,8 @@ def test_frames_of_libraries_are_folded() -> None:
         ("threading.py", "threading"),
         ("<frozen runpy>", "<frozen runpy>"),
         ("…/modules/layers/attention.py", "modules.layers"),
+        ("/lib/x86_64-linux-gnu/libc.so.6", "libc"),
+        ("/env/site-packages/torch/lib/libtorch_cpu.so", "libtorch_cpu"),
         ("", "?"),
         ("/", "?"),
     ],
