@@ -85,7 +85,7 @@ def _at(
         if (steps := sum(min(reply.step or 0, step) for reply in replies.values())) > progress:
             progress, deadline = steps, clock() + patience_s
         if clock() > deadline:
-            raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s")
+            raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s; `ddptop stacks` shows why")
         if clock() > began + SOON_S:
             waits(f"waiting for {named(behind)} to make step {step:,}")
             told = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final, Protocol
 
@@ -130,7 +130,8 @@ def awaited(outstanding: Mapping[int, int]) -> list[int]:
 _MOST_NAMED: Final = 8
 
 
-def named(ranks: list[int]) -> str:
-    """Return `rank 1`, `ranks 1, 2`; of many ranks the first ones, and how many there are besides."""
+def named(ranks: Iterable[int]) -> str:
+    """Return `rank 1`, `ranks 1, 2`, the same in whatever order they come; of many the first, and how many more."""
+    ranks = sorted(ranks)
     more = f" and {len(ranks) - _MOST_NAMED:,} more" if len(ranks) > _MOST_NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"

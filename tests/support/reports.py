@@ -27,5 +27,5 @@ REPORT = Report(
     ranks=(OTHER, FIRST), collateral="rank 0: RuntimeError: Connection closed by peer",
     traceback="Traceback (most recent call last):\n  <b>\nKeyError: 1", traceback_rank=0,
     events=(wire.Event(65_000_000_000, "rank 1 was killed", 1, "error"),), verdicts=(HANG,),
-    versions={"ddptop": "0.1", "torch": "2.15"}, launched_as="ddptop launch toy.py --key ***",
+    versions={"ddptop": "0.1", "torch": "2.15"}, launched_as="toy.py --key '***'",
 )  # fmt: skip

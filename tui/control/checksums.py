@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ddptop.agent import wire
-from ddptop.agent.observer.judge.comparison import Difference, comparable, compare, name_of, not_compared, sentence
+from ddptop.agent.observer.judge.comparison import (
+    Difference,
+    comparable,
+    compare,
+    left_aside,
+    name_of,
+    not_compared,
+    sentence,
+)
 from ddptop.agent.text import plural
 
 NOTHING: Final = "nothing to compare: no optimizer of torch has made a step with parameters that every rank has whole"
@@ -94,6 +102,8 @@ def outcome(found: Mapping[int, wire.Checksums]) -> Outcome:
     modules = []
     for (group, number), each in sorted(told.items()):
         same = comparable(each)
+        if group:
+            reasons.update(dict.fromkeys(left_aside(each, same)))
         if len(same) > 1:
             names = next((module.names for module in same.values() if module.names), ())
             difference = compare({rank: module.sums for rank, module in same.items()})

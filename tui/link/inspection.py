@@ -62,13 +62,18 @@ class RunInspector:
             if run.run_id != self._run.run_id:
                 raise Refused(f"the {self._directory.name} shown here is gone: another run has its name")
             if run.state in ENDED_STATES:
-                raise Refused(f"run {run.run} is over ({run.state}): its ranks stand nowhere any more")
+                how = f"`ddptop report {run.run}` explains its end"
+                raise Refused(f"run {run.run} is over ({run.state}): there is no rank to ask; {how}")
             await_observer(self._directory, cancelled)
             members = self._directory.members()
         wanted = range(run.world) if ranks is None else sorted(set(ranks))
         missing = {rank: reason for rank in wanted if (reason := _absence(members.get(rank)))}
         asked = [rank for rank in wanted if rank not in missing]
-        found = _Asking(self._directory, asked, missing, native=native).carry_out(heard, cancelled) if asked else ()
+        try:
+            found = _Asking(self._directory, asked, missing, native=native).carry_out(heard, cancelled) if asked else ()
+        except zmq.ZMQError as problem:
+            # Without a free descriptor there is no socket.
+            raise Refused(f"the ranks cannot be asked: {problem.strerror}") from problem
         return Stacks(time.time(), tuple(found), missing)
 
 

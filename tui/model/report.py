@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.tui.drawing.units import duration
+from ddptop.tui.model import hang
 
 if TYPE_CHECKING:
     from ddptop.agent import wire
@@ -114,7 +115,7 @@ def _rank(end: RankEnd) -> str:
         kind = "device memory" if end.device not in (None, "cpu") else "memory"
         before = ""
         if end.ended_at_ns is not None and end.heard_at_ns is not None:
-            before = f", {max(0, end.ended_at_ns - end.heard_at_ns) / 1e9:.1f} s before"
+            before = f" {max(0, end.ended_at_ns - end.heard_at_ns) / 1e9:.1f} s before its end"
         memory = f"{kind} {size(end.memory_bytes)}{of}{before}"
     at = "" if end.ended_at_ns is None else _clock(end.ended_at_ns)
     return "; ".join(filter(None, (end.told, where, step, memory, f"{end.host}, pid {end.pid}", at)))
@@ -146,7 +147,10 @@ def _sound(report: Report) -> str:
         case "finished":
             return f"It finished well{at}: nothing to explain."
         case "starting" | "running":
-            return f"It lives{at}: nothing to explain."
+            stuck = next((each for each in report.verdicts if each.until_at_ns is None and hang.is_urgent(each)), None)
+            if stuck is not None:
+                return f"It lives, but makes no steps{at}: {hang.ageless(stuck)}; ddptop stacks {report.run.run}"
+            return f"It lives{at}: there is no end to explain."
         case "stopped" | "killed":
             return f"Somebody ended it{at}."
     return f"It ended{at}."

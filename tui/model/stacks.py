@@ -28,6 +28,8 @@ _GROUPS: Final = 3
 """Process groups that are named at most."""
 _ROOTS: Final = ("site-packages", "dist-packages")
 _OURS: Final = "ddptop"
+_NATIVE: Final = ".so"
+"""In the name of every shared library: `libc.so.6`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,13 +322,16 @@ def _of_libraries(frames: Sequence[wire.Frame], *, told: bool) -> list[Line]:
 
 def located(frame: wire.Frame) -> str:
     """Return `train.py:31 main`; a file of a library without the folders before its package."""
-    file = "/".join(_parts(frame.file)) if frame.library else frame.file
+    parts = _parts(frame.file) if frame.library else [frame.file]
+    file = parts[-1] if parts and _NATIVE in parts[-1] else "/".join(parts)
     return f"{file or '?'}{f':{frame.line}' if frame.line else ''} {frame.function}"
 
 
 def package(file: str) -> str:
-    """Return the package of a file of a library, with one part below it: `torch.nn`, `threading`."""
+    """Return the package of a file of a library, with one part below it: `torch.nn`, `threading`; of C its name."""
     *folders, module = _parts(file) or [""]
+    if _NATIVE in module:
+        return module.partition(_NATIVE)[0]
     return ".".join(folders[:2]) or module.removesuffix(".py") or "?"
 
 

@@ -59,6 +59,8 @@ class StacksScreen(ListScreen):
         self._stacks: Stacks | None = None
         self._status = ""
         """What goes on, or why nothing can be shown."""
+        self._known_places = 0
+        """Places of ranks of which something could be had."""
         self._asking = False
         self._left = False
 
@@ -121,6 +123,7 @@ class StacksScreen(ListScreen):
 
     def _show_places(self) -> None:
         found = [] if self._stacks is None else places(self._stacks, hang.culprits(self.frame), self._first)
+        self._known_places = sum(bool(place.inspections) for place in found)
         self.roll.show(found, "" if self._asking else self._status or "no rank has told where it stands")
         self.show_caption(self.frame)
 
@@ -153,9 +156,11 @@ class StacksScreen(ListScreen):
             return frame.run, frame.state, f"{self._status} · these are of {at} · {again}"
         if self._stacks.recorded:
             return frame.run, frame.state, f"{known} as recorded at {at}, in the hang · {again}"
-        where = plural(self.roll.places, "place")
+        where = plural(self._known_places, "place")
+        if unknown := len(self._stacks.unknown):
+            where += f", {unknown:,} unknown"
         # Debuggers do it either way.
-        return frame.run, frame.state, f"{known} at {where} at {at}, the innermost call first · {again}"
+        return frame.run, frame.state, f"{known} at {where} · {at}, the innermost call first · {again}"
 
     def action_ask(self, native: bool = False) -> None:
         """Ask all ranks now, unless that is being done."""

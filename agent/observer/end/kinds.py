@@ -154,7 +154,7 @@ TABLE: Final[tuple[Kind, ...]] = (
     Kind(
         "import_error",
         "a module cannot be imported",
-        "Install it in the Python of the ranks (the report names it), or start the run in the folder that has it.",
+        "Install it for the Python of the ranks, or start the run in the folder that has it.",
         r"^(?:ModuleNotFoundError|ImportError)\b",
     ),
     Kind(
@@ -179,8 +179,8 @@ TABLE: Final[tuple[Kind, ...]] = (
     Kind(
         "native_crash",
         "a crash in native code",
-        "The Python line says what called it: update or rebuild that extension (built for this torch?); "
-        "`ddptop stacks --native` or gdb show the rest.",
+        "The Python line says what called it: update or rebuild that extension (built for this torch?); gdb shows the "
+        "rest, of a core dump (`ulimit -c unlimited`).",
         signals=(signal.SIGSEGV, signal.SIGILL, signal.SIGFPE),
     ),
     Kind(

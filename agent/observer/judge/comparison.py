@@ -34,6 +34,24 @@ def comparable(told: Mapping[int, ModuleSums]) -> dict[int, ModuleSums]:
     return {rank: each for rank, each in told.items() if (each.steps, each.layout, len(each.sums)) == kind}
 
 
+def left_aside(told: Mapping[int, ModuleSums], same: Mapping[int, ModuleSums]) -> list[str]:
+    """Say which ranks of a group are not `comparable` with most, and why; nothing where all are."""
+    if not same:
+        return []
+    of_most = next(iter(same.values()))
+    others = sorted(told.keys() - same.keys())
+    steps = [rank for rank in others if told[rank].layout == of_most.layout]
+    lines = []
+    for ranks, why in (
+        (steps, "a different number of optimizer steps than most ranks"),
+        ([rank for rank in others if rank not in steps], "parameters of other names, shapes or types than most ranks"),
+    ):
+        if ranks:
+            who = f"rank {ranks[0]} has" if len(ranks) == 1 else f"{_ranks(ranks)} have"
+            lines.append(f"{who} {why}, and {'is' if len(ranks) == 1 else 'are'} not compared")
+    return lines
+
+
 def compare(sums: Mapping[int, bytes]) -> Difference | None:
     """Return the difference between ranks by their checksums, `int64` of the same tensors; None where there is none."""
     counts = Counter(sums.values())
@@ -54,7 +72,7 @@ def sentence(difference: Difference, names: Sequence[str], total: int, *, since:
     if odd == 1:
         who = f"rank {ranks[0]}'s parameters"
     elif odd <= MOST_NAMED:
-        who = f"the parameters of ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+        who = f"the parameters of {_ranks(ranks)}"
     elif difference.has_majority:
         who = f"the parameters of {odd:,} of {difference.compared:,} ranks"
     else:
@@ -63,6 +81,13 @@ def sentence(difference: Difference, names: Sequence[str], total: int, *, since:
     when = "" if since is None else f" since step {since:,}"
     more = "" if difference.tensors < 2 else f" and {difference.tensors - 1:,} more of {total:,}"
     return f"{who} {differ}{when}: {name_of(difference.first, names)}{more}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Return several ranks by their numbers, very many by how many they are."""
+    if len(ranks) > MOST_NAMED:
+        return f"{len(ranks):,} ranks"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def name_of(index: int, names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Mapping
@@ -102,9 +103,10 @@ class Report:
     verdicts: tuple[wire.Verdict, ...]
     """The last verdicts, oldest first."""
     versions: Mapping[str, str]
-    """By name: `ddptop`, `python`, `torch`, `system`."""
+    """By name: `ddptop`, `python`, `torch`, `system`; those that are not known are missing. ddptop and the system are
+    those that make the report."""
     launched_as: str
-    """The command line, secrets masked."""
+    """The program and its arguments as a shell takes them, secrets masked."""
 
     @property
     def failed(self) -> bool:
@@ -167,7 +169,7 @@ def of(directory: RunDir) -> Report:
         events=tuple(hide.event(each) for each in newest),
         verdicts=tuple(verdicts),
         versions=_versions(beats, hellos),
-        launched_as=clean_line(" ".join(("ddptop launch" if run.launched else "", run.program, *run.arguments)), 1000),
+        launched_as=clean_line(hide.line(shlex.join((run.program, *run.arguments))), 1000),
     )
 
 
@@ -209,8 +211,6 @@ def _versions(beats: Mapping[int, wire.Beat], hellos: Mapping[int, wire.Hello]) 
     python = {hello.python_version for hello in hellos.values()}
     found = {"ddptop": VERSION, "torch": ", ".join(sorted(torch)), "python": ", ".join(sorted(python))}
     found["system"] = clean_line(f"{platform.system()} {platform.release()} ({platform.machine()})", 100)
-    if not python:
-        found["python"] = platform.python_version()
     return {name: version for name, version in found.items() if version}
 
 

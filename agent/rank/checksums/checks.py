@@ -19,6 +19,7 @@ from ddptop.agent.rank.checksums.sums import Sums, Weights, checksums
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records.device_time import CAPTURES
 from ddptop.agent.run.checking import Checking
+from ddptop.agent.text import clean_line
 from ddptop.agent.wire import Checksums, ModuleSums
 
 UNREAD: Final = 256
@@ -29,12 +30,17 @@ RECALLED: Final = 16
 """Messages that are sent again to a new subscriber: an observer comes a moment after the first step."""
 NAMES_S: Final = 10.0
 """Seconds after which the names are sent again, for an observer that has missed them."""
+_LONGEST_PROBLEM: Final = 200
 MOST_FAILURES: Final = 3
 """Failed checks after which none is tried any more: each would take time from the training."""
 
 
 class Missed(Exception):
     """The step that was asked for was made without a check."""
+
+
+class Failed(Exception):
+    """The rank cannot compute checksums, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,8 @@ class Checks:
         """By step, what was found there on request."""
         self._finished: deque[_Check] = deque()
         self._failures = 0
+        self._problem = ""
+        """Why the last check has failed, where it has."""
         self._recent: deque[Checksums] = deque(maxlen=RECALLED)
         self._names: dict[str, tuple[str, ...]] = {}
         """By layout."""
@@ -113,8 +121,12 @@ class Checks:
         # During a capture nothing may be asked of the device; all ranks capture at the same step.
         if self._failures < MOST_FAILURES and len(self._finished) < UNREAD and not CAPTURES.under_way:
             self._failures += 1
-            self._finished.append(self._check(step, due))
-            self._failures = 0
+            try:
+                self._finished.append(self._check(step, due))
+            except Exception as error:
+                self._problem = clean_line(f"{type(error).__name__}: {error}", _LONGEST_PROBLEM)
+                raise
+            self._failures, self._problem = 0, ""
 
     def _check(self, step: int, modules: list[Module]) -> _Check:
         began = time.perf_counter_ns()
@@ -137,7 +149,8 @@ class Checks:
             completed: steps that the rank has made.
 
         Raises:
-            Missed: the rank had made the step before it was asked, or what it has to do for it has failed.
+            Missed: the rank had made the step before it was asked.
+            Failed: it has made the step, and its last check has failed.
         """
         if (found := self._answers.get(step)) is not None:
             return found
@@ -145,6 +158,8 @@ class Checks:
             return None
         if step <= completed:
             self._asked -= {step}
+            if self._problem:
+                raise Failed(f"cannot compute checksums: {self._problem}")
             raise Missed
         # What somebody has asked for and no longer waits for is dropped for the next one who asks.
         self._asked = frozenset(sorted({*self._asked, step})[-ASKED:])
@@ -159,6 +174,7 @@ class Checks:
             except Exception as error:
                 # A failed device raises its error in every call.
                 self._faults.note("reading checksums of parameters", error)
+                self._problem = clean_line(f"{type(error).__name__}: {error}", _LONGEST_PROBLEM)
                 self._finished.popleft()
                 continue
             if message is None:

@@ -2,14 +2,17 @@
 
 DDP keeps the trained parameters of a module the same on all ranks of its process group.  Parameters of an optimizer
 that are in no such module may be kept the same by the script itself, or be meant to differ; they are told apart by the
-observer.  No reference here keeps a tensor, a module or an optimizer of the script alive.
+observer.
+
+Modules and optimizers are referred to weakly, and a tensor not at all: it is looked up by its name each time. torch
+refuses to swap a tensor that has weak references (`torch.utils.swap_tensors`, in `load_state_dict` and `Module.to`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -22,11 +25,23 @@ _MOST_OF_A_KIND: Final = MOST_MODULES // 2
 """DDP modules, and optimizers with parameters in none, that are compared at most."""
 
 
+Find = Callable[[], Mapping[str, Any]]
+"""Returns the tensors of a module or of an optimizer as they are now, by name; none once it is gone."""
+
+
 class Module:
     """The tensors that are compared together."""
 
     def __init__(
-        self, torch: Any, tensors: Iterable[tuple[str, Any]], room: int, *, group: str, number: int, members: int
+        self,
+        torch: Any,
+        named: Iterable[tuple[str, Any]],
+        find: Find,
+        room: int,
+        *,
+        group: str,
+        number: int,
+        members: int,
     ) -> None:
         """Take the first `room` of the named tensors that can be compared, and count the others."""
         self.group = group
@@ -39,24 +54,28 @@ class Module:
         self.names: list[str] = []
         self.sharded = 0
         self.left_out = 0
-        self._tensors: list[weakref.ref[Any]] = []
+        self._torch = torch
+        self._find = find
+        self._keys: list[str] = []
+        """The names, uncut."""
         layout = hashlib.blake2b(digest_size=16)
-        for name, tensor in tensors:
+        for name, tensor in named:
             if _is_sharded(tensor):
                 self.sharded += 1
             elif len(self.names) >= room or not is_readable(torch, tensor):
                 self.left_out += 1
             else:
                 self.names.append(shorten(name, _LONGEST_NAME))
-                self._tensors.append(weakref.ref(tensor))
+                self._keys.append(name)
                 told = (name, tuple(tensor.shape), str(tensor.dtype), tensor.device.type)
                 layout.update(repr(told).encode(errors="replace"))
         self.layout = layout.hexdigest()
 
     def tensors(self) -> list[Any] | None:
-        """Return the tensors, None where one of them is gone, and with it the module."""
-        found = [tensor() for tensor in self._tensors]
-        return None if any(tensor is None for tensor in found) else found
+        """Return the tensors, None where one of them is gone, or can no longer be compared."""
+        now = self._find()
+        found = [now.get(key) for key in self._keys]
+        return found if all(is_readable(self._torch, tensor) for tensor in found) else None
 
 
 class _Plan:
@@ -91,7 +110,8 @@ class Modules:
             ignored = set(getattr(module, "parameters_to_ignore", ()))
             named = _of_module(module.module, ignored, self._buffers)
             group = module.process_group
-            self._wrapped.append(self._made(named, shorten(str(group.group_name), _LONGEST_NAME), group.size()))
+            name = shorten(str(group.group_name), _LONGEST_NAME)
+            self._wrapped.append(self._made(named, _finding(module.module, _all_of_module), name, group.size()))
             self._version += 1
 
     def changed(self, optimizer: Any) -> list[Module]:
@@ -118,13 +138,26 @@ class Modules:
                 inside |= held
         own = [(name, parameter) for name, parameter in named if id(parameter) not in inside]
         has_room = len(self.all()) - len(self._wrapped) < _MOST_OF_A_KIND
-        return _Plan(self._version, wrapped, self._made(own, "", 0) if own and has_room else None)
+        find = _finding(optimizer, _of_optimizer)
+        return _Plan(self._version, wrapped, self._made(own, find, "", 0) if own and has_room else None)
 
-    def _made(self, named: Iterable[tuple[str, Any]], group: str, members: int) -> Module:
+    def _made(self, named: Iterable[tuple[str, Any]], find: Find, group: str, members: int) -> Module:
         number = self._counts.get(group, 0)
         self._counts[group] = number + 1
         room = MOST_SUMS - sum(len(each.names) for each in self.all())
-        return Module(self._torch, named, room, group=group, number=number, members=members)
+        return Module(self._torch, named, find, room, group=group, number=number, members=members)
+
+
+def _finding(owner: Any, named: Callable[[Any], Iterable[tuple[str, Any]]]) -> Find:
+    """Return what looks up the tensors of a module or of an optimizer, without keeping it alive."""
+    held = weakref.ref(owner)
+    return lambda: {} if (found := held()) is None else dict(named(found))
+
+
+def _all_of_module(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every tensor of a module: a parameter may be frozen after it was chosen."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
 
 
 def _of_module(module: Any, ignored: set[str], patterns: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -140,13 +173,17 @@ def _of_module(module: Any, ignored: set[str], patterns: tuple[str, ...]) -> Ite
 
 def _of_optimizer(optimizer: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameters of an optimizer, with a description where it knows no name."""
-    kind, number = type(optimizer).__name__, 0
+    kind, number, told = type(optimizer).__name__, 0, set[str]()
     for group in optimizer.param_groups:
         names = group.get("param_names") or ()
         for index, parameter in enumerate(group["params"]):
             number += 1
             shape = "×".join(map(str, parameter.shape)) or "1"
-            yield names[index] if index < len(names) else f"parameter {number} of {kind} ({shape})", parameter
+            name = names[index] if index < len(names) else ""
+            if not name or name in told:
+                name = f"parameter {number} of {kind} ({shape})"
+            told.add(name)
+            yield name, parameter
 
 
 def _is_sharded(tensor: Any) -> bool:

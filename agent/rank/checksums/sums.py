@@ -1,7 +1,8 @@
 """The checksum of a tensor, computed on its device and read later, without a wait for the device.
 
 Exact: the sum, modulo 2^64, of the tensor's bits in words of 64, each times an odd weight.  Any change of a single word
-changes it, as does an exchange of two words, unless their distance is a multiple of `WIDTH` words.
+changes it.  Changes of several words may cancel out: an exchange of two whose distance is a multiple of `WIDTH` words,
+or an even number of changes to the highest bits of words.
 """
 
 from __future__ import annotations
@@ -78,9 +79,11 @@ class Weights:
 
 
 def is_readable(torch: Any, tensor: Any) -> bool:
-    """Say whether the tensor is one whose bits can be summed without a wait: dense, on a CPU or a CUDA device."""
-    # A subclass may do anything when its bits are read.
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_quantized
+    """Say whether this is a tensor whose bits can be summed without a wait: dense, on a CPU or a CUDA device."""
+    # A subclass may do anything when its bits are read. The bits of a lazy conjugate or negative are not its values.
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not (
+        tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+    )
     return plain and tensor.layout is torch.strided and (tensor.is_cpu or tensor.is_cuda)
 
 

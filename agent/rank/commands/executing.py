@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop.agent import wire
 from ddptop.agent.control.deadline import lateness
-from ddptop.agent.rank.checksums.checks import Checks, Missed
+from ddptop.agent.rank.checksums.checks import Checks, Failed, Missed
 from ddptop.agent.rank.commands.answers import Answers
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
@@ -177,6 +177,9 @@ class Executing:
             found = self._session.checks.ask(step, completed)
         except Missed:
             return wire.Reply(id, False, f"has passed step {step:,}", completed)
+        except Failed as problem:
+            # Without a step nobody asks once more.
+            return wire.Reply(id, False, str(problem))
         if found is None:
             return wire.Reply(id, False, f"has not made step {step:,} yet", completed, pending=True)
         return wire.Reply(id, True, "", completed, checksums=found)

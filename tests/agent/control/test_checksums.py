@@ -8,7 +8,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.control.checksums import AHEAD, gather
-from ddptop.agent.control.polled import Refused
+from ddptop.agent.control.polled import Refused, named
 
 
 class Ranks:
@@ -95,6 +95,7 @@ def test_what_is_waited_for_is_told_and_can_be_cancelled() -> None:
     with pytest.raises(Refused, match="rank 1 made no step within 60 s"):
         group.gather()
     assert group.lines[-1] == f"waiting for rank 1 to make step {11 + AHEAD[0]}"
+    assert named([7, 3]) == named([3, 7]) == "ranks 3, 7"
     with pytest.raises(Refused, match="cancelled; the run goes on"):
         Ranks(10, 10, of={1: 0}).gather(lambda: True)
 

@@ -24,7 +24,7 @@ def test_the_text_says_all_of_it() -> None:
         "killed by SIGKILL",
         "at toy.py:3 main",
         "last step 1,200",
-        "memory 800 MiB of 1.00 GiB, 0.5 s before",
+        "memory 800 MiB of 1.00 GiB 0.5 s before its end",
         "node7",
     ):
         assert part in rank
@@ -44,7 +44,10 @@ def test_the_end_of_plain_output_has_cause_and_stack_alone() -> None:
     sound = replace(REPORT, state="finished", cause="", kind=None, traceback="", first=None, exit_code=0)
     assert lines.brief(sound) == []
     assert "finished well at step 1,200" in told.text(sound)
-    assert "It lives" in told.text(replace(sound, state="running"))
+    lives = replace(sound, state="running", verdicts=())
+    assert "It lives at step 1,200: there is no end to explain." in told.text(lives)
+    stuck = told.text(replace(lives, verdicts=REPORT.verdicts))
+    assert "It lives, but makes no steps at step 1,200: rank 1 hangs; ddptop stacks toy-1" in stuck
 
 
 def test_markdown_keeps_what_is_verbatim_in_fences() -> None:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from ddptop.agent import wire
 from ddptop.tui.control.checksums import NOTHING, outcome
@@ -41,6 +42,11 @@ def told(*ranks: Sequence[wire.ModuleSums]) -> dict[int, wire.Checksums]:
           "meant to differ"], False),
         ([[module(group="", sharded=12)]] * 2,
          [f"step 1,234: {NOTHING}", "12 sharded parameters are not compared: each rank has a part of its own"], False),
+        # A rank that has skipped a step of the optimizer, and one whose network is another.
+        ([[module(1, 2)], [module(1, 2)], [replace(module(3, 4), steps=6)], [module(1)]],
+         ["step 1,234: the parameters of 2 ranks are equal: 2 tensors",
+          "rank 2 has a different number of optimizer steps than most ranks, and is not compared",
+          "rank 3 has parameters of other names, shapes or types than most ranks, and is not compared"], False),
         ([[], []], [f"step 1,234: {NOTHING}"], False),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 
 import msgspec
 import pytest
+import zmq
 from support.fakes.observers import Observer, observed
 from support.fakes.ranks import ranks
 from support.fakes.relay import relayed
@@ -168,6 +170,18 @@ def test_a_question_that_is_cancelled_ends() -> None:
     (found,) = answers
     assert isinstance(found, Stacks)
     assert {each.rank for each in found.inspections} <= {1}
+
+
+def test_without_a_socket_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files: a refusal with the reason, not an error that ends the dashboard."""
+
+    def fails(*_: object) -> None:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    with observed(run_of("full", 2)) as observer:
+        monkeypatch.setattr(asking, "connect", fails)
+        with pytest.raises(Refused, match="the ranks cannot be asked: Too many open files"):
+            RunInspector(observer.directory, observer.directory.read()).ask()
 
 
 def test_an_ended_run_and_one_whose_name_is_taken_are_not_asked() -> None:

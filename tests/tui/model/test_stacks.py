@@ -74,6 +74,8 @@ def test_frames_of_libraries_are_folded() -> None:
         ("/opt/versions/3.11.7/lib/libpython3.11.so.1.0", "libpython3.11.so.1.0"),
         ("lib/x86_64-linux-gnu/libc.so.6", "libc.so.6"),
         ("…/modules/layers/attention.py", "modules.layers"),
+        ("/lib/x86_64-linux-gnu/libc.so.6", "libc"),
+        ("/env/site-packages/torch/lib/libtorch_cpu.so", "libtorch_cpu"),
         ("", "?"),
         ("/", "?"),
     ],

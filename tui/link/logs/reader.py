@@ -89,9 +89,11 @@ class LogReader:
         """Prepare; `publish` is called by the thread of `run`."""
         self._publish = publish
         self._clock = clock
-        self._asked: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[int, Callable[[], bool]]] = queue.SimpleQueue()
         self._turn = 0
-        """How often something was asked for: a search ends once it is not the last."""
+        """How often something was asked for."""
+        self._doing = 0
+        """Number of what is being done: a search ends once something else was asked for after it."""
         self._closed = threading.Event()
         self._windows: list[Window] = []
         self._level: Level | None = None
@@ -155,7 +157,7 @@ class LogReader:
 
     def _ask(self, work: Callable[[], bool]) -> None:
         self._turn += 1
-        self._asked.put(work)
+        self._asked.put((self._turn, work))
 
     # The thread
 
@@ -164,7 +166,7 @@ class LogReader:
         while not self._closed.is_set():
             work: Callable[[], bool] = self._poll
             with contextlib.suppress(queue.Empty):
-                work = self._asked.get(timeout=POLL_S)
+                self._doing, work = self._asked.get(timeout=POLL_S)
             changed = work()
             changed, self._progress = changed or self._progress is not None, None
             if changed and not self._closed.is_set():
@@ -247,7 +249,6 @@ class LogReader:
 
     def _search_file(self, wanted: Wanted, *, backwards: bool) -> Place | None:
         (window,) = self._windows
-        turn = self._turn
         start = window.begin if backwards else window.end
         whole = max(1, start if backwards else window.size - start)
         going = self._going(lambda at: abs(at - start) / whole)
@@ -257,7 +258,7 @@ class LogReader:
             self._note = problem.strerror or type(problem).__name__
             return None
         if offset is None:
-            if self._turn != turn:
+            if self._turn != self._doing:
                 self._note = "search cancelled"
             return None
         window.open_at(offset, self._filter)
@@ -277,7 +278,6 @@ class LogReader:
         Args:
             part: the part that has been read, by the offset that was reached.
         """
-        turn = self._turn
         if len(self._windows) > 1:
             return lambda _: False
 
@@ -285,7 +285,7 @@ class LogReader:
             if time.monotonic() - self._told_at > _PROGRESS_S:
                 self._progress = part(offset)
                 self._tell()
-            return self._turn == turn and not self._closed.is_set()
+            return self._turn == self._doing and not self._closed.is_set()
 
         return goes_on
 

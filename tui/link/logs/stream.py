@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -85,7 +86,8 @@ class LogStream:
         """Return the entries that were added, each `HOLD_S` after it was seen; `seen` is the time now."""
         for raw in self._raw():
             self._waiting += self._entries.add((self._read(raw),), seen)
-        ready = [entry for entry in self._waiting if entry.order[1] <= seen - HOLD_S]
+        # An entry of a time to come was seen before the clock was set back.
+        ready = list(takewhile(lambda entry: not 0 <= seen - entry.order[1] < HOLD_S, self._waiting))
         del self._waiting[: len(ready)]
         self._entries.close(ready)
         return ready

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddptop.agent.observer.judge.comparison import Difference, comparable, compare, not_compared, sentence
+from ddptop.agent.observer.judge.comparison import Difference, comparable, compare, left_aside, not_compared, sentence
 from ddptop.agent.observer.judge.finding import Finding
 from ddptop.agent.text import plural
 from ddptop.agent.wire import MOST_MODULES, Checksums, ModuleSums
@@ -148,6 +148,8 @@ class Divergence:
         told = comparable(check.told)
         if not is_wrapped:
             self._learn(module, told)
+        for line in left_aside(check.told, told) if is_wrapped else ():
+            self._note(line)
         groups = [frozenset(told)] if is_wrapped else module.alike
         compared = [{rank: told[rank].sums for rank in group if rank in told} for group in groups]
         compared = [sums for sums in compared if len(sums) > 1]

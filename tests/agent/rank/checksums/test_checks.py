@@ -11,7 +11,7 @@ import pytest
 from support import late
 
 from ddptop.agent import wire
-from ddptop.agent.rank.checksums.checks import ASKED, MOST_FAILURES, NAMES_S, Checks, Missed
+from ddptop.agent.rank.checksums.checks import ASKED, MOST_FAILURES, NAMES_S, Checks, Failed, Missed
 from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.records.device_time import CAPTURES
 from ddptop.agent.run.checking import Checking
@@ -193,6 +193,31 @@ def test_no_reference_keeps_the_scripts_objects_alive(group: None) -> None:
     assert len(message.modules) == 1
 
 
+def test_a_script_may_swap_the_tensors_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor that has weak references is not swapped by torch, but refused; the new one is compared in its place."""
+    rank, model = Rank(), nn.Linear(4, 2)
+    optimizer = optimizer_of(model)
+    (before,) = rank.train(optimizer)
+    monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
+    model.load_state_dict({name: torch.ones_like(tensor) for name, tensor in model.state_dict().items()})
+    (after,) = rank.train(optimizer)
+    assert [len(each.modules) for each in (before, after)] == [1, 1]
+    assert before.modules[0].sums != after.modules[0].sums
+
+
+def test_a_parameter_that_was_replaced_or_frozen_is_compared_as_it_is(group: None) -> None:
+    """The tensor that has the name now is the one that trains."""
+    rank, model = Rank(), nn.Linear(4, 2)
+    wrapped, optimizer = rank.wrap(model), optimizer_of(model)
+    (before,) = rank.train(optimizer)
+    model.weight.requires_grad_(False)
+    model.bias = nn.Parameter(torch.full((2,), 7.0))
+    (after,) = rank.train(optimizer)
+    assert before.modules[0].sums[:8] == after.modules[0].sums[:8]
+    assert before.modules[0].sums[8:] != after.modules[0].sums[8:]
+    assert wrapped
+
+
 def test_of_very_many_tensors_the_first_are_compared_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message stays within its bounds."""
     monkeypatch.setattr("ddptop.agent.rank.checksums.modules.MOST_SUMS", 5)
@@ -203,7 +228,7 @@ def test_of_very_many_tensors_the_first_are_compared_and_the_others_counted(monk
 
 
 def test_a_check_that_fails_costs_no_step_and_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of memory on the device: raised to the caller, who counts it, and not tried for ever."""
+    """Out of memory on the device: raised to the caller, who counts it, and not tried for ever. Who asks is told."""
 
     def fails(*_: object) -> None:
         tried.append(1)
@@ -218,6 +243,8 @@ def test_a_check_that_fails_costs_no_step_and_is_given_up(monkeypatch: pytest.Mo
             rank.train(optimizer)
     assert rank.train(optimizer) == []
     assert len(tried) == MOST_FAILURES
+    with pytest.raises(Failed, match="RuntimeError: CUDA out of memory"):
+        rank.checks.ask(rank.step, completed=rank.step)
 
 
 def test_during_a_capture_nothing_is_asked_of_the_device() -> None:

@@ -91,10 +91,13 @@ def test_what_is_still_on_its_way_from_a_device_is_not_there_yet() -> None:
 
 
 def test_only_plain_dense_tensors_are_read() -> None:
-    """A subclass may do anything when its bits are read; a tensor without data has none."""
+    """A subclass may do anything when its bits are read; a tensor without data has none; a lazy one other values."""
 
     class Own(torch.Tensor): ...
 
     assert is_readable(torch, nn.Parameter(torch.zeros(2)))
     for other in (torch.zeros(2).as_subclass(Own), torch.zeros(2, device="meta"), torch.zeros(2).to_sparse()):
+        assert not is_readable(torch, other)
+    turned = torch.ones(2, dtype=torch.complex64).conj()
+    for other in (turned, turned.imag):
         assert not is_readable(torch, other)

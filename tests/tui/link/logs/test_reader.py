@@ -128,6 +128,25 @@ def test_a_search_can_be_cancelled(reading: Reading, tmp_path: Path, monkeypatch
     assert next(picture.progress for picture in reading.pictures if picture.progress is not None) < 0.9
 
 
+def test_a_search_that_was_cancelled_before_it_began_does_not_go_on(reading: Reading, tmp_path: Path) -> None:
+    """Keys are pressed faster than a busy thread takes them."""
+    source = large(tmp_path / "rank-0.log")
+    reading.reader.open([source])
+    reading.until(lambda picture: picture.lines)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        begun.set()
+        return go_on.wait(DEADLINE_S)
+
+    reading.reader._ask(hold)
+    assert begun.wait(DEADLINE_S)
+    reading.reader.search("needle", None, backwards=True)
+    reading.reader.cancel()
+    go_on.set()
+    assert reading.until(lambda picture: picture.note).note == "search cancelled"
+
+
 def test_a_level_reaches_back_through_the_log(reading: Reading, tmp_path: Path) -> None:
     """However long ago the last error was."""
     path = tmp_path / "rank-0.log"
