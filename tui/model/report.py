@@ -157,9 +157,12 @@ def _sound(report: Report) -> str:
 
 
 def _verdict(verdict: wire.Verdict) -> str:
-    hang = verdict.hang
-    more = [] if hang is None else [hang.where and f"at {hang.where}", hang.waiting and f"the others in {hang.waiting}"]
-    told = "; ".join(filter(None, (verdict.text, *more)))
+    stuck = verdict.hang
+    told = verdict.text
+    if stuck is not None:
+        # Most texts have the line of the code already.
+        told += f"; at {stuck.where}" if stuck.where and stuck.where not in told else ""
+        told += f"; the others in {stuck.waiting}" if stuck.waiting else ""
     until = "" if verdict.until_at_ns is None else f" until {_clock(verdict.until_at_ns)}"
     return f"{_clock(verdict.since_at_ns)}{until}  {told}"
 

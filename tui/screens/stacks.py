@@ -33,7 +33,7 @@ class StacksScreen(ListScreen):
             "ask(True)",
             "Native",
             id="stacks.native",
-            tooltip="Ask for the frames of C and C++, too: takes seconds",
+            tooltip="Ask for the frames of C and C++, too: stops each rank for about a second",
         ),
     ]
 

@@ -81,7 +81,8 @@ def many(folder: Path, ranks: int) -> None:
 
     def show() -> str:
         reader.open(sources)
-        reader._asked.get()()
+        _, work = reader._asked.get()
+        work()
         reader._tell()
         return f"{lines[-1]} lines"
 

@@ -25,7 +25,9 @@ def add(verbs: Verbs) -> None:
     stacks.add_argument(
         "--rank", type=int, action="append", metavar="N", help="only this rank; may be given more than once"
     )
-    stacks.add_argument("--native", action="store_true", help="frames of C and C++, too; takes some seconds")
+    stacks.add_argument(
+        "--native", action="store_true", help="frames of C and C++, too; stops each rank for about a second"
+    )
     stacks.add_argument("--json", action="store_true", help="as JSON: one object (see `ddptop help json`)")
     stacks.set_defaults(carry=_stacks)
 
