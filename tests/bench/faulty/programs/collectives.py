@@ -9,7 +9,7 @@ import torch.distributed as dist
 from training import FOR_EVER, Training, fault, main
 
 MISMATCH = r"(?i)mismatch|other collective|did not enter"
-LEFT = r"(?i)left|did not enter|mismatch"
+LEFT = r"(?i)left|finished its script|did not enter|mismatch"
 
 
 @fault("not_entered", "mismatch", line=False, says=LEFT)
