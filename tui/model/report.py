@@ -108,7 +108,7 @@ def _facts(report: Report) -> list[ReportLine]:
 def _rank(end: RankEnd) -> str:
     """Return the end of a rank in one line, without what is not known."""
     where = f"at {end.where}" if end.where else ""
-    step = f"last step {end.step:,}" if end.step else "before its first step"
+    step = "" if end.step is None else f"last step {end.step:,}" if end.step else "before its first step"
     memory = ""
     if end.memory_bytes is not None:
         of = f" of {size(end.memory_total_bytes)}" if end.memory_total_bytes else ""

@@ -28,6 +28,11 @@ def test_the_text_says_all_of_it() -> None:
         "node7",
     ):
         assert part in rank
+    assert REPORT.first is not None
+    for step, said in ((0, "before its first step"), (None, None)):
+        other = told.text(replace(REPORT, first=replace(REPORT.first, step=step)))
+        assert ("first step" in other) == (said is not None)
+        assert "last step" not in other
     assert "numbers:   rank 1: loss is nan since step 900" in text
     assert "others:    rank 0: RuntimeError: Connection closed by peer" in text
     assert text.index("--- stack of rank 0") < text.index("KeyError: 1") < text.index("--- last output of rank 1")
