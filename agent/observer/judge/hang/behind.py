@@ -13,7 +13,7 @@ from typing import Final
 
 from ddptop.agent import wire
 from ddptop.agent.observer.judge.hang.looks import Look
-from ddptop.agent.observer.judge.hang.mismatch import BARRIERS
+from ddptop.agent.observer.judge.hang.mismatch import BARRIERS, is_usual
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.wire import GroupCalls, Inspection, OpenCall
 
@@ -88,7 +88,7 @@ def leaving_out(looks: Sequence[Look], apart: Apart) -> frozenset[int]:
         if before is None or after is None or not (before.observed and after.observed) or before.step != after.step:
             continue
         for call in after.open:
-            if _is_usual(call, after) and any(_same(call, each) for each in before.open):
+            if _is_of_each_step(call, after) and any(_same(call, each) for each in before.open):
                 found |= {
                     other
                     for other in apart.ahead
@@ -97,15 +97,8 @@ def leaving_out(looks: Sequence[Look], apart: Apart) -> frozenset[int]:
     return frozenset(found)
 
 
-def _is_usual(call: OpenCall, waiter: Inspection) -> bool:
-    """Say whether it is a call as they come in each step of the rank."""
-    group = _group(waiter, call.group)
-    return (
-        group is not None
-        and call.op not in BARRIERS
-        and call.number > waiter.step > 0
-        and sum((each.op, each.bytes) == (call.op, call.bytes) for each in group.recent) > 1
-    )
+def _is_of_each_step(call: OpenCall, waiter: Inspection) -> bool:
+    return call.op not in BARRIERS and call.number > waiter.step > 0 and is_usual(call, waiter)
 
 
 def _leaves_out(call: OpenCall, waiter: Inspection, before: Inspection, after: Inspection) -> bool:

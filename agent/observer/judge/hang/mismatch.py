@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ddptop.agent.wire import GroupCalls, Inspection, PastCall
+from ddptop.agent.wire import GroupCalls, Inspection, OpenCall, PastCall
 
 _SAME_SIZE: Final = frozenset(
     {"all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced"}
@@ -54,6 +54,12 @@ def mismatch_of(ranks: Mapping[int, Inspection]) -> Mismatch | None:
         if len(calls) > 1 and (mismatch := _difference(name, calls)) is not None:
             return mismatch
     return None
+
+
+def is_usual(call: OpenCall, inspection: Inspection) -> bool:
+    """Say whether a rank has made a call like its open one before, as far as its newest calls tell."""
+    group = _calls(inspection, call.group)
+    return group is not None and sum((each.op, each.bytes) == (call.op, call.bytes) for each in group.recent) > 1
 
 
 def _calls(inspection: Inspection, name: str) -> GroupCalls | None:

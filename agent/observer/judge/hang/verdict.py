@@ -9,7 +9,7 @@ from typing import Final
 from ddptop.agent.observer.judge.hang import wording
 from ddptop.agent.observer.judge.hang.classes import IDLE, ORDER, SPINS, STARVED_S, STOPPED, SURE, Cause, cause_of
 from ddptop.agent.observer.judge.hang.looks import Look, main_thread
-from ddptop.agent.observer.judge.hang.mismatch import Mismatch, mismatch_of
+from ddptop.agent.observer.judge.hang.mismatch import Mismatch, is_usual, mismatch_of
 from ddptop.agent.observer.judge.hang.place import Place, place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.waits import DEFAULT, Wait, waits_of
@@ -173,15 +173,41 @@ class _Conclusion:
 
     def _circle(self) -> Told:
         ranks = sorted(self._waits.circle)
-        first, other = self._waits.waits[ranks[0]][0], self._waits.waits[ranks[-1]][0]
-        place = self._place(ranks[0])
-        where = f" · {place.where}" if place.where else ""
-        text = (
-            f"{wording.named(ranks, self._world)} wait for each other: rank {first.rank} in {wording.in_words(first)}, "
-            f"rank {other.rank} in {wording.in_words(other)}{where}"
-        )
-        causes = [Cause(rank, "mismatch", "", self._place(rank)) for rank in ranks]
-        return self._hang("mismatch", causes, text, first, ranks, not self._waits.by_stacks)
+        past, strange = self._gone_past(ranks), self._in_strange_calls(ranks)
+        if past:
+            wait = max((each for each, _ in past), key=lambda each: each.call.open_ns)
+            odd = sorted({rank for _, rank in past})
+            text = wording.gone_past(odd, wait, self._world)
+        elif strange:
+            odd = strange
+            wait = self._waits.waits[odd[0]][0]
+            text = wording.strange(odd, wait, self._world)
+        else:
+            odd, wait = ranks, self._waits.waits[ranks[0]][0]
+            text = wording.circle(ranks, wait, self._waits.waits[ranks[-1]][0], self._world)
+        place = self._place(odd[0])
+        text += f" · {place.where}" if place.where else ""
+        causes = [Cause(rank, "mismatch", "", self._place(rank)) for rank in odd]
+        return self._hang("mismatch", causes, text, wait, ranks, not self._waits.by_stacks)
+
+    def _gone_past(self, circle: Sequence[int]) -> list[tuple[Wait, int]]:
+        """Return calls of a circle, each with a rank that has not made it, and yet is steps ahead of who is in it."""
+        return [
+            (wait, rank)
+            for waiter in circle
+            for wait in self._waits.waits[waiter]
+            for rank in sorted(wait.absent.intersection(circle))
+            if self._steps(rank) > self._steps(waiter) > 0
+        ]
+
+    def _steps(self, rank: int) -> int:
+        found = self._last.get(rank)
+        return found.step if found is not None and found.by == "agent" else 0
+
+    def _in_strange_calls(self, circle: Sequence[int]) -> list[int]:
+        """Return the ranks of a circle in a call as they have not made before, where all others are in usual ones."""
+        usual = {rank for rank in circle if is_usual(self._waits.waits[rank][0].call, self._last[rank])}
+        return sorted(set(circle) - usual) if usual else []
 
     def _inside(self, complete: Sequence[Wait]) -> Told | None:
         """Return what is told where all have entered: a process that is stopped, or else the network."""

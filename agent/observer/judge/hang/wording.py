@@ -125,6 +125,24 @@ def left_out(ranks: Collection[int], wait: Wait | None, waiters: Collection[int]
     return f"{steps}, in which {named(waiters, world)} {verb(waiters, 'waits', 'wait')}"
 
 
+def circle(ranks: Collection[int], first: Wait, other: Wait, world: int) -> str:
+    """Return the line about ranks that wait for each other in different calls."""
+    return (
+        f"{named(ranks, world)} wait for each other: rank {first.rank} in {in_words(first)}, "
+        f"rank {other.rank} in {in_words(other)}"
+    )
+
+
+def gone_past(ranks: Collection[int], wait: Wait, world: int) -> str:
+    """Return the line about ranks that have left out the call in which another one waits, and all wait by now."""
+    return f"{named(ranks, world)} went on without {in_words(wait)}, in which rank {wait.rank} waits; now all wait"
+
+
+def strange(ranks: Collection[int], wait: Wait, world: int) -> str:
+    """Return the line about ranks that are in a call as they have not made before, while others are in usual ones."""
+    return f"{named(ranks, world)} entered {in_words(wait)}, which others do not call; they wait for each other"
+
+
 def at_work(causes: Sequence[Cause], waiters: Collection[int], world: int) -> str:
     """Return the line about ranks that others wait for because they work, without the time."""
     first = causes[0]

@@ -366,16 +366,16 @@ def test_a_rank_ahead_by_a_step_is_not_the_cause():
     assert hang_of(run.until_told(SOON_S, where)).ranks == (2,)
 
 
+ROWS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+COLUMNS = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
+
+
 def test_on_a_mesh_the_end_of_the_chain_is_named():
     """2 x 2: rank 3 sleeps, rank 2 waits for it along one axis, ranks 0 and 1 wait along others."""
     run = trained()
-    groups = {
-        "rows": {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)},
-        "columns": {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)},
-    }
 
     def where(rank: int, since: float) -> Spot:
-        row, column = groups["rows"][rank], groups["columns"][rank]
+        row, column = ROWS[rank], COLUMNS[rank]
         names = f"row{row[0]}", f"column{column[0]}"
         # Ranks 0 and 1 have completed their row, and stand in the column; rank 2 stands in its row.
         calls = {0: (9, 9), 1: (9, 9), 2: (9, 8), 3: (8, 8)}[rank]
@@ -405,6 +405,54 @@ def test_opposite_orders_of_two_groups_are_a_mismatch():
     finding = run.until_told(SOON_S, where)
     assert hang_of(finding).kind == "mismatch"
     assert finding.text.startswith("both ranks wait for each other: rank 0 in all_reduce 4 MiB (group a), rank 1 in")
+
+
+def on_a_mesh(rank: int, row: int, column: int, all_ranks: tuple[PastCall, ...] = (BARRIER,)) -> tuple[GroupCalls, ...]:
+    """Return the calls of a rank of a mesh of 2 x 2."""
+    recent = (REDUCE,) * 4
+    return (
+        GroupCalls(f"row{ROWS[rank][0]}", row, ROWS[rank], recent),
+        GroupCalls(f"column{COLUMNS[rank][0]}", column, COLUMNS[rank], recent),
+        GroupCalls("0", len(all_ranks), (), all_ranks),
+    )
+
+
+def test_who_has_left_out_a_call_is_named_where_all_wait_for_each_other():
+    """On a mesh rank 1 goes on without its column: rank 3 waits for it there, 2 for 3, 0 for 2, and 1 for 0 at last."""
+    run = trained()
+    groups = {0: on_a_mesh(0, 10, 10), 1: on_a_mesh(1, 11, 8), 2: on_a_mesh(2, 10, 9), 3: on_a_mesh(3, 9, 9)}
+    calls = {0: (10, "column0"), 1: (11, "row0"), 2: (10, "row2"), 3: (9, "column1")}
+    ahead = {0: 1, 1: 2, 2: 1, 3: 0}
+
+    def where(rank: int, since: float) -> Spot:
+        number, group = calls[rank]
+        frames = (ALL_REDUCE, Frame("main", "train.py", 40 + rank))
+        return Spot(frames, called(number, group=group, seconds=since), groups=groups[rank], ahead=ahead[rank])
+
+    finding = run.until_told(SOON_S + 2, where)
+    assert (hang_of(finding).kind, hang_of(finding).ranks) == ("mismatch", (1,))
+    said = "rank 1 went on without all_reduce 4 MiB (group column1), in which rank 3 waits; now all wait"
+    assert finding.text.startswith(f"{said} · train.py:41 main")
+
+
+def test_who_is_in_a_call_that_never_came_is_named_where_all_wait_for_each_other():
+    """On a mesh rank 1 calls something of all ranks, of which the others know nothing."""
+    run = trained()
+    gather = PastCall("all_gather", 28)
+    groups = {0: on_a_mesh(0, 9, 8), 2: on_a_mesh(2, 9, 9), 3: on_a_mesh(3, 9, 9)}
+    groups[1] = on_a_mesh(1, 8, 8, (BARRIER, gather))
+    calls = {0: (9, REDUCE, "row0"), 1: (2, gather, "0"), 2: (9, REDUCE, "column0"), 3: (9, REDUCE, "column1")}
+
+    def where(rank: int, since: float) -> Spot:
+        number, call, group = calls[rank]
+        frames = (ALL_REDUCE, Frame("main", "train.py", 40 + rank))
+        return Spot(frames, called(number, call, group=group, seconds=since), groups=groups[rank])
+
+    finding = run.until_told(SOON_S, where)
+    assert (hang_of(finding).kind, hang_of(finding).ranks) == ("mismatch", (1,))
+    assert finding.text.startswith(
+        "rank 1 entered all_gather 28 B, which others do not call; they wait for each other · train.py:41 main"
+    )
 
 
 def test_a_receive_waits_for_whoever_is_in_no_call():
