@@ -322,8 +322,7 @@ def _of_libraries(frames: Sequence[wire.Frame], *, told: bool) -> list[Line]:
 
 def located(frame: wire.Frame) -> str:
     """Return `train.py:31 main`; a file of a library without the folders before its package."""
-    parts = _parts(frame.file) if frame.library else [frame.file]
-    file = parts[-1] if parts and _NATIVE in parts[-1] else "/".join(parts)
+    file = "/".join(_parts(frame.file)) if frame.library else frame.file
     return f"{file or '?'}{f':{frame.line}' if frame.line else ''} {frame.function}"
 
 
@@ -339,7 +338,7 @@ def _parts(file: str) -> list[str]:
     """Return the path of a library's file from its package on; of one of machine code, its name."""
     # What was cut off from the front of a long path is an ellipsis.
     parts = [part for part in file.split("/") if part not in ("", "…")]
-    if parts and ".so" in parts[-1]:
+    if parts and _NATIVE in parts[-1]:
         return parts[-1:]
     for index in range(len(parts) - 2, -1, -1):
         if parts[index] in _ROOTS or parts[index].startswith("python3."):

@@ -77,8 +77,7 @@ def accusation(
         return f"{who} {says}, and {wait_for} for {verb(ranks, 'it', 'them')} in {in_words(wait)}"
     if not never_entered:
         return f"{who} {hang}: {subject} {says}; {wait_for} in {in_words(wait)}{where}"
-    and_ = ", and" if "," in says else " and"
-    does = f"{says}{and_} " if says and subject != f"rank {first.rank}" else f"{says}; they " if says else ""
+    does = f"{says} and " if says and subject != f"rank {first.rank}" else f"{says}; they " if says else ""
     return f"{who} {hang}: {subject} {does}never entered {in_words(wait)}, in which {wait_for}{where}"
 
 

@@ -78,7 +78,7 @@ LOADER = (
         (
             Spot((), silent=True, cpu=100.0, status="running"),
             "lock_held",
-            "it computes, holding the interpreter lock, and never entered",
+            "it computes, holding the interpreter lock; ranks 0, 2 and 3 wait in",
         ),
         (Spot(LOADER, cpu=0.5), "data", "it waits for data"),
         (Spot(in_user_code(31, source="second.acquire()")), "waiting", "it waits for a lock"),
