@@ -239,7 +239,8 @@ class _Conclusion:
         if self._age_s < self._progress.bearable_s or not self._present:
             return None
         causes = [cause for rank in self._present if (cause := self._cause(rank)) is not None]
-        if not causes or not self._progress.has_stepped:
+        # Where a rank is gone the others end, too: they are no news.
+        if not causes or not self._progress.has_stepped or self._progress.gone:
             return None
         stuck = [cause for cause in causes if cause.kind in ("data", "waiting") and self._is_idle(cause.rank)]
         if len(stuck) == len(self._present) and self._age_s >= max(STARVED_S, self._progress.bearable_s):

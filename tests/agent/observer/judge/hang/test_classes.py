@@ -407,6 +407,53 @@ def test_opposite_orders_of_two_groups_are_a_mismatch():
     assert finding.text.startswith("both ranks wait for each other: rank 0 in all_reduce 4 MiB (group a), rank 1 in")
 
 
+@pytest.mark.parametrize("status", ["tracing-stop", "sleeping"])
+def test_a_look_at_native_frames_changes_nothing_of_a_hang(status):
+    """It stops each rank for a second or two, in which its agent does not answer: the age and the verdict go on."""
+    run = trained(2)
+    asleep = Spot(SLEEPS, calls=run.calls)
+    looked_at = {0: Spot(status=status, silent=True), 1: Spot((), status=status, by="system", silent=True)}
+    run.until_told(SOON_S, stuck(asleep, run))
+    began_ns = run.watch.finding(run.now_ns).since_at_ns
+
+    def stands(rank: int, since: float) -> Spot:
+        return stuck(asleep, run)(rank, since + 20)
+
+    for where in (stands, lambda rank, since: looked_at[rank], stands):
+        run.spend(6, where)
+        finding = run.watch.finding(run.now_ns)
+        assert (hang_of(finding).kind, finding.rank, finding.since_at_ns) == ("not_entered", 1, began_ns)
+    assert len(run.told) == 1
+
+
+def test_of_a_run_that_hangs_nobody_is_accused_who_only_dies_first():
+    """The timeout ends the ranks that waited, one after the other: the cause that was told stays until the end."""
+    run = trained(4)
+    where = stuck(Spot(SLEEPS), run)
+    run.until_told(SOON_S, where)
+    told_ns, gone = run.now_ns, run.watch.progress.gone
+
+    def left(rank: int, _: float) -> Spot:
+        return Spot(silent=True) if rank in gone else where(rank, SOON_S + (run.now_ns - told_ns) / ONE)
+
+    for rank in (0, 2, 3):
+        run.watch.progress.lose(rank)
+        run.spend(8, left)
+    run.watch.progress.lose(1)
+    run.spend(2, left)
+    finding = run.watch.finding(run.now_ns)
+    assert (hang_of(finding).kind, finding.rank) == ("not_entered", 1)
+    assert len(run.told) == 1
+
+
+def test_where_a_rank_is_gone_nothing_is_told_of_those_in_no_collective():
+    """They end a moment later."""
+    run = trained(2)
+    run.watch.progress.lose(0)
+    run.spend(30, lambda rank, since: Spot(SLEEPS, calls=run.calls, silent=rank == 0))
+    assert run.told == []
+
+
 def test_a_receive_waits_for_whoever_is_in_no_call():
     """Point-to-point calls have no number: who is in none of them is looked at."""
     run = trained(2)
