@@ -470,6 +470,23 @@ def test_a_receive_waits_for_whoever_is_in_no_call():
     assert finding.text.startswith("rank 1 hangs: it sleeps; rank 0 waits in recv 64 B · train.py:31 main")
 
 
+@pytest.mark.parametrize(("blocking", "sends"), [(True, False), (True, True), (False, False)])
+def test_ranks_that_all_receive_are_told_that_none_sends(blocking, sends):
+    """Soon, and not as a matter of the network; one that sends, or does something else meanwhile, is none of them."""
+    run = trained(2)
+
+    def where(rank: int, since: float) -> Spot:
+        call = OpenCall("send" if sends and rank else "recv", "0", 0, 64, int(since * ONE), blocking=blocking)
+        return Spot((ALL_REDUCE, MAIN), call, run.calls)
+
+    deadlock = blocking and not sends
+    finding = run.until_told(SOON_S if deadlock else 40, where)
+    assert hang_of(finding).kind == ("mismatch" if deadlock else "all_inside")
+    if deadlock:
+        assert finding.text.startswith("both ranks wait in recv 64 B, and none sends · train.py:31 main")
+        assert hang_of(finding).ranks == ()
+
+
 def test_a_receive_from_a_rank_that_is_gone_is_no_matter_of_the_network():
     """Nobody else is outside of all calls."""
     run = trained(2)
