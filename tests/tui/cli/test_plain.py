@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -107,6 +108,21 @@ def test_a_hang_is_told_when_it_begins_and_when_it_ends():
         verdict.text, f"step 12/40 30%  ETA 01:10  {verdict.text} · gloo's timeout in 1,742 s", over.text,
     ]  # fmt: skip
     assert sum("no step for" in line for line in told) == 1
+
+
+def test_times_never_go_back():
+    """A verdict is known some seconds after it began: its line has the time of its telling; those of before theirs."""
+    past = EventLine(50.0, "connected", None, "info")
+    hang = EventLine(95.0, "rank 1 hangs", 1, "error")
+    frames = [replace(FRAME, at=100.0, events=(past,)), replace(FRAME, at=101.0, step=13, events=(past,))]
+    over = replace(FRAME, at=104.0, state="killed", ended_at=104.0, events=(past, hang))
+    out = io.StringIO()
+    plain.PlainView(cast("Source", Film(*frames, *[over] * 100)), out, 0.0).follow(sleep=lambda _: None)
+    lines = {line.partition("  ")[2]: line.partition("  ")[0] for line in out.getvalue().splitlines()}
+    stamps = list(lines.values())
+    assert stamps == sorted(stamps)
+    assert lines["rank 1 hangs"] == time.strftime("%H:%M:%S", time.localtime(104.0))
+    assert lines["connected"] == time.strftime("%H:%M:%S", time.localtime(50.0))
 
 
 def test_a_run_that_ended_closes_with_the_report_on_it():
