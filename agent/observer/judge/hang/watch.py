@@ -18,7 +18,6 @@ from ddptop.agent.observer.judge.hang.place import place_of
 from ddptop.agent.observer.judge.hang.progress import ONE, Progress
 from ddptop.agent.observer.judge.hang.verdict import Case, Told
 from ddptop.agent.observer.judge.hang.waits import waits_of
-from ddptop.agent.run.identity import STATUS_TRACING_STOP
 from ddptop.agent.text import clean_line
 from ddptop.agent.wire import EACH_RECORD
 
@@ -33,6 +32,8 @@ _MOST_CAUSES: Final = 8
 """Of a large group, ranks that may be the cause whose stacks are asked for."""
 _MOST_WAITERS: Final = 4
 _MOST_PLACES: Final = 256
+_TRACED: Final = "tracing-stop"
+"""The status of a process that a debugger, or a look at native frames, has stopped."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class Watch:
         if self.told is None or self.told.kind != "hang":
             return False
         disturbed = any(
-            each.status == STATUS_TRACING_STOP or (each.by != "agent" and rank in before and before[rank].by == "agent")
+            each.status == _TRACED or (each.by != "agent" and rank in before and before[rank].by == "agent")
             for rank, each in look.ranks.items()
         )
         return disturbed or not self._gone.issuperset(self.progress.gone)
