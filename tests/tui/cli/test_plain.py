@@ -110,6 +110,17 @@ def test_a_hang_is_told_when_it_begins_and_when_it_ends():
     assert sum("no step for" in line for line in told) == 1
 
 
+def test_a_hang_before_the_first_step_is_told_again_too():
+    """There is no step to count from: the begin of the hang is."""
+    verdict = wire.Verdict(3, "hang", "rank 1 hangs: it never came", int(100e9), hang=wire.Hang("not_entered", (1,)))
+    starting = replace(FRAME, state="starting", step=None, step_ms=None, ranks=(replace(RANK, state="starting"),))
+    frames = [replace(starting, at=at, verdicts=(verdict,)) for at in (130.0, 150.0, 161.0, 190.0, 230.0)]
+    over = replace(starting, at=231.0, state="killed", ended_at=231.0)
+    out = io.StringIO()
+    plain.PlainView(cast("Source", Film(*frames, *[over] * 100)), out, 3600.0).follow(sleep=lambda _: None)
+    assert out.getvalue().count(f"step –  {verdict.text}") == 2
+
+
 def test_times_never_go_back():
     """A verdict is known some seconds after it began: its line has the time of its telling; those of before theirs."""
     past = EventLine(50.0, "connected", None, "info")
