@@ -41,6 +41,13 @@ def hang_of(finding: Finding) -> Hang:
     return finding.hang
 
 
+def told_now(run: Run) -> Finding:
+    """Return what is told at this moment."""
+    finding = run.watch.finding(run.now_ns)
+    assert finding is not None
+    return finding
+
+
 def stuck(culprit: Spot, run: Run, rank: int = 1) -> Where:
     """Return where the ranks stand: one at its place, the others in the next call."""
     culprit.calls = run.calls
@@ -414,14 +421,14 @@ def test_a_look_at_native_frames_changes_nothing_of_a_hang(status):
     asleep = Spot(SLEEPS, calls=run.calls)
     looked_at = {0: Spot(status=status, silent=True), 1: Spot((), status=status, by="system", silent=True)}
     run.until_told(SOON_S, stuck(asleep, run))
-    began_ns = run.watch.finding(run.now_ns).since_at_ns
+    began_ns = told_now(run).since_at_ns
 
     def stands(rank: int, since: float) -> Spot:
         return stuck(asleep, run)(rank, since + 20)
 
     for where in (stands, lambda rank, since: looked_at[rank], stands):
         run.spend(6, where)
-        finding = run.watch.finding(run.now_ns)
+        finding = told_now(run)
         assert (hang_of(finding).kind, finding.rank, finding.since_at_ns) == ("not_entered", 1, began_ns)
     assert len(run.told) == 1
 
@@ -441,7 +448,7 @@ def test_of_a_run_that_hangs_nobody_is_accused_who_only_dies_first():
         run.spend(8, left)
     run.watch.progress.lose(1)
     run.spend(2, left)
-    finding = run.watch.finding(run.now_ns)
+    finding = told_now(run)
     assert (hang_of(finding).kind, finding.rank) == ("not_entered", 1)
     assert len(run.told) == 1
 
