@@ -36,6 +36,8 @@ class PlainView:
         self._told: tuple[EventLine, ...] = ()
         self._starting = ""
         self._announced = False
+        self._latest = 0.0
+        """The time of the newest line: later ones do not go back behind it."""
         self._last_step: int | None = None
         self._next_standing_s = 0.0
         """How long the run has to stand before that is told again."""
@@ -71,6 +73,9 @@ class PlainView:
         """
         standing = frame.standing_s
         stuck = hang.told(frame)
+        if standing is None and stuck is not None and hang.is_urgent(stuck):
+            # Before the first step there is none to count from.
+            standing = max(0.0, frame.at - stuck.since_at_ns / 1e9)
         if stuck is not None and standing is not None and stuck.number != self._hang:
             self._hang = stuck.number
             self._next_standing_s = 2 * standing
@@ -87,13 +92,16 @@ class PlainView:
         if not self._announced:
             self._announced = True
             place = f" ({frame.placement})" if frame.placement else ""
-            self._say(frame.at, f"{frame.run}: {frame.program}, {plural(frame.world, 'rank')}{place}")
+            # What was before anybody looked follows it, in its order.
+            at = min([frame.at, *(event.at for event in frame.events)])
+            self._say(at, f"{frame.run}: {frame.program}, {plural(frame.world, 'rank')}{place}")
 
     def _tell_events(self, frame: Frame) -> None:
         known = set(self._told)
         for event in frame.events:
             if event not in known:
-                self._say(event.at, event.text)
+                # What is known only later, as the beginning of a hang, is told with the time at which it is told.
+                self._say(event.at if event.at >= self._latest else frame.at, event.text)
         self._told = frame.events
 
     def _tell_start(self, frame: Frame) -> None:
@@ -115,7 +123,8 @@ class PlainView:
         return frame
 
     def _say(self, at: float, text: str) -> None:
-        stamp = time.strftime("%H:%M:%S", time.localtime(at))
+        self._latest = max(self._latest, at)
+        stamp = time.strftime("%H:%M:%S", time.localtime(self._latest))
         print(f"{stamp}  {text}", file=self._out, flush=True)
 
 

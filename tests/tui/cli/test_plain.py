@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -107,6 +108,32 @@ def test_a_hang_is_told_when_it_begins_and_when_it_ends():
         verdict.text, f"step 12/40 30%  ETA 01:10  {verdict.text} · gloo's timeout in 1,742 s", over.text,
     ]  # fmt: skip
     assert sum("no step for" in line for line in told) == 1
+
+
+def test_a_hang_before_the_first_step_is_told_again_too():
+    """There is no step to count from: the begin of the hang is."""
+    verdict = wire.Verdict(3, "hang", "rank 1 hangs: it never came", int(100e9), hang=wire.Hang("not_entered", (1,)))
+    starting = replace(FRAME, state="starting", step=None, step_ms=None, ranks=(replace(RANK, state="starting"),))
+    frames = [replace(starting, at=at, verdicts=(verdict,)) for at in (130.0, 150.0, 161.0, 190.0, 230.0)]
+    over = replace(starting, at=231.0, state="killed", ended_at=231.0)
+    out = io.StringIO()
+    plain.PlainView(cast("Source", Film(*frames, *[over] * 100)), out, 3600.0).follow(sleep=lambda _: None)
+    assert out.getvalue().count(f"step –  {verdict.text}") == 2
+
+
+def test_times_never_go_back():
+    """A verdict is known some seconds after it began: its line has the time of its telling; those of before theirs."""
+    past = EventLine(50.0, "connected", None, "info")
+    hang = EventLine(95.0, "rank 1 hangs", 1, "error")
+    frames = [replace(FRAME, at=100.0, events=(past,)), replace(FRAME, at=101.0, step=13, events=(past,))]
+    over = replace(FRAME, at=104.0, state="killed", ended_at=104.0, events=(past, hang))
+    out = io.StringIO()
+    plain.PlainView(cast("Source", Film(*frames, *[over] * 100)), out, 0.0).follow(sleep=lambda _: None)
+    lines = {line.partition("  ")[2]: line.partition("  ")[0] for line in out.getvalue().splitlines()}
+    stamps = list(lines.values())
+    assert stamps == sorted(stamps)
+    assert lines["rank 1 hangs"] == time.strftime("%H:%M:%S", time.localtime(104.0))
+    assert lines["connected"] == time.strftime("%H:%M:%S", time.localtime(50.0))
 
 
 def test_a_run_that_ended_closes_with_the_report_on_it():

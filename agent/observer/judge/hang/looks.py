@@ -43,7 +43,10 @@ def with_calls(before: Inspection | None, after: Inspection) -> Inspection:
 
 def has_advanced(before: Inspection, after: Inspection) -> bool:
     """Say whether a rank has completed a step, called another collective or finished one between two inspections."""
-    if before.pid != after.pid or after.step > before.step:
+    if before.pid != after.pid:
+        return True
+    # A look from outside does not show the step.
+    if after.step > before.step and (before.by == "agent" or before.step):
         return True
     if not before.by == after.by == "agent":
         return False

@@ -23,6 +23,7 @@ MEETING_S: Final = 60.0
 INSIDE_S: Final = 20.0
 """Seconds for which a collective may take that all ranks have entered."""
 _RENDEZVOUS: Final = "rendezvous"
+_RECEIVES: Final = frozenset({"recv", "irecv", "recv_any_source"})
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,8 @@ class _Conclusion:
         ranks = sorted({wait.rank for wait in complete})
         if (stopped := self._stopped()) is not None:
             return stopped
+        if self._all_receive(complete):
+            return self._receiving(complete)
         if self._age_s < self._patience_s:
             return None
         wait = max(complete, key=lambda each: each.call.open_ns)
@@ -222,6 +225,22 @@ class _Conclusion:
         text = f"{wording.named(ranks, self._world)} {wording.verb(ranks, 'hangs', 'hang')} in {wording.in_words(wait)}"
         text += f", which all have entered: network or backend{where}"
         return self._hang("all_inside", [], text, wait, ranks, False, where=place.where)
+
+    def _all_receive(self, complete: Sequence[Wait]) -> bool:
+        """Say whether every rank of the run is blocked in a receive: then nobody is left who could send."""
+        blocked = {wait.rank for wait in complete if wait.call.op in _RECEIVES and wait.call.blocking}
+        only = all(wait.call.op in _RECEIVES for wait in complete)
+        return only and self._progress.everyone and blocked == set(range(self._world))
+
+    def _receiving(self, complete: Sequence[Wait]) -> Told:
+        wait = max(complete, key=lambda each: (each.call.open_ns, -each.rank))
+        causes = [Cause(rank, "mismatch", "", self._place(rank)) for rank in range(self._world)]
+        place = self._place(wait.rank)
+        where = f" · {place.where}" if place.where else ""
+        who = wording.named(range(self._world), self._world)
+        text = f"{who} wait in {wording.in_words(wait)}, and none sends{where}"
+        waiters = range(self._world)
+        return self._hang("mismatch", causes, text, wait, waiters, True, where=place.where)
 
     def _stopped(self) -> Told | None:
         stopped = [rank for rank in self._present if self._is_stopped(rank)]
@@ -265,7 +284,8 @@ class _Conclusion:
         if self._age_s < self._progress.bearable_s or not self._present:
             return None
         causes = [cause for rank in self._present if (cause := self._cause(rank)) is not None]
-        if not causes or not self._progress.has_stepped:
+        # Where a rank is gone the others end, too: they are no news.
+        if not causes or not self._progress.has_stepped or self._progress.gone:
             return None
         stuck = [cause for cause in causes if cause.kind in ("data", "waiting") and self._is_idle(cause.rank)]
         if len(stuck) == len(self._present) and self._age_s >= max(STARVED_S, self._progress.bearable_s):

@@ -32,6 +32,8 @@ _MOST_CAUSES: Final = 8
 """Of a large group, ranks that may be the cause whose stacks are asked for."""
 _MOST_WAITERS: Final = 4
 _MOST_PLACES: Final = 256
+_TRACED: Final = "tracing-stop"
+"""The status of a process that a debugger, or a look at native frames, has stopped."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Watch:
         """What is told now."""
         self.ceased_at_ns: int | None = None
         """When a run that was told to stand made its next step."""
+        self._gone: frozenset[int] = frozenset()
+        """Ranks that were gone when that was concluded."""
         self._usual: dict[str, float] = {}
         self._clear()
 
@@ -113,6 +117,9 @@ class Watch:
         self._apart = apart
         if not whole:
             return apart is not None
+        if not progress.present and self.told is not None and self.told.kind == "hang":
+            # Nobody is left to be asked, and the run ended in this hang.
+            return False
         if progress.held or not progress.present:
             if self.told is not None or self._looks:
                 self._withdraw(now_ns)
@@ -163,12 +170,28 @@ class Watch:
         self._looks = [*self._looks[-_LOOKS + 1 :], look]
         if len(self._looks) < 2:
             return
-        self.told = Case(self._looks, self.progress, self._world, self._usual).conclude(now_ns)
+        if not self._keeps(before, look):
+            self.told = Case(self._looks, self.progress, self._world, self._usual).conclude(now_ns)
+            self._gone = frozenset(self.progress.gone)
         if self.told is not None and self.told.kind == "hang":
             self._wait(now_ns, AGAIN_S)
         elif self.told is not None or len(self._looks) >= _LOOKS:
             self._pause_s = min(AGAIN_S, 1.5 * self._pause_s)
             self._wait(now_ns, self._pause_s)
+
+    def _keeps(self, before: Mapping[int, wire.Inspection], look: Look) -> bool:
+        """Say whether a hang that is told stays as it is, whatever this look seems to show.
+
+        A debugger, and a look at native frames, stop a rank for a while; and of a run that hangs the ranks die one
+        after the other, in which nobody is to be taken for the cause who only died first.
+        """
+        if self.told is None or self.told.kind != "hang":
+            return False
+        disturbed = any(
+            each.status == _TRACED or (each.by != "agent" and rank in before and before[rank].by == "agent")
+            for rank, each in look.ranks.items()
+        )
+        return disturbed or not self._gone.issuperset(self.progress.gone)
 
     def _answer_apart(self, apart: Apart, found: Mapping[int, wire.Inspection], now_ns: int) -> None:
         self._looks = [*self._looks[-1:], Look(now_ns, dict(found))]

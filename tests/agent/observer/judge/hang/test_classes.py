@@ -41,6 +41,13 @@ def hang_of(finding: Finding) -> Hang:
     return finding.hang
 
 
+def told_now(run: Run) -> Finding:
+    """Return what is told at this moment."""
+    finding = run.watch.finding(run.now_ns)
+    assert finding is not None
+    return finding
+
+
 def stuck(culprit: Spot, run: Run, rank: int = 1) -> Where:
     """Return where the ranks stand: one at its place, the others in the next call."""
     culprit.calls = run.calls
@@ -455,6 +462,53 @@ def test_who_is_in_a_call_that_never_came_is_named_where_all_wait_for_each_other
     )
 
 
+@pytest.mark.parametrize("status", ["tracing-stop", "sleeping"])
+def test_a_look_at_native_frames_changes_nothing_of_a_hang(status):
+    """It stops each rank for a second or two, in which its agent does not answer: the age and the verdict go on."""
+    run = trained(2)
+    asleep = Spot(SLEEPS, calls=run.calls)
+    looked_at = {0: Spot(status=status, silent=True), 1: Spot((), status=status, by="system", silent=True)}
+    run.until_told(SOON_S, stuck(asleep, run))
+    began_ns = told_now(run).since_at_ns
+
+    def stands(rank: int, since: float) -> Spot:
+        return stuck(asleep, run)(rank, since + 20)
+
+    for where in (stands, lambda rank, since: looked_at[rank], stands):
+        run.spend(6, where)
+        finding = told_now(run)
+        assert (hang_of(finding).kind, finding.rank, finding.since_at_ns) == ("not_entered", 1, began_ns)
+    assert len(run.told) == 1
+
+
+def test_of_a_run_that_hangs_nobody_is_accused_who_only_dies_first():
+    """The timeout ends the ranks that waited, one after the other: the cause that was told stays until the end."""
+    run = trained(4)
+    where = stuck(Spot(SLEEPS), run)
+    run.until_told(SOON_S, where)
+    told_ns, gone = run.now_ns, run.watch.progress.gone
+
+    def left(rank: int, _: float) -> Spot:
+        return Spot(silent=True) if rank in gone else where(rank, SOON_S + (run.now_ns - told_ns) / ONE)
+
+    for rank in (0, 2, 3):
+        run.watch.progress.lose(rank)
+        run.spend(8, left)
+    run.watch.progress.lose(1)
+    run.spend(2, left)
+    finding = told_now(run)
+    assert (hang_of(finding).kind, finding.rank) == ("not_entered", 1)
+    assert len(run.told) == 1
+
+
+def test_where_a_rank_is_gone_nothing_is_told_of_those_in_no_collective():
+    """They end a moment later."""
+    run = trained(2)
+    run.watch.progress.lose(0)
+    run.spend(30, lambda rank, since: Spot(SLEEPS, calls=run.calls, silent=rank == 0))
+    assert run.told == []
+
+
 def test_a_receive_waits_for_whoever_is_in_no_call():
     """Point-to-point calls have no number: who is in none of them is looked at."""
     run = trained(2)
@@ -469,6 +523,23 @@ def test_a_receive_waits_for_whoever_is_in_no_call():
     # Which rank it receives from is not told.
     assert (hang.ranks, hang.sure) == ((1,), False)
     assert finding.text.startswith("rank 1 hangs: it sleeps; rank 0 waits in recv 64 B · train.py:31 main")
+
+
+@pytest.mark.parametrize(("blocking", "sends"), [(True, False), (True, True), (False, False)])
+def test_ranks_that_all_receive_are_told_that_none_sends(blocking, sends):
+    """Soon, and not as a matter of the network; one that sends, or does something else meanwhile, is none of them."""
+    run = trained(2)
+
+    def where(rank: int, since: float) -> Spot:
+        call = OpenCall("send" if sends and rank else "recv", "0", 0, 64, int(since * ONE), blocking=blocking)
+        return Spot((ALL_REDUCE, MAIN), call, run.calls)
+
+    deadlock = blocking and not sends
+    finding = run.until_told(SOON_S if deadlock else 40, where)
+    assert hang_of(finding).kind == ("mismatch" if deadlock else "all_inside")
+    if deadlock:
+        assert finding.text.startswith("both ranks wait in recv 64 B, and none sends · train.py:31 main")
+        assert hang_of(finding).ranks == ()
 
 
 def test_a_receive_from_a_rank_that_is_gone_is_no_matter_of_the_network():

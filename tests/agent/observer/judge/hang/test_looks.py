@@ -50,6 +50,13 @@ def test_a_look_from_outside_shows_no_calls_that_could_have_ended():
     assert not has_advanced(before, stood(Spot(by="py-spy"), 1))
 
 
+def test_the_step_that_an_agent_tells_after_a_look_from_outside_is_no_progress():
+    """A look from outside does not show the step, and its 0 is none."""
+    outside = stood(Spot(silent=True))
+    assert outside.step == 0
+    assert not has_advanced(outside, stood(waits(7, seconds=11), 1))
+
+
 def test_only_a_loop_of_the_users_own_lines_spins():
     """Libraries below the lines that change are work; a sleep inside of a library is neither."""
     loop = [in_user_code(line) for line in (31, 32, 31)]
