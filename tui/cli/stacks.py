@@ -21,8 +21,8 @@ def text(frame: Frame, taken: Stacks, width: int | None = None) -> list[str]:
     if taken.recorded:
         at = time.strftime("%H:%M:%S", time.localtime(taken.at))
         head.append(f"as recorded at {at}, in the hang; the run is over ({frame.state})")
-    elif verdict is not None and (left := hang.countdown(frame, verdict)):
-        head.append(left)
+    elif verdict is not None:
+        head += filter(None, (hang.countdown(frame, verdict), hang.remedy(frame)))
     found = places(taken, hang.culprits(frame))
     return [*head, *([""] if head else []), *text_lines(found, width)]
 

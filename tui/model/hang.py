@@ -53,6 +53,20 @@ def culprits(frame: Frame) -> frozenset[int]:
     return frozenset(verdict.hang.ranks) or frozenset(() if verdict.rank is None else (verdict.rank,))
 
 
+def remedy(frame: Frame) -> str:
+    """Return what to do about the hang that is told: of ranks that are stopped the command; empty where none is known.
+
+    `kill -CONT 4712 lets it go on, unless a debugger holds it`.
+    """
+    verdict = told(frame)
+    if verdict is None or verdict.hang is None or verdict.hang.kind != "stopped":
+        return ""
+    ranks = culprits(frame)
+    pids = [str(rank.pid) for rank in frame.ranks if rank.rank in ranks and rank.pid]
+    held = "it" if len(pids) == 1 else "them"
+    return f"kill -CONT {' '.join(pids)} lets {held} go on, unless a debugger holds {held}" if pids else ""
+
+
 def headline(frame: Frame) -> str:
     """Return the hang in two or three words, in capitals: `RANK 1 HANGS`."""
     ranks = culprits(frame)
