@@ -48,7 +48,12 @@ def ageless(verdict: Verdict) -> str:
 def culprits(frame: Frame) -> frozenset[int]:
     """Return the ranks that are the cause of the hang that is told, or in which the run ended."""
     verdict = last(frame)
-    if verdict is None or verdict.hang is None or not is_urgent(verdict):
+    return frozenset() if verdict is None else accused(verdict)
+
+
+def accused(verdict: Verdict) -> frozenset[int]:
+    """Return the ranks that a verdict says to be the cause of a hang; none where it is of no hang."""
+    if verdict.hang is None or not is_urgent(verdict):
         return frozenset()
     return frozenset(verdict.hang.ranks) or frozenset(() if verdict.rank is None else (verdict.rank,))
 
