@@ -255,7 +255,7 @@ def _hang(frame: Frame) -> str:
     verdict = hang.told(frame)
     if verdict is None or not hang.is_urgent(verdict):
         return ""
-    return f"{hang.ageless(verdict)}: ddptop stacks {frame.run}"
+    return f"{hang.ageless(verdict)} · ddptop stacks {frame.run}"
 
 
 def remark(frame: Frame) -> str:

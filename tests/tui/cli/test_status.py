@@ -39,5 +39,5 @@ def test_a_hang_stands_in_the_line_of_its_run() -> None:
     head, hung, well = status.table([hung_frame(), frame(run="well")], NOW)
     said = hung[head.index("PROGRAM") :].partition("rank 1 hangs")
     assert said[1]
-    assert said[2].endswith("· train.py:31 main: ddptop stacks resnet-7f3a")
+    assert said[2].endswith("· train.py:31 main · ddptop stacks resnet-7f3a")
     assert "ddptop" not in well
