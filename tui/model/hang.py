@@ -59,17 +59,21 @@ def accused(verdict: Verdict) -> frozenset[int]:
 
 
 def remedy(frame: Frame) -> str:
-    """Return what to do about the hang that is told: of ranks that are stopped the command; empty where none is known.
+    """Return the command that helps with the hang that is told, or shows more of it; empty where none is known.
 
     `kill -CONT 4712 lets it go on, unless a debugger holds it`.
     """
     verdict = told(frame)
-    if verdict is None or verdict.hang is None or verdict.hang.kind != "stopped":
+    if verdict is None or verdict.hang is None:
         return ""
     ranks = culprits(frame)
     pids = [str(rank.pid) for rank in frame.ranks if rank.rank in ranks and rank.pid]
-    held = "it" if len(pids) == 1 else "them"
-    return f"kill -CONT {' '.join(pids)} lets {held} go on, unless a debugger holds {held}" if pids else ""
+    if pids and verdict.hang.kind == "stopped":
+        held = "it" if len(pids) == 1 else "them"
+        return f"kill -CONT {' '.join(pids)} lets {held} go on, unless a debugger holds {held}"
+    if pids and verdict.hang.kind == "data":
+        return f"py-spy dump --subprocesses --pid {pids[0]} shows its data workers"
+    return ""
 
 
 def headline(frame: Frame) -> str:

@@ -95,3 +95,13 @@ def test_how_a_stopped_rank_goes_on_is_told() -> None:
     does = f"kill -CONT {hung.ranks[1].pid} lets it go on, unless a debugger holds it"
     assert second.startswith(f"{does} · ddptop stacks")
     assert "kill -CONT" not in "".join(card(hung))
+
+
+def test_what_shows_the_data_workers_is_told() -> None:
+    """Of a rank that waits for its data loader: only its own stack is in `ddptop stacks`."""
+    hung = hung_frame()
+    assert hung.verdict is not None
+    loads = msgspec.structs.replace(hung.verdict, hang=wire.Hang("data", (1,)))
+    _, second, *_ = card(replace(hung, verdict=loads, verdicts=(loads,)))
+    assert f"py-spy dump --subprocesses --pid {hung.ranks[1].pid} shows its data workers · " in second
+    assert "py-spy" not in "".join(card(hung))
