@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ddptop.agent import wire
-from ddptop.agent.control.controller import FARTHEST, PATIENCE_S, SOON_S, Cancelled
+from ddptop.agent.control.controller import FARTHEST, PATIENCE_S, RENEW_S, SOON_S, Cancelled, Hung
 from ddptop.agent.control.polled import Group, PolledRanks, Refused, named
 
 AHEAD: Final = (2, 16, 128, 1024)
@@ -25,6 +25,7 @@ def gather(
     sleep: Callable[[float], None] = time.sleep,
     waits: Callable[[str], None] = lambda line: None,
     cancelled: Callable[[], bool] = lambda: False,
+    hangs: Callable[[], str] = lambda: "",
 ) -> dict[int, wire.Checksums]:
     """Return the checksums of every rank at the end of one step.
 
@@ -35,10 +36,12 @@ def gather(
         sleep: waits for so many seconds.
         waits: takes one line on what is waited for, and an empty one once nothing is.
         cancelled: asked while it waits.
+        hangs: as in `Controller`.
 
     Raises:
         Refused: they cannot be had, and why.
         Cancelled: the wait was cancelled.
+        Hung: the run hangs.
     """
     polled = PolledRanks(group)
     for ahead in AHEAD:
@@ -48,7 +51,7 @@ def gather(
         steps = [reply.step or 0 for reply in standing.values()]
         if max(steps) - min(steps) > FARTHEST:
             raise Refused("the ranks do not share a step count, so there is no step to compare them at")
-        found = _at(polled, max(steps) + ahead, patience_s, clock, sleep, waits, cancelled)
+        found = _at(polled, max(steps) + ahead, patience_s, clock, sleep, waits, cancelled, hangs)
         if found is not None:
             return found
     raise Refused("its steps are too fast for this; `--check-parameters 100` compares them every 100 steps")
@@ -62,10 +65,11 @@ def _at(
     sleep: Callable[[float], None],
     waits: Callable[[str], None],
     cancelled: Callable[[], bool],
+    hangs: Callable[[], str],
 ) -> dict[int, wire.Checksums] | None:
     """Return what all ranks tell of a step, None where one of them had passed it before it was asked."""
     nap, progress, told, began = 0.005, -1, False, clock()
-    deadline = began + patience_s
+    deadline, look_at = began + patience_s, began + SOON_S
     while True:
         replies = polled.ask(lambda id: wire.Check(id, step))
         found = {rank: reply.checksums for rank, reply in replies.items() if reply.checksums is not None}
@@ -84,6 +88,10 @@ def _at(
             raise Cancelled("cancelled; the run goes on")
         if (steps := sum(min(reply.step or 0, step) for reply in replies.values())) > progress:
             progress, deadline = steps, clock() + patience_s
+        if clock() > look_at:
+            if told_of := hangs():
+                raise Hung(told_of)
+            look_at = clock() + RENEW_S
         if clock() > deadline:
             raise Refused(f"{named(behind)} made no step within {patience_s:.0f} s; `ddptop stacks` shows why")
         if clock() > began + SOON_S:

@@ -19,7 +19,10 @@ from ddptop.agent.control.polled import ANSWER_S, Group, PolledRanks, Refused, a
 from ddptop.agent.text import plural
 from ddptop.agent.wire import Command, Reply
 
-__all__ = ["ANSWER_S", "REGISTRATION", "Busy", "Cancelled", "Controller", "Group", "Refused", "Unholdable", "Unsavable"]
+__all__ = [
+    "ANSWER_S", "REGISTRATION", "Busy", "Cancelled", "Controller", "Group", "Hung", "Refused", "Unholdable",
+    "Unsavable",
+]  # fmt: skip
 
 PATIENCE_S: Final = 60.0
 """Seconds that a pause waits for the slowest rank to reach the step, and a step for the next progress."""
@@ -56,6 +59,10 @@ class Cancelled(Refused):
     """The caller has cancelled the action while it waited for ranks; the group goes on, or to the end of a step."""
 
 
+class Hung(Refused):
+    """The run hangs, so that its ranks come to no common step."""
+
+
 class Unsavable(Refused):
     """The script has registered no checkpoint function; `REGISTRATION` would."""
 
@@ -84,6 +91,7 @@ class Controller:
         sleep: Callable[[float], None] = time.sleep,
         waits: Callable[[str], None] = lambda line: None,
         cancelled: Callable[[], bool] = lambda: False,
+        hangs: Callable[[], str] = lambda: "",
     ) -> None:
         """Prepare to act.
 
@@ -96,6 +104,8 @@ class Controller:
                 it waits longer than a moment; an empty line once it waits no more.
             cancelled: asked while the action waits for ranks; True ends it, and the group goes on: after a step that
                 was begun, to the end of that step.
+            hangs: asked once it waits longer than a moment, and then once a second; returns how the run hangs, empty
+                where it does not. Ranks of a run that hangs are not waited for.
         """
         self._group = group
         self._polled = PolledRanks(group)
@@ -104,6 +114,7 @@ class Controller:
         self._sleep = sleep
         self._waits = waits
         self._cancelled = cancelled
+        self._hangs = hangs
         self.goes_on = False
         """True from the moment on from which the action goes on without its caller: the ranks have been told."""
 
@@ -112,6 +123,7 @@ class Controller:
 
         Raises:
             Refused: some rank cannot be held; all ranks go on.
+            Hung: the same, because the run hangs.
         """
         started = self._clock()
         held = self._lease("pause", patience_s)
@@ -242,6 +254,7 @@ class Controller:
         began = self._clock()
         nap, renew_at, told = 0.002, began + RENEW_S, False
         first_deadline = self._clock() + min(FIRST_S, patience_s)
+        look_at = began + SOON_S
         while True:
             standing = self._polled.standing()
             behind = {rank: reply for rank, reply in standing.items() if not reply.done}
@@ -255,6 +268,10 @@ class Controller:
             pending = list(behind)
             if self._cancelled():
                 raise Cancelled("cancelled; the run goes on")
+            if self._clock() > look_at:
+                if told_of := self._hangs():
+                    raise Hung(told_of)
+                look_at = self._clock() + RENEW_S
             if self._clock() > began + SOON_S:
                 self._waits(f"{_DOING[action]}: waiting for {_awaited(behind)}")
                 told = True
@@ -282,7 +299,7 @@ class Controller:
 
     def _await_target(self, target: int, patience_s: float) -> None:
         began = self._clock()
-        nap, best, deadline = 0.002, -1, began + patience_s
+        nap, best, deadline, look_at = 0.002, -1, began + patience_s, began + SOON_S
         while True:
             replies = self._polled.standing()
             behind = {rank: reply for rank, reply in replies.items() if not reply.done}
@@ -293,6 +310,10 @@ class Controller:
                 raise Refused(f"somebody resumed the run before step {target:,}")
             if self._cancelled():
                 raise Cancelled(f"cancelled; all ranks are held at step {target:,} when they come there")
+            if self._clock() > look_at:
+                if told_of := self._hangs():
+                    raise Hung(f"{told_of}; all are held at step {target:,} when they come there")
+                look_at = self._clock() + RENEW_S
             if self._clock() > began + SOON_S:
                 self._waits(f"stepping to {target:,}, then paused: waiting for {_awaited(behind)}")
             if sum(pending.values()) > best:

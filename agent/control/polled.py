@@ -20,6 +20,10 @@ class Refused(Complaint):
     """An action was not carried out; the text is the reason, one line for the user."""
 
 
+class Unheard(Refused):
+    """A rank that has not ended does not answer."""
+
+
 class Group(Protocol):
     """The live ranks of a run, and its decisions."""
 
@@ -113,7 +117,7 @@ class PolledRanks:
     def _check_heard(self, replies: Mapping[int, Reply]) -> None:
         silent = [rank for rank in self._ranks if rank not in replies]
         if silent:
-            raise Refused(f"{named(silent)} did not answer within {ANSWER_S:.0f} s; `ddptop ps` tells who is alive")
+            raise Unheard(f"{named(silent)} did not answer within {ANSWER_S:.0f} s; `ddptop ps` tells who is alive")
 
 
 def awaited(outstanding: Mapping[int, int]) -> list[int]:

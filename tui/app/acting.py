@@ -16,11 +16,12 @@ from textual.notifications import SeverityLevel
 
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.control import remedies
+from ddptop.tui.control.actions import is_offered
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.fleet import RunLine
-from ddptop.tui.link.source import Busy, Cancelled, Control, Refused, Unholdable, Unsavable
+from ddptop.tui.link.source import Busy, Cancelled, Control, Hung, Refused, Unholdable, Unsavable
 from ddptop.tui.model.frame import ENDED, Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import (
@@ -212,8 +213,19 @@ class Acting:
                 self._do("freeze", turn.run, turn.freeze.freeze)
             case Cancelled():
                 self._app.notify(acted.text, title=turn.name, markup=False)
+            case Unholdable() if shown and turn.waiting is not None and turn.waiting.line:
+                # It has waited: whoever began it may be typing something else by now, which a dialog would take.
+                newest = self._shown.newest()
+                offered = is_offered("freeze", newest.state, launched=newest.launched, all_ended=newest.all_ended)
+                how = keys_of(self._app)["run.freeze"] if offered else f"`ddptop pause {turn.run} --freeze`"
+                text = f"{acted.text}; {how} freezes it instead"
+                self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=15, markup=False)
             case Unholdable() if shown:
                 self._ask_to_freeze(self._shown.source.control, self._shown.newest(), acted.text)
+            case Hung():
+                keys = keys_of(self._app)
+                text = f"{acted.text}; so it comes to no step: {keys['run.stacks']} stacks, {keys['run.kill']} kill"
+                self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)
             case Busy():
                 text = f"{acted.text}; {keys_of(self._app)['run.resume']} cancels it"
                 self._app.notify(text, title=f"{turn.name} refused", severity="error", timeout=10, markup=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ddptop.agent.run.states import describe_standing
@@ -56,7 +56,7 @@ def card(frame: Frame, width: int | None = None) -> list[str]:
 def _hang(frame: Frame, verdict: Verdict) -> list[str]:
     """Return a hang and what can be done, before all else."""
     advice = (f"ddptop stacks {frame.run}: where each rank stands", f"ddptop kill {frame.run}: end it")
-    return [verdict.text, " · ".join(filter(None, (hang.countdown(frame, verdict), *advice)))]
+    return [verdict.text, " · ".join(filter(None, (hang.countdown(frame, verdict), hang.remedy(frame), *advice)))]
 
 
 def _progress(frame: Frame) -> str:
@@ -75,13 +75,14 @@ def _table(frame: Frame, width: int | None) -> list[str]:
     cells = [[each.title, *map(each.value, frame.ranks)] for each in columns]
     widths = [max(map(len, column)) for column in cells]
     shown = _fitting(columns, widths, width)
+    culprits = hang.culprits(frame)
     rows = []
     for row, rank in enumerate((None, *frame.ranks)):
         texts = [
             cells[index][row].ljust(widths[index]) if columns[index].left else cells[index][row].rjust(widths[index])
             for index in shown
         ]
-        rows.append(_GAP.join([*texts, "" if rank is None else _rank_remark(rank)]).rstrip())
+        rows.append(_GAP.join([*texts, "" if rank is None else _rank_remark(rank, culprits)]).rstrip())
     return rows
 
 
@@ -131,8 +132,9 @@ def _milliseconds(value: float | None) -> str:
     return f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
 
 
-def _rank_remark(rank: RankFrame) -> str:
-    """Return how a rank ended, or what is known of one that cannot say it itself."""
+def _rank_remark(rank: RankFrame, culprits: Collection[int]) -> str:
+    """Return how a rank ended, or what is known of one that cannot say it itself, and whether it hangs."""
     if rank.ended:
         return "" if rank.state == "finished" else rank.ended
-    return rank.activity if rank.state in ("frozen", "silent") else ""
+    said = rank.activity if rank.state in ("frozen", "silent") else ""
+    return " ".join(filter(None, (said, "◀ hangs" if rank.rank in culprits else "")))

@@ -43,6 +43,8 @@ class PlainView:
         """How long the run has to stand before that is told again."""
         self._hang: int | None = None
         """The number of the verdict of the hang that was told last."""
+        self._advised: int | None = None
+        """The same of the hang of which was said what can be done."""
 
     def follow(self, sleep: Callable[[float], None] = time.sleep) -> Frame:
         """Print until the run has ended and return the last frame; may be called again after an interruption."""
@@ -63,6 +65,7 @@ class PlainView:
                 self._last_step = frame.step
                 due = time.monotonic() + self._interval_s
             self._tell_standing(frame)
+            self._advise(frame)
             sleep(POLL_S)
 
     def _tell_standing(self, frame: Frame) -> None:
@@ -87,6 +90,14 @@ class PlainView:
                 said = " · ".join(filter(None, (stuck.text, hang.countdown(frame, stuck))))
             self._say(frame.at, f"{progress(frame)}  {said}")
             self._next_standing_s = 2 * standing
+
+    def _advise(self, frame: Frame) -> None:
+        """Say what can be done about a hang, once for each."""
+        stuck = hang.told(frame)
+        if stuck is not None and hang.is_urgent(stuck) and stuck.number != self._advised:
+            self._advised = stuck.number
+            what = f"ddptop stacks {frame.run} shows where each rank stands", f"ddptop kill {frame.run} ends it"
+            self._say(frame.at, " · ".join(filter(None, (hang.remedy(frame), *what))))
 
     def _announce(self, frame: Frame) -> None:
         if not self._announced:

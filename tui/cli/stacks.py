@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
+from ddptop.agent import wire
 from ddptop.tui.cli.status import hang_json
 from ddptop.tui.model import hang
 from ddptop.tui.model.frame import Frame
@@ -16,30 +18,39 @@ from ddptop.tui.views.stacks.lines import text_lines
 
 def text(frame: Frame, taken: Stacks, width: int | None = None) -> list[str]:
     """Return the lines of `stacks`: a hang first, then the places of the ranks, which are cut to a width."""
-    verdict = hang.last(frame)
+    verdict = _verdict(frame, taken)
     head = [] if verdict is None else [verdict.text]
     if taken.recorded:
         at = time.strftime("%H:%M:%S", time.localtime(taken.at))
         head.append(f"as recorded at {at}, in the hang; the run is over ({frame.state})")
-    elif verdict is not None and (left := hang.countdown(frame, verdict)):
-        head.append(left)
-    found = places(taken, hang.culprits(frame))
+    elif verdict is not None:
+        head += filter(None, (hang.countdown(frame, verdict), hang.remedy(frame)))
+    found = places(taken, _culprits(verdict))
     return [*head, *([""] if head else []), *text_lines(found, width)]
 
 
 def as_json(frame: Frame, taken: Stacks) -> dict[str, Any]:
     """Return the documented form of `stacks --json`: all that the ranks have told, nothing merged or folded."""
-    verdict = hang.last(frame)
+    verdict = _verdict(frame, taken)
     ordered = sorted(taken.inspections, key=lambda each: each.rank)
     return {
         "run": frame.run,
         "at": round(taken.at, 3),
         "recorded": taken.recorded,
         "hang": None if verdict is None else {"text": verdict.text, **(hang_json(verdict.hang) or {})},
-        "places": [list(place.ranks) for place in places(taken, hang.culprits(frame))],
+        "places": [list(place.ranks) for place in places(taken, _culprits(verdict))],
         "ranks": [_named(each) for each in ordered],
         "missing": [{"rank": rank, "reason": reason} for rank, reason in sorted(taken.unknown.items())],
     }
+
+
+def _verdict(frame: Frame, taken: Stacks) -> wire.Verdict | None:
+    """Return the verdict of the hang that is told, or of the one in which the stacks were recorded."""
+    return hang.last(frame) or taken.verdict
+
+
+def _culprits(verdict: wire.Verdict | None) -> Collection[int]:
+    return () if verdict is None else hang.accused(verdict)
 
 
 def _named(value: object) -> Any:

@@ -241,13 +241,21 @@ def table(frames: Sequence[Frame], now: float) -> list[str]:
                 DASH if frame.started_at is None else duration(end - frame.started_at),
                 size(frame.size_bytes).strip(),
                 frame.program,
-                remark(frame),
+                remark(frame) or _hang(frame),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(7)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)).rstrip() for row in rows
     ]
+
+
+def _hang(frame: Frame) -> str:
+    """Return how a run hangs, and what shows more of it; empty where it does not."""
+    verdict = hang.told(frame)
+    if verdict is None or not hang.is_urgent(verdict):
+        return ""
+    return f"{hang.ageless(verdict)} · ddptop stacks {frame.run}"
 
 
 def remark(frame: Frame) -> str:

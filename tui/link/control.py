@@ -16,15 +16,19 @@ from typing import Final
 from ddptop.agent import wire
 from ddptop.agent.control import checksums, journal
 from ddptop.agent.control.caller import LiveGroup
-from ddptop.agent.control.controller import ANSWER_S, Cancelled, Controller
+from ddptop.agent.control.controller import ANSWER_S, Cancelled, Controller, Hung
+from ddptop.agent.control.polled import Unheard
 from ddptop.agent.observer.end import freezer
+from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import takeover
+from ddptop.agent.run.files.private import is_plain
 from ddptop.agent.run.identity import is_stopped
 from ddptop.agent.run.rundir import ENDED_STATES, Run, RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Ending
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused
+from ddptop.tui.model import hang
 
 OBSERVER_S: Final = 10.0
 """How long another observer may take to start, where the one before is gone."""
@@ -87,7 +91,7 @@ class RunControl:
                 raise Refused("its processes are frozen; resume it first")
             await_observer(self._directory)
             with LiveGroup(self._directory) as group:
-                return checksums.gather(group, waits=turn.tell, cancelled=turn.is_cancelled)
+                return checksums.gather(group, waits=turn.tell, cancelled=turn.is_cancelled, hangs=self._hang)
 
     def stop(self, waiting: Waiting | None = None, *, checkpoint: bool) -> str:
         """End all scripts at the same step; see `Controller.stop`."""
@@ -136,7 +140,9 @@ class RunControl:
                 raise Refused("its processes are frozen; resume it first")
             await_observer(self._directory)
             with LiveGroup(self._directory) as group:
-                controller = Controller(group, self._who, waits=turn.tell, cancelled=turn.is_cancelled)
+                controller = Controller(
+                    group, self._who, waits=turn.tell, cancelled=turn.is_cancelled, hangs=self._hang
+                )
                 controllers.append(controller)
                 try:
                     return work(controller)
@@ -144,9 +150,18 @@ class RunControl:
                     # Whoever is stopped answers nobody: that is the reason, whatever the ranks did not do.
                     if not isinstance(refusal, Cancelled) and (freeze := freezer.frozen(self._directory)) is not None:
                         raise Refused(f"frozen meanwhile by {freeze.who}") from refusal
+                    if isinstance(refusal, Unheard) and (told := self._hang()):
+                        raise Hung(told) from refusal
                     raise
 
         return self._noted(action, act, interrupted)
+
+    def _hang(self) -> str:
+        """Return how the run hangs now, empty where it is not known to."""
+        database = self._directory.database
+        found = recording.read_verdicts(database) if is_plain(database) else []
+        present = (each for each in reversed(found) if each.until_at_ns is None and hang.is_urgent(each))
+        return next(map(hang.ageless, present), "")
 
     def _noted(
         self,

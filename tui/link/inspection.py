@@ -21,6 +21,7 @@ from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir
 from ddptop.agent.text import clean_line
 from ddptop.tui.link.control import await_observer, refusing
 from ddptop.tui.link.source import Refused
+from ddptop.tui.model import hang
 from ddptop.tui.model.stacks import Stacks
 
 PATIENCE_S: Final = 4.0
@@ -46,7 +47,10 @@ class RunInspector:
         database = self._directory.database
         found = recording.read_inspections(database) if is_plain(database) else []
         at = max((each.at_ns for each in found), default=0) / 1e9
-        return Stacks(at, tuple(found), recorded=True) if found and at >= since else None
+        if not found or at < since:
+            return None
+        hangs = [each for each in recording.read_verdicts(database) if hang.is_urgent(each)]
+        return Stacks(at, tuple(found), recorded=True, verdict=hangs[-1] if hangs else None)
 
     def ask(
         self,

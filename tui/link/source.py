@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from ddptop.agent.control.controller import Busy, Cancelled, Refused, Unholdable, Unsavable
+from ddptop.agent.control.controller import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ddptop.agent.observer.status.report import Report
 
 __all__ = [
-    "Busy", "Cancelled", "Control", "Home", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable", "Unsavable",
-    "frame_now",
+    "Busy", "Cancelled", "Control", "Home", "Hung", "Inspector", "ReadOnly", "Refused", "Source", "Unholdable",
+    "Unsavable", "frame_now",
 ]  # fmt: skip
 
 
@@ -45,6 +45,7 @@ class Control(Protocol):
 
         Raises:
             Refused: they are not held, and why.
+            Hung: the run hangs; so of `step`, `checkpoint` and `stop`.
             Unholdable: there is no step at which they could be; `freeze` is what is left.
             Cancelled: `waiting` was cancelled; they go on.
         """

@@ -48,9 +48,32 @@ def ageless(verdict: Verdict) -> str:
 def culprits(frame: Frame) -> frozenset[int]:
     """Return the ranks that are the cause of the hang that is told, or in which the run ended."""
     verdict = last(frame)
-    if verdict is None or verdict.hang is None or not is_urgent(verdict):
+    return frozenset() if verdict is None else accused(verdict)
+
+
+def accused(verdict: Verdict) -> frozenset[int]:
+    """Return the ranks that a verdict says to be the cause of a hang; none where it is of no hang."""
+    if verdict.hang is None or not is_urgent(verdict):
         return frozenset()
     return frozenset(verdict.hang.ranks) or frozenset(() if verdict.rank is None else (verdict.rank,))
+
+
+def remedy(frame: Frame) -> str:
+    """Return the command that helps with the hang that is told, or shows more of it; empty where none is known.
+
+    `kill -CONT 4712 lets it go on, unless a debugger holds it`.
+    """
+    verdict = told(frame)
+    if verdict is None or verdict.hang is None:
+        return ""
+    ranks = culprits(frame)
+    pids = [str(rank.pid) for rank in frame.ranks if rank.rank in ranks and rank.pid]
+    if pids and verdict.hang.kind == "stopped":
+        held = "it" if len(pids) == 1 else "them"
+        return f"kill -CONT {' '.join(pids)} lets {held} go on, unless a debugger holds {held}"
+    if pids and verdict.hang.kind == "data":
+        return f"py-spy dump --subprocesses --pid {pids[0]} shows its data workers"
+    return ""
 
 
 def headline(frame: Frame) -> str:

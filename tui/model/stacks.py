@@ -43,6 +43,8 @@ class Stacks:
     """By rank of which nothing could be had, the reason, one line."""
     recorded: bool = False
     """True where they are of the record, taken when the run was found to hang."""
+    verdict: wire.Verdict | None = None
+    """The verdict of that hang, where they are of the record; None where it is not known."""
 
     @property
     def unknown(self) -> Mapping[int, str]:

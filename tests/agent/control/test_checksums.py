@@ -8,6 +8,7 @@ import pytest
 
 from ddptop.agent import wire
 from ddptop.agent.control.checksums import AHEAD, gather
+from ddptop.agent.control.controller import Hung
 from ddptop.agent.control.polled import Refused, named
 
 
@@ -59,10 +60,13 @@ class Ranks:
     def decide(self, serial: int, decision: wire.Command) -> bool:
         raise AssertionError("nothing is decided")
 
-    def gather(self, cancelled: Callable[[], bool] = lambda: False) -> dict[int, wire.Checksums]:
+    def gather(
+        self, cancelled: Callable[[], bool] = lambda: False, hangs: Callable[[], str] = lambda: ""
+    ) -> dict[int, wire.Checksums]:
         return gather(
-            self, clock=lambda: self.now, sleep=self.move, waits=self.lines.append, cancelled=cancelled, patience_s=60
-        )
+            self, clock=lambda: self.now, sleep=self.move, waits=self.lines.append, cancelled=cancelled,
+            patience_s=60, hangs=hangs,
+        )  # fmt: skip
 
 
 def test_all_ranks_tell_of_the_same_step() -> None:
@@ -98,6 +102,14 @@ def test_what_is_waited_for_is_told_and_can_be_cancelled() -> None:
     assert named([7, 3]) == named([3, 7]) == "ranks 3, 7"
     with pytest.raises(Refused, match="cancelled; the run goes on"):
         Ranks(10, 10, of={1: 0}).gather(lambda: True)
+
+
+def test_ranks_of_a_run_that_hangs_are_not_waited_for() -> None:
+    """How it hangs is told within a second."""
+    group = Ranks(10, 10, of={0: 0, 1: 0})
+    with pytest.raises(Hung, match=r"^rank 1 hangs: it sleeps$"):
+        group.gather(hangs=lambda: "rank 1 hangs: it sleeps")
+    assert group.now < 1.0
 
 
 @pytest.mark.parametrize(("held", "steps", "why"), [(True, (5, 5), "paused"), (False, (5, 500), "do not share")])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ddptop.agent import wire
-from ddptop.agent.control.controller import Awaiting, Busy, Cancelled, Controller, Refused, Unholdable, Unsavable
+from ddptop.agent.control.controller import Awaiting, Busy, Cancelled, Controller, Hung, Refused, Unholdable, Unsavable
 from ddptop.agent.rank.commands.follower import Follower
 from ddptop.agent.rank.commands.gate import Gate, GateError, Saved
 from ddptop.agent.rank.faults import Faults
@@ -228,6 +228,46 @@ def test_an_action_that_waits_can_be_cancelled(group_of, act):
     assert [gate.limit for gate in group.gates] == [None, None]
     assert group.newest() == 0
     assert "waiting for rank 1" in told[0]
+
+
+@pytest.mark.parametrize("act", [Controller.pause, Controller.stop, Controller.checkpoint])
+def test_ranks_of_a_run_that_hangs_are_not_waited_for(group_of, act):
+    """How it hangs is told within a second, in place of a guess after a minute; nobody is held."""
+    group = group_of(4, 4)
+    group.members[1].moving = False
+    for member in group.members:
+        member.checkpoint = saves("/data/c.pt")
+    with pytest.raises(Hung, match=r"^rank 1 hangs: it sleeps$"):
+        act(group.controller(hangs=lambda: "rank 1 hangs: it sleeps"))
+    assert group.clock.now < 1.0
+    assert [gate.limit for gate in group.gates] == [None, None]
+
+
+def test_a_run_that_comes_to_the_step_is_not_asked_whether_it_hangs(group_of):
+    """A verdict may be older than the step that is being made; a wait that goes on asks about once a second."""
+    group, asked = group_of(4, 5), []
+
+    def hangs() -> str:
+        asked.append(True)
+        return ""
+
+    group.controller(hangs=hangs).pause()
+    assert asked == []
+    group = group_of(4, 4)
+    group.members[1].moving = False
+    with pytest.raises(Unholdable):
+        group.controller(hangs=hangs).pause(patience_s=5.0)
+    assert 4 <= len(asked) <= 6
+
+
+def test_a_step_of_a_run_that_hangs_is_not_waited_for(group_of):
+    """The ranks are held where they were told to, should they come there."""
+    group = group_of(4, 4)
+    group.controller().pause()
+    held = group.gates[0].limit
+    group.members[1].moving = False
+    with pytest.raises(Hung, match=f"rank 1 hangs; all are held at step {held + 2} when they come there"):
+        group.controller(hangs=lambda: "rank 1 hangs").advance(2)
 
 
 def test_what_waits_for_ranks_says_so_no_longer_once_they_are_held(group_of):

@@ -19,7 +19,7 @@ from ddptop.tui.control.actions import RULES
 from ddptop.tui.control.kill import Killing
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.fleet import line_of
-from ddptop.tui.link.source import Busy, Cancelled, Unsavable
+from ddptop.tui.link.source import Busy, Cancelled, Hung, Unholdable, Unsavable
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.question import FREEZE, RESUME, SAVE_AND_STOP, Question
 
@@ -129,6 +129,40 @@ def test_a_refusal_is_told_and_freezing_is_offered_for_the_run_shown(unholdable:
     answer(FREEZE)
     work(app, acts)
     assert source.asked == ["pause", "freeze"]
+
+
+def test_a_run_that_hangs_is_not_offered_to_be_frozen() -> None:
+    """The keys that help are told."""
+    source = StillSource(frame("stalled"))
+
+    def pause(waiting: Waiting | None = None) -> str:
+        raise Hung("rank 1 hangs: it sleeps")
+
+    source.pause = pause  # type: ignore[method-assign]
+    app, acts = acting(source)
+    acts.begin("pause", source, source.current)
+    work(app, acts)
+    told = f"rank 1 hangs: it sleeps; so it comes to no step: {KEYS['run.stacks']} stacks, {KEYS['run.kill']} kill"
+    assert (app.told, app.pushed) == ([("pause refused", told)], [])
+
+
+@pytest.mark.parametrize("state", ["stalled", "running"])
+def test_a_dialog_that_nobody_expects_any_more_does_not_open(state: str) -> None:
+    """A pause that is refused after a wait does not take the keys that are being typed; how to freeze is told."""
+    source = StillSource(frame(state))
+
+    def pause(waiting: Waiting | None = None) -> str:
+        assert waiting is not None
+        waiting.tell("pausing: waiting for rank 1")
+        raise Unholdable("rank 1 did not finish step 9")
+
+    source.pause = pause  # type: ignore[method-assign]
+    app, acts = acting(source)
+    acts.begin("pause", source, source.current)
+    work(app, acts)
+    freeze = KEYS["run.freeze"] if state == "stalled" else f"`ddptop pause {source.current.run} --freeze`"
+    told = f"rank 1 did not finish step 9; {freeze} freezes it instead"
+    assert (app.told, app.pushed) == ([("pause refused", told)], [])
 
 
 def test_a_run_that_is_busy_is_not_offered_to_be_frozen() -> None:

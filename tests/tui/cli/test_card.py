@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 from support.screens.frames import frame, hung_frame, rank_frame
 
@@ -81,4 +82,26 @@ def test_a_hang_is_the_first_line() -> None:
         "ddptop kill resnet-7f3a: end it",
     ]
     assert third.startswith("resnet-7f3a  stalled")
-    assert not any("no step" in line or "hangs" in line for line in rest)
+    assert not any("no step" in line for line in rest)
+    assert [line.endswith("◀ hangs") for line in rest[-4:]] == [False, True, False, False]
+
+
+def test_how_a_stopped_rank_goes_on_is_told() -> None:
+    """With its process, before what else can be done."""
+    hung = hung_frame()
+    assert hung.verdict is not None
+    stopped = msgspec.structs.replace(hung.verdict, hang=wire.Hang("stopped", (1,)))
+    _, second, *_ = card(replace(hung, verdict=stopped, verdicts=(stopped,)))
+    does = f"kill -CONT {hung.ranks[1].pid} lets it go on, unless a debugger holds it"
+    assert second.startswith(f"{does} · ddptop stacks")
+    assert "kill -CONT" not in "".join(card(hung))
+
+
+def test_what_shows_the_data_workers_is_told() -> None:
+    """Of a rank that waits for its data loader: only its own stack is in `ddptop stacks`."""
+    hung = hung_frame()
+    assert hung.verdict is not None
+    loads = msgspec.structs.replace(hung.verdict, hang=wire.Hang("data", (1,)))
+    _, second, *_ = card(replace(hung, verdict=loads, verdicts=(loads,)))
+    assert f"py-spy dump --subprocesses --pid {hung.ranks[1].pid} shows its data workers · " in second
+    assert "py-spy" not in "".join(card(hung))

@@ -107,6 +107,8 @@ def test_a_hang_is_told_when_it_begins_and_when_it_ends():
     assert [line for line in told if "hangs" in line] == [
         verdict.text, f"step 12/40 30%  ETA 01:10  {verdict.text} · gloo's timeout in 1,742 s", over.text,
     ]  # fmt: skip
+    does = f"ddptop stacks {FRAME.run} shows where each rank stands · ddptop kill {FRAME.run} ends it"
+    assert (told.count(does), told.index(does)) == (1, told.index(verdict.text) + 1)
     assert sum("no step for" in line for line in told) == 1
 
 

@@ -150,6 +150,19 @@ def test_what_cannot_be_is_one_line(told: type[Told], capsys: Captured, monkeypa
     assert capsys.readouterr().err == "ddptop: its observer is gone\n"
 
 
+def test_a_hang_that_was_over_before_the_end_is_told_with_its_stacks() -> None:
+    """Its verdict is of the record, as the stacks are: the cause is marked all the same."""
+    verdict = hung_frame().verdict
+    taken = Stacks(NOW, hung(), recorded=True, verdict=verdict)
+    first, when, _, head, *_ = stacks.text(frame("failed"), taken)
+    assert verdict is not None
+    assert (first, head.startswith("✗ rank 1")) == (verdict.text, True)
+    assert "the run is over (failed)" in when
+    told = stacks.as_json(frame("failed"), taken)
+    assert told["hang"]["text"] == verdict.text
+    assert told["places"][0] == [1]
+
+
 def test_an_ended_run_is_told_from_its_record(told: type[Told], capsys: Captured, monkeypatch: Patch) -> None:
     """No rank is asked; where nothing was recorded, that is the answer."""
     monkeypatch.setattr(told, "shown", frame("failed"))

@@ -6,6 +6,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.screens.frames import NOW, frame, hung_frame
 
 from ddptop.tui.cli import status
 
@@ -31,3 +32,12 @@ def test_what_is_printed_reads_as_what_it_was(value: object, indent: int | None)
     assert text.replace("\n", "").isprintable()
     # A number may be spelled otherwise, as 1e22 for 1e+22.
     assert len(text.split("\n")) == len(json.dumps(value, indent=indent).split("\n"))
+
+
+def test_a_hang_stands_in_the_line_of_its_run() -> None:
+    """With what shows more of it, and without an age; a run that trains has no remark."""
+    head, hung, well = status.table([hung_frame(), frame(run="well")], NOW)
+    said = hung[head.index("PROGRAM") :].partition("rank 1 hangs")
+    assert said[1]
+    assert said[2].endswith("· train.py:31 main · ddptop stacks resnet-7f3a")
+    assert "ddptop" not in well

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.agent.control.controller import Cancelled
+from ddptop.agent.control.controller import Cancelled, Hung
 from ddptop.agent.run import rundir
 from ddptop.tui.cli.main import main
 from ddptop.tui.cli.verbs.control import _LiveLine
@@ -97,6 +97,21 @@ def test_a_signal_cancels_the_wait(
     assert pause(act) == 130
     assert capsys.readouterr().err == f"waits-{os.getpid()}: pause cancelled; the run is as before\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_run_that_hangs_is_told_with_what_can_be_done(
+    pause: Callable[[Act], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A freeze would not help it, and is not offered."""
+
+    def act(waiting: Waiting) -> str:
+        raise Hung("rank 1 hangs: it sleeps")
+
+    assert pause(act) == 1
+    name, errors = f"waits-{os.getpid()}", capsys.readouterr().err
+    assert f"rank 1 hangs: it sleeps; so it comes to no step: `ddptop stacks {name}` shows where" in errors
+    assert f"`ddptop kill {name}` ends it" in errors
+    assert "freeze" not in errors
 
 
 def test_an_interrupt_after_the_wait_promises_nothing(

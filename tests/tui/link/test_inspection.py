@@ -208,6 +208,16 @@ def test_what_was_recorded_of_a_hang() -> None:
             connection.execute(*row)
     connection.close()
     assert inspector.recorded(1e9) == Stacks(1e9 + 1, stood, recorded=True)
+    told = [
+        wire.Verdict(number, kind, kind, number, 9, hang=wire.Hang("unknown", (1,)))
+        for number, kind in enumerate(("hang", "hang", "standing"), 1)
+    ]
+    connection = recording.open_file(directory.database)
+    with connection:
+        for row in (row for verdict in told for row in recording.verdict_rows(verdict)):
+            connection.execute(*row)
+    connection.close()
+    assert inspector.recorded(1e9) == Stacks(1e9 + 1, stood, recorded=True, verdict=told[1])
     assert inspector.recorded(1e9 + 2) is None
 
 

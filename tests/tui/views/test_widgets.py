@@ -420,6 +420,18 @@ def test_a_hang_is_told_whole_and_before_all_else(width: int) -> None:
     assert "nccl's timeout in 1,742 s" in other
 
 
+def test_how_a_stopped_rank_goes_on_is_told_where_there_is_room() -> None:
+    """The command with its process, behind the keys; a clause that does not fit is left out whole."""
+    hung = hung_frame()
+    assert hung.verdict is not None
+    verdict = msgspec.structs.replace(hung.verdict, hang=wire.Hang("stopped", (1,)))
+    shown = replace(hung, verdict=verdict, verdicts=(verdict,))
+    for width in (20, 118):
+        last = text_of(header_rows(shown, width, INK, KEYS, roomy=False)[-1]).strip()
+        does = f" · kill -CONT {hung.ranks[1].pid} lets it go on, unless a debugger holds it"
+        assert last == f"s stacks · k kill{does if width > 20 else ''}"
+
+
 def test_a_hang_is_told_in_every_state_but_one_that_somebody_brought_about() -> None:
     """Ranks that are stopped are silent, one that never comes keeps a run starting; a pause is told as the pause."""
     for state in ("starting", "running", "stalled", "silent"):

@@ -116,7 +116,7 @@ def _control(options: argparse.Namespace) -> int:
     from ddptop.tui.control.actor import who
     from ddptop.tui.control.waiting import Waiting
     from ddptop.tui.link.control import RunControl
-    from ddptop.tui.link.source import Busy, Cancelled, Refused, Unholdable, Unsavable
+    from ddptop.tui.link.source import Busy, Cancelled, Hung, Refused, Unholdable, Unsavable
 
     if options.verb == "step":
         try:
@@ -159,6 +159,9 @@ def _control(options: argparse.Namespace) -> int:
         for code in lines:
             print(f"    {code}", file=sys.stderr)
         return 1
+    except Hung as refusal:
+        what = f"`ddptop stacks {directory.name}` shows where each rank stands, `ddptop kill {directory.name}` ends it"
+        return complain(f"{options.verb} {directory.name}: {refusal}; so it comes to no step: {what}", 1)
     except Refused as refusal:
         return complain(f"{options.verb} {directory.name}: {refusal}", 1)
     print(f"{directory.name}: {done}")

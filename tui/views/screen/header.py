@@ -136,10 +136,11 @@ def _hang(frame: Frame, verdict: Verdict, width: int, ink: Ink, keys: Mapping[st
         rows.append([Segment(units.shorten(" ".join(more), width), ink[hue])])
     advice = [f"{keys['run.stacks']} shows where each rank stands"]
     if hang.is_urgent(verdict):
-        advice = [f"{keys['run.stacks']} stacks", f"{keys['run.kill']} kill"]
+        advice = [f"{keys['run.stacks']} stacks", f"{keys['run.kill']} kill", hang.remedy(frame)]
     left = hang.countdown(frame, verdict)
     last = [Segment(f"{left}{_BETWEEN}", ink["bold level-warning"])] if left else []
-    return [*rows, [*last, Segment(_BETWEEN.join(advice), ink["value"])]]
+    what = _clauses(_BETWEEN.join(filter(None, advice)), width - width_of(last))
+    return [*rows, [*last, Segment(what, ink["value"])]]
 
 
 def _run(frame: Frame, width: int, ink: Ink, keys: Mapping[str, str]) -> Row:
