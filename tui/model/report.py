@@ -86,7 +86,7 @@ def plain(line: ReportLine) -> str:
 
 
 def _facts(report: Report) -> list[ReportLine]:
-    lines = []
+    lines = _hang(report)
     if report.cause:
         lines.append(ReportLine("cause", report.cause, "bold level-error" if report.failed else "value"))
     if report.kind is not None:
@@ -102,6 +102,18 @@ def _facts(report: Report) -> list[ReportLine]:
         lines += [ReportLine(f"rank {each.rank}", _rank(each)) for each in report.ranks[:_MOST_RANKS]]
     elif report.collateral and report.state not in ("starting", "running", "finished", "stopped"):
         lines.append(ReportLine("others", report.collateral))
+    return lines
+
+
+def _hang(report: Report) -> list[ReportLine]:
+    """Return the hang in which the run came to its end."""
+    stuck = report.hang
+    if stuck is None or report.state in ("starting", "running"):
+        return []
+    until = "" if stuck.until_at_ns is None else f" until {_clock(stuck.until_at_ns)}"
+    lines = [ReportLine("hung", f"{hang.ageless(stuck)}; from {_clock(stuck.since_at_ns)}{until}", "bold level-error")]
+    if report.stood:
+        lines.append(ReportLine("stacks", f"ddptop stacks {report.run.run} shows where the ranks stood then"))
     return lines
 
 
@@ -147,12 +159,12 @@ def _sound(report: Report) -> str:
         case "finished":
             return f"It finished well{at}: nothing to explain."
         case "starting" | "running":
-            stuck = next((each for each in report.verdicts if each.until_at_ns is None and hang.is_urgent(each)), None)
+            stuck = report.hang
             if stuck is not None:
                 return f"It lives, but makes no steps{at}: {hang.ageless(stuck)}; ddptop stacks {report.run.run}"
             return f"It lives{at}: there is no end to explain."
         case "stopped" | "killed":
-            return f"Somebody ended it{at}."
+            return f"Somebody ended it{at}{', where it hung' if report.hang is not None else ''}."
     return f"It ended{at}."
 
 

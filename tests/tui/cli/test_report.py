@@ -51,8 +51,25 @@ def test_the_end_of_plain_output_has_cause_and_stack_alone() -> None:
     assert "finished well at step 1,200" in told.text(sound)
     lives = replace(sound, state="running", verdicts=())
     assert "It lives at step 1,200: there is no end to explain." in told.text(lives)
-    stuck = told.text(replace(lives, verdicts=REPORT.verdicts))
+    stuck = told.text(replace(lives, verdicts=REPORT.verdicts, hang=REPORT.verdicts[0]))
     assert "It lives, but makes no steps at step 1,200: rank 1 hangs; ddptop stacks toy-1" in stuck
+
+
+def test_a_run_that_hung_at_its_end_leads_with_the_hang() -> None:
+    """Also where a timeout failed it, or somebody killed it, which is no cause of its own."""
+    hung = replace(REPORT, hang=REPORT.verdicts[0], stood=True)
+    text = [lines.plain(line) for line in lines.brief(hung)]
+    assert text[0].startswith("hung:      rank 1 hangs; from ")
+    assert text[1] == "stacks:    ddptop stacks toy-1 shows where the ranks stood then"
+    assert text[2].startswith("cause:")
+    assert "stacks:" not in told.text(replace(hung, stood=False))
+    assert "hung:" not in told.text(REPORT)
+    killed = told.text(replace(hung, state="killed", kind=None, first=None, cause="killed by ada")).splitlines()
+    assert killed[1] == "Somebody ended it at step 1,200, where it hung."
+    assert killed[2].startswith("hung:      rank 1 hangs")
+    found = json.loads(status.encoded(told.as_json(hung)))["hang"]
+    assert (found["text"], found["hang"]["class"]) == ("rank 1 hangs", "spinning")
+    assert told.as_json(REPORT)["hang"] is None
 
 
 def test_markdown_keeps_what_is_verbatim_in_fences() -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from support.harness import until
 from support.supervised import events, over, running
 
@@ -16,7 +17,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import report, survey
 from ddptop.agent.run import ends
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.rundir import RunDir, is_alive
+from ddptop.agent.run.rundir import Member, Process, RunDir, is_alive
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -176,6 +177,26 @@ def test_a_run_that_lives_or_has_finished_has_nothing_to_explain(launch: Callabl
     found = report.of(directory)
     assert (found.state, found.kind, found.failed, found.traceback) == ("finished", None, False, "")
     assert {each.state for each in found.ranks} == {"finished"}
+
+
+def test_ranks_of_a_killed_run_were_ended_by_the_kill(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so of those that left no word, and names the hang in which they stood."""
+    directory = new_run()
+    directory.write_member(Member(0, 0, 2, Process(1, 1.0), "host", 0, "", "", None))
+    at_ns = directory.read().created_at_ns + 10**10
+    directory.update(state="killed", ended_at_ns=at_ns, cause="killed by ada", exit_code=143)
+    stuck = wire.Verdict(1, "hang", "rank 1 hangs", at_ns - 10**9, hang=wire.Hang("waiting", (1,)))
+    monkeypatch.setattr(report, "is_plain", lambda path: True)
+    monkeypatch.setattr(recording, "read_verdicts", lambda database: [stuck])
+    found = report.of(directory)
+    assert (found.state, found.ranks[0].told, found.collateral) == (
+        "killed",
+        "ended by the kill",
+        "rank 0: ended by the kill",
+    )
+    assert (found.hang, found.stood) == (stuck, False)
 
 
 def test_records_of_ends_are_read_as_hostile(new_run: Callable[..., RunDir]) -> None:
