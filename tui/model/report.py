@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ddptop.agent.run.sources import is_library
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.model import hang
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from ddptop.agent import wire
     from ddptop.agent.observer.status.report import RankEnd, Report
 
+_FRAME: Final = re.compile(r'\s+File "([^"]+)", line ')
 _MOST_RANKS: Final = 16
 """Ranks of a lost run that get a line of their own."""
 
@@ -139,8 +143,28 @@ def _stack(report: Report) -> list[ReportLine]:
     whose = "the launcher" if report.traceback_rank is None else f"rank {report.traceback_rank}"
     return [
         ReportLine("", f"stack of {whose}", "bold label"),
-        *(ReportLine("", line) for line in report.traceback.splitlines()),
+        *(ReportLine("", line) for line in _folded(report.traceback.splitlines())),
     ]
+
+
+def _folded(trace: list[str]) -> list[str]:
+    """Return a stack with the frames of libraries between those of the user's code as one line each."""
+    blocks: list[tuple[bool, list[str]]] = []
+    for line in trace:
+        if found := _FRAME.match(line):
+            blocks.append((is_library(found[1]), [line]))
+        elif line[:1].isspace() and not line.startswith("  …") and blocks and blocks[-1][1][0][:1].isspace():
+            blocks[-1][1].append(line)
+        else:
+            blocks.append((False, [line]))
+    told: list[str] = []
+    for library, group in groupby(blocks, key=lambda block: block[0]):
+        frames = [lines for _, lines in group]
+        if library and len(frames) > 1:
+            told.append(f"  … {len(frames)} frames of libraries")
+        else:
+            told += [line for lines in frames for line in lines]
+    return told
 
 
 def _output(report: Report) -> list[ReportLine]:

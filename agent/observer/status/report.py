@@ -36,6 +36,8 @@ _EVENTS: Final = 12
 _VERDICTS: Final = 5
 _STEP_MESSAGES: Final = 64
 """Messages with steps that are read at least, to find the last step of each rank."""
+_TOGETHER: Final = (kinds.MISMATCH, kinds.TIMEOUT, kinds.LOST_PEER, kinds.UNKNOWN)
+"""Kinds of ends that the stack of another rank than the first one explains, too."""
 _OUTPUT_LINES: Final = 15
 _TRACE_LINES: Final = 60
 _SHORTEST_SECRET: Final = 6
@@ -154,12 +156,18 @@ def of(directory: RunDir) -> Report:
         )
         for rank, member in members.items()
     )
-    kind = _kind(found.kind, cause, found.state)
-    text, of_rank = _traceback(directory, members, deaths, first) if kind is not None else ("", None)
-    death = None if first is None else deaths.get(first)
-    newest = list(journal.events(directory.database))[-_EVENTS:] if readable else []
     verdicts = recording.read_verdicts(directory.database) if readable else []
     stuck = hung.at_the_end(verdicts, _ended(found.state, run, ranks))
+    kind = _kind(found.kind, cause, found.state)
+    text, of_rank = _traceback(directory, members, deaths, first) if kind is not None else ("", None)
+    if of_rank is not None and of_rank != first and first is not None and not (kind in _TOGETHER and stuck is None):
+        # The stack of a rank that only noticed the end of another one explains nothing.
+        text, of_rank = "", None
+    death = None if first is None else deaths.get(first)
+    if kind is not None:
+        cause_step = next((each.step for each in ranks if each.rank == first), None)
+        kind = kinds.advised(kind, cause_step, None if death is None else death.out_of_memory)
+    newest = list(journal.events(directory.database))[-_EVENTS:] if readable else []
     return Report(
         run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
         state=found.state,

@@ -72,6 +72,24 @@ def test_a_run_that_hung_at_its_end_leads_with_the_hang() -> None:
     assert told.as_json(REPORT)["hang"] is None
 
 
+def test_frames_of_libraries_are_folded_in_the_stack() -> None:
+    """Several in a row become one line; one alone, and the user's own, stay; JSON has them all."""
+    library = '  File "/opt/lib/python3.11/site-packages/torch/x.py", line 2, in f\n    f()\n    ~~^'
+    mine = '  File "/home/me/train.py", line 7, in <module>\n    step()'
+    trace = "\n".join(
+        ("Traceback (most recent call last):", mine, library, library, mine, library, "KeyError: 1", "  more")
+    )
+    report = replace(REPORT, traceback=trace)
+    text = told.text(report)
+    start = text.index("--- stack of rank 0")
+    shown = text[start : text.index("--- last output")].splitlines()[1:]
+    folded = "  … 2 frames of libraries"
+    assert "\n".join(shown) == "\n".join(
+        ("Traceback (most recent call last):", mine, folded, mine, library, "KeyError: 1", "  more")
+    )
+    assert told.as_json(report)["traceback"] == trace
+
+
 def test_markdown_keeps_what_is_verbatim_in_fences() -> None:
     """Nothing that a rank printed ends a fence or becomes markup."""
     text = told.markdown(replace(REPORT, cause="rank 1: <b>*x*"))

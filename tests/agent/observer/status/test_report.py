@@ -17,7 +17,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import report, survey
 from ddptop.agent.run import ends
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.rundir import Member, Process, RunDir, is_alive
+from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, is_alive
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -197,6 +197,26 @@ def test_ranks_of_a_killed_run_were_ended_by_the_kill(
         "rank 0: ended by the kill",
     )
     assert (found.hang, found.stood) == (stuck, False)
+
+
+def test_the_stack_of_a_rank_that_only_followed_is_not_shown(new_run: Callable[..., RunDir]) -> None:
+    """A rank that left by itself has none; that of a rank that lost it tells only where that one waited then."""
+    directory = new_run()
+    trace = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer"
+    ends_of = {
+        0: Ended(6, 1, "RuntimeError: Connection closed by peer", trace, step=60),
+        1: Ended(5, 3, "SystemExit: 3", step=60),
+    }
+    for rank, ended in ends_of.items():
+        directory.write_member(Member(rank, rank, 2, Process(1, 1.0), "host", 0, "", "", None, ended))
+    failed = {"state": "failed", "ended_at_ns": 7, "exit_code": 3, "cause_rank": 1}
+    directory.update(**failed, cause="rank 1: SystemExit: 3", cause_kind="exit")
+    found = report.of(directory)
+    assert found.kind is not None
+    assert (found.kind.name, found.traceback, found.traceback_rank) == ("exit", "", None)
+    assert "wrong option" not in found.kind.advice
+    directory.update(**failed, cause="rank 1 did not come", cause_kind="collective_timeout")
+    assert report.of(directory).traceback_rank == 0
 
 
 def test_records_of_ends_are_read_as_hostile(new_run: Callable[..., RunDir]) -> None:
