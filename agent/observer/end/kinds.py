@@ -215,8 +215,8 @@ def advised(kind: Kind, step: int | None, out_of_memory: bool | None) -> Kind:
         return kind._replace(advice=f"{kind.advice[:-1]}; a wrong option is the usual reason.")
     if kind is KILLED and out_of_memory is False:
         advice = (
-            "Not for want of memory, as far as the kernel counts: somebody's `kill -9`, the scheduler, or a killer such "
-            "as systemd-oomd or earlyoom, whose log says so. Ask them, and who else uses the machine."
+            "Not for want of memory, as far as the kernel counts: somebody's `kill -9`, the scheduler, or a killer "
+            "such as systemd-oomd or earlyoom, whose log says so. Ask them, and who else uses the machine."
         )
         return kind._replace(advice=advice)
     return kind

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shlex
 import signal
 import sys
 from collections.abc import Iterable, Mapping
@@ -23,7 +22,7 @@ from ddptop.agent.control import journal
 from ddptop.agent.observer.end import kinds, parting, traces
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import hung, survey
+from ddptop.agent.observer.status import command, hung, survey
 from ddptop.agent.run import ends
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import masking, tail
@@ -108,7 +107,7 @@ class Report:
     """By name: `ddptop`, `python`, `torch`, `system`; those that are not known are missing. ddptop and the system are
     those that make the report."""
     launched_as: str
-    """The program and its arguments as a shell takes them, secrets masked."""
+    """The line for a shell that launches it again, secrets masked; of a job started by hand, its program."""
     hang: wire.Verdict | None = None
     """The hang that goes on, or in which the run came to its end; None where there was none."""
     stood: bool = False
@@ -183,7 +182,7 @@ def of(directory: RunDir) -> Report:
         events=tuple(hide.event(each) for each in newest),
         verdicts=tuple(verdicts[-_VERDICTS:]),
         versions=_versions(beats, hellos),
-        launched_as=clean_line(hide.line(shlex.join((run.program, *run.arguments))), 1000),
+        launched_as=clean_line(hide.line(command.launching(run)), 2000),
         hang=stuck,
         stood=stuck is not None and bool(recording.read_inspections(directory.database)),
     )

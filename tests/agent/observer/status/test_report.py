@@ -80,7 +80,8 @@ def test_an_exception_is_reported_with_secrets_masked(launch: Callable[..., RunD
     assert found.first is not None
     assert (found.first.where, found.first.told) == ("script.py:14", "ValueError: bad key ***")
     assert found.traceback.count("Traceback (most recent call last)") == 1
-    assert found.launched_as == "script.py --api-key '***'"
+    assert found.launched_as.startswith("ddptop launch --world 2 ")
+    assert found.launched_as.endswith("script.py -- --api-key '***'")
     assert "s3cr3t-value" not in repr(found)
 
 
