@@ -32,6 +32,16 @@ async def test_a_dead_run_stays_on_the_screen_and_its_report_is_a_key_away() -> 
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
 
 
+async def test_a_killed_run_has_its_report_too() -> None:
+    """It tells whether the run hung before, and where."""
+    source = StillSource(frame("killed", cause="killed by ada"))
+    source.reported = REPORT
+    async with dashboard(source).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")
+        await pilot.press("o")
+        await until(pilot, lambda: "toy-1 failed" in seen(pilot.app), "the report")
+
+
 async def test_a_run_that_is_gone_has_no_report() -> None:
     """The reason stands there in its place."""
     source = StillSource(frame("failed", cause="rank 1: ValueError: x", exit_code=1))
