@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ddptop.agent.observer.status.report import RankEnd, Report
 
 _FRAME: Final = re.compile(r'\s+File "([^"]+)", line ')
+_DIVERGED: Final = (
+    "Do not use its checkpoints. Look for what changes a parameter on some ranks alone: a step that one skips, an `if` "
+    "on the rank, a parameter outside of DDP, unequal seeds before it was wrapped."
+)
 _MOST_RANKS: Final = 16
 """Ranks of a lost run that get a line of their own."""
 
@@ -63,6 +67,8 @@ def whole(report: Report) -> list[ReportLine]:
     lines = [ReportLine("", head(report), "bold level-error" if report.failed else "bold value")]
     if not report.failed:
         lines.append(ReportLine("", _sound(report)))
+    if _diverged(report) is not None:
+        lines.append(ReportLine("to do", _DIVERGED, "bold value"))
     lines += _facts(report)
     lines += [
         ReportLine("command", report.launched_as),
@@ -180,6 +186,8 @@ def _sound(report: Report) -> str:
     steps = [each.step for each in report.ranks if each.step]
     at = f" at step {max(steps):,}" if steps else ""
     match report.state:
+        case "finished" if (apart := _diverged(report)) is not None:
+            return f"It finished{at}, but what it trained is not one model: {apart.text}."
         case "finished":
             return f"It finished well{at}: nothing to explain."
         case "starting" | "running":
@@ -190,6 +198,11 @@ def _sound(report: Report) -> str:
         case "stopped" | "killed":
             return f"Somebody ended it{at}{', where it hung' if report.hang is not None else ''}."
     return f"It ended{at}."
+
+
+def _diverged(report: Report) -> wire.Verdict | None:
+    """Return the verdict that the parameters of the ranks differ."""
+    return next((each for each in reversed(report.verdicts) if each.kind == "diverged"), None)
 
 
 def _verdict(verdict: wire.Verdict) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from support.reports import REPORT
 
+from ddptop.agent import wire
 from ddptop.agent.observer.end import kinds
 from ddptop.tui.cli import report as told
 from ddptop.tui.cli import status
@@ -70,6 +71,18 @@ def test_a_run_that_hung_at_its_end_leads_with_the_hang() -> None:
     found = json.loads(status.encoded(told.as_json(hung)))["hang"]
     assert (found["text"], found["hang"]["class"]) == ("rank 1 hangs", "spinning")
     assert told.as_json(REPORT)["hang"] is None
+
+
+def test_a_run_whose_parameters_differ_has_not_finished_well() -> None:
+    """It says so in its first lines, and what to look for; that of a run that lives too."""
+    apart = wire.Verdict(2, "diverged", "the parameters of ranks 0 and 1 differ since step 150", 1, 2)
+    sound = replace(REPORT, state="finished", cause="", kind=None, first=None, exit_code=0, verdicts=(apart,))
+    text = told.text(sound).splitlines()
+    assert text[1].startswith("It finished at step 1,200, but")
+    assert apart.text in text[1]
+    assert text[2].startswith("to do:     Do not use its checkpoints.")
+    assert "Do not use its checkpoints." in told.text(replace(sound, state="running"))
+    assert "Do not use" not in told.text(replace(sound, verdicts=()))
 
 
 def test_frames_of_libraries_are_folded_in_the_stack() -> None:
