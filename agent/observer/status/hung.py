@@ -9,6 +9,8 @@ from ddptop.agent import wire
 
 _LASTS_NS: Final = 10_000_000_000
 """How long before the end a hang may be over, and still be what the end came of: ranks that give up leave it."""
+_LEAST_NS: Final = 2_000_000_000
+"""What began so shortly before the first end, or after it, came of that end: ranks wait for the one that is gone."""
 
 
 def at_the_end(verdicts: Sequence[wire.Verdict], ended_at_ns: int | None) -> wire.Verdict | None:
@@ -27,6 +29,6 @@ def at_the_end(verdicts: Sequence[wire.Verdict], ended_at_ns: int | None) -> wir
         if ended_at_ns is None:
             if until is None:
                 return verdict
-        elif verdict.since_at_ns < ended_at_ns and (until is None or until >= ended_at_ns - _LASTS_NS):
+        elif verdict.since_at_ns < ended_at_ns - _LEAST_NS and (until is None or until >= ended_at_ns - _LASTS_NS):
             return verdict
     return None

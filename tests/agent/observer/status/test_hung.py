@@ -26,6 +26,8 @@ def hang(until_s: int | None, *, kind: str = "hang", of: str = "waiting", since_
         (hang(155), 150, True),
         (hang(130), 150, False),
         (hang(None, since_s=151), 150, False),
+        (hang(None, of="left_early", since_s=149), 150, False),
+        (hang(None, of="left_early"), 150, True),
         (hang(None, kind="standing"), 150, False),
         (hang(None, of="gone"), 150, False),
     ],
@@ -37,6 +39,6 @@ def test_a_hang_counts_until_shortly_before_the_end(verdict: wire.Verdict, ended
 
 def test_the_last_of_several_counts() -> None:
     """A later verdict that is no hang does not hide it."""
-    first, last = hang(145), hang(None, since_s=146)
+    first, last = hang(143), hang(None, since_s=144)
     assert hung.at_the_end([first, last, hang(None, kind="standing", since_s=147)], 150 * S) == last
     assert hung.at_the_end([], 150 * S) is None

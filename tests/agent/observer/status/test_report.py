@@ -188,7 +188,7 @@ def test_ranks_of_a_killed_run_were_ended_by_the_kill(
     directory.write_member(Member(0, 0, 2, Process(1, 1.0), "host", 0, "", "", None))
     at_ns = directory.read().created_at_ns + 10**10
     directory.update(state="killed", ended_at_ns=at_ns, cause="killed by ada", exit_code=143)
-    stuck = wire.Verdict(1, "hang", "rank 1 hangs", at_ns - 10**9, hang=wire.Hang("waiting", (1,)))
+    stuck = wire.Verdict(1, "hang", "rank 1 hangs", at_ns - 9 * 10**9, hang=wire.Hang("waiting", (1,)))
     monkeypatch.setattr(report, "is_plain", lambda path: True)
     monkeypatch.setattr(recording, "read_verdicts", lambda database: [stuck])
     found = report.of(directory)
