@@ -8,7 +8,7 @@ from textual.app import App
 
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.link.source import Source
-from ddptop.tui.model.frame import has_report
+from ddptop.tui.model.frame import Frame, has_report
 from ddptop.tui.model.report import whole
 from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.live import LiveScreen
@@ -43,7 +43,7 @@ class Opening:
                 return not isinstance(live, EventScreen)
             case "stacks":
                 return not isinstance(live, StacksScreen)
-        return live is not None and not isinstance(live, ReportScreen) and has_report(live.frame)
+        return live is not None and not isinstance(live, ReportScreen) and _is_explained(live.frame)
 
     def logs(self, live: LiveScreen | None) -> None:
         """Open what the chosen rank printed."""
@@ -88,3 +88,8 @@ class Opening:
             if rank is not None and isinstance(screen, RunScreen):
                 screen.choose(rank)
         self._repaint()
+
+
+def _is_explained(frame: Frame) -> bool:
+    """Say whether the report has something to tell: an end that is to be explained, or what a kill has ended."""
+    return has_report(frame) or frame.state == "killed"

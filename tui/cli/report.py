@@ -65,6 +65,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "kind": None if kind is None else kind.name,
         "title": None if kind is None else kind.title,
         "advice": None if kind is None else kind.advice,
+        "hang": None if report.hang is None else status.interval_json(report.hang),
         "evidence": report.evidence or None,
         "collateral": report.collateral or None,
         "traceback": report.traceback or None,

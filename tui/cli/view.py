@@ -178,7 +178,12 @@ def farewell(frame: Frame, *, stopping: bool = False) -> list[str]:
         code = f", exit code {frame.exit_code}" if frame.exit_code is not None else ""
         why = " · ".join(filter(None, (frame.cause, lasting(frame))))
         cause = f": {why}" if why else ""
-        return [f"{frame.run} {frame.state}{code}{cause}", f"its logs:      ddptop logs {frame.run}"]
+        return [
+            f"{frame.run} {frame.state}{code}{cause}",
+            f"its report:    ddptop report {frame.run}"
+            if frame.state in ("failed", "lost", "killed")
+            else f"its logs:      ddptop logs {frame.run}",
+        ]
     if stopping:
         return [f"{frame.run} is stopping; it ends at its next step", f"its logs:      ddptop logs {frame.run}"]
     return [f"{frame.run} goes on.  Come back: ddptop attach {frame.run}", f"End it:        ddptop kill {frame.run}"]

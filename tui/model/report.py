@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ddptop.agent.run.sources import is_library
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.model import hang
@@ -13,6 +16,11 @@ if TYPE_CHECKING:
     from ddptop.agent import wire
     from ddptop.agent.observer.status.report import RankEnd, Report
 
+_FRAME: Final = re.compile(r'\s+File "([^"]+)", line ')
+_DIVERGED: Final = (
+    "Do not use its checkpoints. Look for what changes a parameter on some ranks alone: a step that one skips, an `if` "
+    "on the rank, a parameter outside of DDP, unequal seeds before it was wrapped."
+)
 _MOST_RANKS: Final = 16
 """Ranks of a lost run that get a line of their own."""
 
@@ -59,6 +67,8 @@ def whole(report: Report) -> list[ReportLine]:
     lines = [ReportLine("", head(report), "bold level-error" if report.failed else "bold value")]
     if not report.failed:
         lines.append(ReportLine("", _sound(report)))
+    if _diverged(report) is not None:
+        lines.append(ReportLine("to do", _DIVERGED, "bold value"))
     lines += _facts(report)
     lines += [
         ReportLine("command", report.launched_as),
@@ -86,7 +96,7 @@ def plain(line: ReportLine) -> str:
 
 
 def _facts(report: Report) -> list[ReportLine]:
-    lines = []
+    lines = _hang(report)
     if report.cause:
         lines.append(ReportLine("cause", report.cause, "bold level-error" if report.failed else "value"))
     if report.kind is not None:
@@ -102,6 +112,18 @@ def _facts(report: Report) -> list[ReportLine]:
         lines += [ReportLine(f"rank {each.rank}", _rank(each)) for each in report.ranks[:_MOST_RANKS]]
     elif report.collateral and report.state not in ("starting", "running", "finished", "stopped"):
         lines.append(ReportLine("others", report.collateral))
+    return lines
+
+
+def _hang(report: Report) -> list[ReportLine]:
+    """Return the hang in which the run came to its end."""
+    stuck = report.hang
+    if stuck is None or report.state in ("starting", "running"):
+        return []
+    until = "" if stuck.until_at_ns is None else f" until {_clock(stuck.until_at_ns)}"
+    lines = [ReportLine("hung", f"{hang.ageless(stuck)}; from {_clock(stuck.since_at_ns)}{until}", "bold level-error")]
+    if report.stood:
+        lines.append(ReportLine("stacks", f"ddptop stacks {report.run.run} shows where the ranks stood then"))
     return lines
 
 
@@ -127,8 +149,28 @@ def _stack(report: Report) -> list[ReportLine]:
     whose = "the launcher" if report.traceback_rank is None else f"rank {report.traceback_rank}"
     return [
         ReportLine("", f"stack of {whose}", "bold label"),
-        *(ReportLine("", line) for line in report.traceback.splitlines()),
+        *(ReportLine("", line) for line in _folded(report.traceback.splitlines())),
     ]
+
+
+def _folded(trace: list[str]) -> list[str]:
+    """Return a stack with the frames of libraries between those of the user's code as one line each."""
+    blocks: list[tuple[bool, list[str]]] = []
+    for line in trace:
+        if found := _FRAME.match(line):
+            blocks.append((is_library(found[1]), [line]))
+        elif line[:1].isspace() and not line.startswith("  …") and blocks and blocks[-1][1][0][:1].isspace():
+            blocks[-1][1].append(line)
+        else:
+            blocks.append((False, [line]))
+    told: list[str] = []
+    for library, group in groupby(blocks, key=lambda block: block[0]):
+        frames = [lines for _, lines in group]
+        if library and len(frames) > 1:
+            told.append(f"  … {len(frames)} frames of libraries")
+        else:
+            told += [line for lines in frames for line in lines]
+    return told
 
 
 def _output(report: Report) -> list[ReportLine]:
@@ -144,16 +186,23 @@ def _sound(report: Report) -> str:
     steps = [each.step for each in report.ranks if each.step]
     at = f" at step {max(steps):,}" if steps else ""
     match report.state:
+        case "finished" if (apart := _diverged(report)) is not None:
+            return f"It finished{at}, but what it trained is not one model: {apart.text}."
         case "finished":
             return f"It finished well{at}: nothing to explain."
         case "starting" | "running":
-            stuck = next((each for each in report.verdicts if each.until_at_ns is None and hang.is_urgent(each)), None)
+            stuck = report.hang
             if stuck is not None:
                 return f"It lives, but makes no steps{at}: {hang.ageless(stuck)}; ddptop stacks {report.run.run}"
             return f"It lives{at}: there is no end to explain."
         case "stopped" | "killed":
-            return f"Somebody ended it{at}."
+            return f"Somebody ended it{at}{', where it hung' if report.hang is not None else ''}."
     return f"It ended{at}."
+
+
+def _diverged(report: Report) -> wire.Verdict | None:
+    """Return the verdict that the parameters of the ranks differ."""
+    return next((each for each in reversed(report.verdicts) if each.kind == "diverged"), None)
 
 
 def _verdict(verdict: wire.Verdict) -> str:

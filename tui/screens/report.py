@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from rich.cells import chop_cells
 from rich.segment import Segment
 from textual.message import Message
 
@@ -105,8 +106,8 @@ class ReportScreen(ListScreen):
 
 def _folded(line: ReportLine, width: int) -> list[ReportLine]:
     if not line.label:
-        # Verbatim: a stack that is folded is hard to read, and `wrapped` joins spaces.
-        return [line]
+        # Verbatim, and `wrapped` joins spaces: only what is too long is cut, at the edge of the screen.
+        return [line._replace(text=part) for part in chop_cells(line.text, width)] or [line]
     first, *rest = wrapped(line.text, width - _LABEL)
     return [line._replace(text=first), *(ReportLine("", " " * _LABEL + text, line.hue) for text in rest)]
 

@@ -93,7 +93,7 @@ ON_REQUEST: Final = Kind("on_request", "ended on request", "Somebody asked for i
 EXIT: Final = Kind(
     "exit",
     "the script left with an exit code",
-    "The script decided it: its last output says why; a wrong option is the usual reason.",
+    "The script decided it: its last output says why.",
     r"^SystemExit\b",
 )
 EXCEPTION: Final = Kind(
@@ -201,6 +201,25 @@ TABLE: Final[tuple[Kind, ...]] = (
 ALL: Final = (*TABLE, LATE_ABORT, LEFT_EARLY, ON_REQUEST, EXCEPTION, UNKNOWN)
 FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals with which a process is ended by another one, or by the system."""
+
+
+def advised(kind: Kind, step: int | None, out_of_memory: bool | None) -> Kind:
+    """Return a kind of end with the advice that fits what is known of it.
+
+    Args:
+        kind: the kind.
+        step: the last step of the rank that ended; None or 0 before its first.
+        out_of_memory: whether the kernel has counted an out-of-memory kill; None where that is not known.
+    """
+    if kind is EXIT and not step:
+        return kind._replace(advice=f"{kind.advice[:-1]}; a wrong option is the usual reason.")
+    if kind is KILLED and out_of_memory is False:
+        advice = (
+            "Not for want of memory, as far as the kernel counts: somebody's `kill -9`, the scheduler, or a killer "
+            "such as systemd-oomd or earlyoom, whose log says so. Ask them, and who else uses the machine."
+        )
+        return kind._replace(advice=advice)
+    return kind
 
 
 def recognize(

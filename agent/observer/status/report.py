@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import platform
 import re
-import shlex
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,7 @@ from ddptop.agent.control import journal
 from ddptop.agent.observer.end import kinds, parting, traces
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.observer.record import recording
-from ddptop.agent.observer.status import survey
+from ddptop.agent.observer.status import command, hung, survey
 from ddptop.agent.run import ends
 from ddptop.agent.run.ends import Death
 from ddptop.agent.run.files import masking, tail
@@ -36,6 +35,8 @@ _EVENTS: Final = 12
 _VERDICTS: Final = 5
 _STEP_MESSAGES: Final = 64
 """Messages with steps that are read at least, to find the last step of each rank."""
+_TOGETHER: Final = (kinds.MISMATCH, kinds.TIMEOUT, kinds.LOST_PEER, kinds.UNKNOWN)
+"""Kinds of ends that the stack of another rank than the first one explains, too."""
 _OUTPUT_LINES: Final = 15
 _TRACE_LINES: Final = 60
 _SHORTEST_SECRET: Final = 6
@@ -106,7 +107,11 @@ class Report:
     """By name: `ddptop`, `python`, `torch`, `system`; those that are not known are missing. ddptop and the system are
     those that make the report."""
     launched_as: str
-    """The program and its arguments as a shell takes them, secrets masked."""
+    """The line for a shell that launches it again, secrets masked; of a job started by hand, its program."""
+    hang: wire.Verdict | None = None
+    """The hang that goes on, or in which the run came to its end; None where there was none."""
+    stood: bool = False
+    """True where the record tells where the ranks stood in that hang."""
 
     @property
     def failed(self) -> bool:
@@ -145,15 +150,23 @@ def of(directory: RunDir) -> Report:
             directory,
             hide,
             alive=rank in found.alive,
+            by_kill=found.state == "killed",
             prints=rank in with_output,
         )
         for rank, member in members.items()
     )
+    verdicts = recording.read_verdicts(directory.database) if readable else []
+    stuck = hung.at_the_end(verdicts, _ended(found.state, run, ranks))
     kind = _kind(found.kind, cause, found.state)
     text, of_rank = _traceback(directory, members, deaths, first) if kind is not None else ("", None)
+    if of_rank is not None and of_rank != first and first is not None and not (kind in _TOGETHER and stuck is None):
+        # The stack of a rank that only noticed the end of another one explains nothing.
+        text, of_rank = "", None
     death = None if first is None else deaths.get(first)
+    if kind is not None:
+        cause_step = next((each.step for each in ranks if each.rank == first), None)
+        kind = kinds.advised(kind, cause_step, None if death is None else death.out_of_memory)
     newest = list(journal.events(directory.database))[-_EVENTS:] if readable else []
-    verdicts = recording.read_verdicts(directory.database)[-_VERDICTS:] if readable else []
     return Report(
         run=msgspec.structs.replace(run, cause=None if run.cause is None else hide.line(run.cause)),
         state=found.state,
@@ -167,10 +180,18 @@ def of(directory: RunDir) -> Report:
         traceback=hide.lines(text),
         traceback_rank=of_rank,
         events=tuple(hide.event(each) for each in newest),
-        verdicts=tuple(verdicts),
+        verdicts=tuple(verdicts[-_VERDICTS:]),
         versions=_versions(beats, hellos),
-        launched_as=clean_line(hide.line(shlex.join((run.program, *run.arguments))), 1000),
+        launched_as=clean_line(hide.line(command.launching(run)), 2000),
+        hang=stuck,
+        stood=stuck is not None and bool(recording.read_inspections(directory.database)),
     )
+
+
+def _ended(state: str, run: Run, ranks: Iterable[RankEnd]) -> int | None:
+    """Return when the first rank ended, or else the run; None while none has."""
+    times = [each.ended_at_ns for each in ranks if each.ended_at_ns is not None]
+    return min(times, default=None if state in ("starting", "running") else run.ended_at_ns)
 
 
 class _Mask:
@@ -223,6 +244,7 @@ def _rank(
     hide: _Mask,
     *,
     alive: bool,
+    by_kill: bool,
     prints: bool,
 ) -> RankEnd:
     ended = member.ended
@@ -232,7 +254,7 @@ def _rank(
     code = ended.exit_code if ended is not None and ended.exit_code is not None else status
     # A sign of life comes once a second; a rank that ends by itself knows best.
     known = (step, None if ended is None else ended.step, None if beat is None else beat.step)
-    state, told = _told(member, code, alive=alive)
+    state, told = _told(member, code, alive=alive, by_kill=by_kill)
     stack = _stack(directory, member, status)
     user = stack.user
     return RankEnd(
@@ -255,7 +277,7 @@ def _rank(
     )
 
 
-def _told(member: Member, code: int | None, *, alive: bool) -> tuple[str, str]:
+def _told(member: Member, code: int | None, *, alive: bool, by_kill: bool) -> tuple[str, str]:
     """Return state and end of a rank, in a few words."""
     ended = member.ended
     if alive and ended is None:
@@ -264,6 +286,8 @@ def _told(member: Member, code: int | None, *, alive: bool) -> tuple[str, str]:
         return "stopped", f"stopped by {clean_line(ended.stopped_by, 100)}"
     if ended is not None and ended.error and code:
         return "failed", clean_line(ended.error)
+    if code is None and ended is None and by_kill:
+        return "killed", "ended by the kill"
     if code is None:
         return "unknown", "ended, with an unknown exit code" if ended is not None else "left no word"
     if code < 0:

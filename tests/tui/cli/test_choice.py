@@ -99,3 +99,9 @@ def test_who_leaves_a_run_that_is_stopping_is_told_so(make: Make) -> None:
     assert decisions.decide(2, wire.encode(wire.End(1, "root")))
     told = view.farewell(running, stopping=view._is_stopping(run.name))
     assert told == ["choice-e5 is stopping; it ends at its next step", "its logs:      ddptop logs choice-e5"]
+
+
+def test_who_leaves_a_dead_run_is_told_of_its_report() -> None:
+    """Of one that has finished, or was stopped, there is nothing to explain: its logs are named."""
+    for state, verb in (("failed", "report"), ("lost", "report"), ("killed", "report"), ("finished", "logs")):
+        assert view.farewell(replace(frame(), run="toy", state=state))[1].endswith(f"ddptop {verb} toy")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from support.reports import REPORT
 
+from ddptop.agent import wire
 from ddptop.agent.observer.end import kinds
 from ddptop.tui.cli import report as told
 from ddptop.tui.cli import status
@@ -51,8 +52,55 @@ def test_the_end_of_plain_output_has_cause_and_stack_alone() -> None:
     assert "finished well at step 1,200" in told.text(sound)
     lives = replace(sound, state="running", verdicts=())
     assert "It lives at step 1,200: there is no end to explain." in told.text(lives)
-    stuck = told.text(replace(lives, verdicts=REPORT.verdicts))
+    stuck = told.text(replace(lives, verdicts=REPORT.verdicts, hang=REPORT.verdicts[0]))
     assert "It lives, but makes no steps at step 1,200: rank 1 hangs; ddptop stacks toy-1" in stuck
+
+
+def test_a_run_that_hung_at_its_end_leads_with_the_hang() -> None:
+    """Also where a timeout failed it, or somebody killed it, which is no cause of its own."""
+    hung = replace(REPORT, hang=REPORT.verdicts[0], stood=True)
+    text = [lines.plain(line) for line in lines.brief(hung)]
+    assert text[0].startswith("hung:      rank 1 hangs; from ")
+    assert text[1] == "stacks:    ddptop stacks toy-1 shows where the ranks stood then"
+    assert text[2].startswith("cause:")
+    assert "stacks:" not in told.text(replace(hung, stood=False))
+    assert "hung:" not in told.text(REPORT)
+    killed = told.text(replace(hung, state="killed", kind=None, first=None, cause="killed by ada")).splitlines()
+    assert killed[1] == "Somebody ended it at step 1,200, where it hung."
+    assert killed[2].startswith("hung:      rank 1 hangs")
+    found = json.loads(status.encoded(told.as_json(hung)))["hang"]
+    assert (found["text"], found["hang"]["class"]) == ("rank 1 hangs", "spinning")
+    assert told.as_json(REPORT)["hang"] is None
+
+
+def test_a_run_whose_parameters_differ_has_not_finished_well() -> None:
+    """It says so in its first lines, and what to look for; that of a run that lives too."""
+    apart = wire.Verdict(2, "diverged", "the parameters of ranks 0 and 1 differ since step 150", 1, 2)
+    sound = replace(REPORT, state="finished", cause="", kind=None, first=None, exit_code=0, verdicts=(apart,))
+    text = told.text(sound).splitlines()
+    assert text[1].startswith("It finished at step 1,200, but")
+    assert apart.text in text[1]
+    assert text[2].startswith("to do:     Do not use its checkpoints.")
+    assert "Do not use its checkpoints." in told.text(replace(sound, state="running"))
+    assert "Do not use" not in told.text(replace(sound, verdicts=()))
+
+
+def test_frames_of_libraries_are_folded_in_the_stack() -> None:
+    """Several in a row become one line; one alone, and the user's own, stay; JSON has them all."""
+    library = '  File "/opt/lib/python3.11/site-packages/torch/x.py", line 2, in f\n    f()\n    ~~^'
+    mine = '  File "/home/me/train.py", line 7, in <module>\n    step()'
+    trace = "\n".join(
+        ("Traceback (most recent call last):", mine, library, library, mine, library, "KeyError: 1", "  more")
+    )
+    report = replace(REPORT, traceback=trace)
+    text = told.text(report)
+    start = text.index("--- stack of rank 0")
+    shown = text[start : text.index("--- last output")].splitlines()[1:]
+    folded = "  … 2 frames of libraries"
+    assert "\n".join(shown) == "\n".join(
+        ("Traceback (most recent call last):", mine, folded, mine, library, "KeyError: 1", "  more")
+    )
+    assert told.as_json(report)["traceback"] == trace
 
 
 def test_markdown_keeps_what_is_verbatim_in_fences() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.reports import REPORT
 from support.screens.dashboards import dashboard, footer_keys, seen, until
@@ -30,6 +32,26 @@ async def test_a_dead_run_stays_on_the_screen_and_its_report_is_a_key_away() -> 
         assert "Follow" not in footer_keys(pilot.app)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, RunScreen), "the run")
+
+
+async def test_a_verbatim_line_longer_than_the_screen_is_shown_to_its_end() -> None:
+    """Its rest stands below, with its spaces."""
+    source = StillSource(frame("failed", cause="rank 1: ValueError: x", exit_code=1))
+    source.reported = replace(REPORT, traceback="Traceback:\n" + "x" * 100 + "  the end of it")
+    async with dashboard(source).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")
+        await pilot.press("o")
+        await until(pilot, lambda: "  the end of it" in seen(pilot.app), "the end of the line")
+
+
+async def test_a_killed_run_has_its_report_too() -> None:
+    """It tells whether the run hung before, and where."""
+    source = StillSource(frame("killed", cause="killed by ada"))
+    source.reported = REPORT
+    async with dashboard(source).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Report" in footer_keys(pilot.app), "the key")
+        await pilot.press("o")
+        await until(pilot, lambda: "toy-1 failed" in seen(pilot.app), "the report")
 
 
 async def test_a_run_that_is_gone_has_no_report() -> None:

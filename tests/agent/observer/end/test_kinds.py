@@ -112,6 +112,20 @@ def test_a_traceback_of_nothing_but_the_words_looked_for_is_read_at_once() -> No
         assert kinds.recognize("EOFError: x", 1, trace=trace[: 1 << 16]) is not kinds.DATA_WORKER
 
 
+def test_advice_agrees_with_what_is_known_of_the_end() -> None:
+    """A wrong option shows before the first step; memory is not blamed where the kernel has counted no kill for it."""
+    assert "wrong option" in kinds.advised(kinds.EXIT, 0, None).advice
+    assert "wrong option" in kinds.advised(kinds.EXIT, None, None).advice
+    assert "wrong option" not in kinds.advised(kinds.EXIT, 60, None).advice
+    counted = kinds.advised(kinds.KILLED, 60, False)
+    assert counted.name == "killed"
+    assert "dmesg" not in counted.advice
+    assert counted.advice.startswith("Not for want of memory")
+    assert len(counted.advice) < 260
+    for known in (True, None):
+        assert kinds.advised(kinds.KILLED, 60, known) is kinds.KILLED
+
+
 def test_every_kind_has_a_name_of_its_own_and_one_line_of_advice() -> None:
     """The name is for programs, the advice for a terminal."""
     distinct = {kind.name: kind for kind in kinds.ALL}

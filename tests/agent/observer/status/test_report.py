@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from support.harness import until
 from support.supervised import events, over, running
 
@@ -16,7 +17,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.observer.status import report, survey
 from ddptop.agent.run import ends
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.rundir import RunDir, is_alive
+from ddptop.agent.run.rundir import Ended, Member, Process, RunDir, is_alive
 
 TRAIN = """
 import os, pathlib, sys, time
@@ -79,7 +80,8 @@ def test_an_exception_is_reported_with_secrets_masked(launch: Callable[..., RunD
     assert found.first is not None
     assert (found.first.where, found.first.told) == ("script.py:14", "ValueError: bad key ***")
     assert found.traceback.count("Traceback (most recent call last)") == 1
-    assert found.launched_as == "script.py --api-key '***'"
+    assert found.launched_as.startswith("ddptop launch --world 2 ")
+    assert found.launched_as.endswith("script.py -- --api-key '***'")
     assert "s3cr3t-value" not in repr(found)
 
 
@@ -176,6 +178,46 @@ def test_a_run_that_lives_or_has_finished_has_nothing_to_explain(launch: Callabl
     found = report.of(directory)
     assert (found.state, found.kind, found.failed, found.traceback) == ("finished", None, False, "")
     assert {each.state for each in found.ranks} == {"finished"}
+
+
+def test_ranks_of_a_killed_run_were_ended_by_the_kill(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so of those that left no word, and names the hang in which they stood."""
+    directory = new_run()
+    directory.write_member(Member(0, 0, 2, Process(1, 1.0), "host", 0, "", "", None))
+    at_ns = directory.read().created_at_ns + 10**10
+    directory.update(state="killed", ended_at_ns=at_ns, cause="killed by ada", exit_code=143)
+    stuck = wire.Verdict(1, "hang", "rank 1 hangs", at_ns - 9 * 10**9, hang=wire.Hang("waiting", (1,)))
+    monkeypatch.setattr(report, "is_plain", lambda path: True)
+    monkeypatch.setattr(recording, "read_verdicts", lambda database: [stuck])
+    found = report.of(directory)
+    assert (found.state, found.ranks[0].told, found.collateral) == (
+        "killed",
+        "ended by the kill",
+        "rank 0: ended by the kill",
+    )
+    assert (found.hang, found.stood) == (stuck, False)
+
+
+def test_the_stack_of_a_rank_that_only_followed_is_not_shown(new_run: Callable[..., RunDir]) -> None:
+    """A rank that left by itself has none; that of a rank that lost it tells only where that one waited then."""
+    directory = new_run()
+    trace = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer"
+    ends_of = {
+        0: Ended(6, 1, "RuntimeError: Connection closed by peer", trace, step=60),
+        1: Ended(5, 3, "SystemExit: 3", step=60),
+    }
+    for rank, ended in ends_of.items():
+        directory.write_member(Member(rank, rank, 2, Process(1, 1.0), "host", 0, "", "", None, ended))
+    failed = {"state": "failed", "ended_at_ns": 7, "exit_code": 3, "cause_rank": 1}
+    directory.update(**failed, cause="rank 1: SystemExit: 3", cause_kind="exit")
+    found = report.of(directory)
+    assert found.kind is not None
+    assert (found.kind.name, found.traceback, found.traceback_rank) == ("exit", "", None)
+    assert "wrong option" not in found.kind.advice
+    directory.update(**failed, cause="rank 1 did not come", cause_kind="collective_timeout")
+    assert report.of(directory).traceback_rank == 0
 
 
 def test_records_of_ends_are_read_as_hostile(new_run: Callable[..., RunDir]) -> None:
