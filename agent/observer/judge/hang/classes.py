@@ -32,6 +32,9 @@ POLLS_S: Final = 15.0
 of libraries change: it may look for something again and again."""
 SWAPS: Final = 100.0
 """Pages a second from a disk from which on a process waits for its own memory."""
+ENDED_S: Final = 5.0
+"""Seconds without a step after which a rank that has ended is the cause of a hang: until then the end of the run may
+follow, as it does where a rank has failed."""
 STOPPED: Final = {"stopped": "stopped by SIGSTOP", "tracing-stop": "stopped by a debugger"}
 
 ORDER: Final = (
@@ -73,6 +76,8 @@ def cause_of(
     if progress.has_ended(rank):
         # Its process ends a moment later.
         return Cause(rank, "left_early", "has ended", evidence=("heartbeat",))
+    if (rank in progress.gone or progress.has_ended(rank)) and progress.age_s(now_ns) < ENDED_S:
+        return None
     if rank in progress.gone:
         return Cause(rank, "gone", "is gone", evidence=("process table",))
     if rank not in progress.met and rank not in progress.beats:

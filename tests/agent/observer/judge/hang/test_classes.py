@@ -19,6 +19,7 @@ from support.standing import (
 )  # fmt: skip
 
 from ddptop.agent.observer.judge.finding import Finding
+from ddptop.agent.observer.judge.hang.classes import ENDED_S
 from ddptop.agent.observer.judge.hang.progress import ONE
 from ddptop.agent.wire import Frame, GroupCalls, Hang, OpenCall, PastCall
 
@@ -507,6 +508,16 @@ def test_where_a_rank_is_gone_nothing_is_told_of_those_in_no_collective():
     run.watch.progress.lose(0)
     run.spend(30, lambda rank, since: Spot(SLEEPS, calls=run.calls, silent=rank == 0))
     assert run.told == []
+
+
+def test_a_rank_that_is_gone_is_no_hang_as_long_as_the_end_of_the_run_may_follow():
+    """Where one has failed, the launcher ends the others within seconds; by then nothing has been told."""
+    run = trained(2)
+    run.watch.progress.lose(1)
+    where = stuck(Spot(silent=True), run)
+    run.spend(ENDED_S - 1, where)
+    assert run.told == []
+    assert hang_of(run.until_told(2, lambda rank, since: where(rank, since + ENDED_S - 1))).kind == "gone"
 
 
 def test_a_receive_waits_for_whoever_is_in_no_call():
