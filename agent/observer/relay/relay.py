@@ -345,9 +345,9 @@ class Relay:
             self._each_second()
 
     def _look_for_hang(self) -> None:
-        # In a kill the ranks may save what they have, or stand.
-        killing = self._state is not None and self._state.state == "killing"
-        if self._judges and not killing and self._hanging.turn():
+        # In a kill the ranks may save what they have, or stand; where one has failed, the others wait for their end.
+        ending = self._state is not None and (self._state.state == "killing" or self._state.cause is not None)
+        if self._judges and not ending and self._hanging.turn():
             # What is told of a hang is not to wait for the next second.
             self._second_at = 0.0
 
