@@ -220,3 +220,30 @@ def test_over_the_sockets_a_hang_is_published_recorded_and_withdrawn(new_run: Ca
         assert [each.rank for each in read_inspections(directory.database)] == [0, 1]
         until(lambda: recorded(2)[0].until_at_ns is not None, "the end of the hang")
         assert len(recorded(2)) == 1
+
+
+def test_a_run_of_which_a_rank_has_failed_is_not_looked_at(
+    new_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for their end then: once the observer knows the cause, no turn of the relay looks for a hang."""
+    directory = new_run(world=2)
+    looks: list[int] = []
+    seconds: list[int] = []
+    with ranks(directory, 2), relayed(directory) as relay:
+        judge = relay._judging.turn
+
+        def look() -> bool:
+            looks.append(1)
+            return False
+
+        def turn(now_ns: int) -> bool:
+            seconds.append(len(looks))
+            return judge(now_ns)
+
+        monkeypatch.setattr(relay._hanging, "turn", look)
+        monkeypatch.setattr(relay._judging, "turn", turn)
+        until(lambda: looks, "a look")
+        relay.publish(wire.RunState(time.time_ns(), "running", cause="rank 0: ValueError"))
+        before = len(seconds)
+        until(lambda: len(seconds) >= before + 4, "three seconds more")
+    assert seconds[before + 1] == seconds[before + 3]
