@@ -33,7 +33,9 @@ while not pathlib.Path("go").exists():
     time.sleep(0.02)
 if rank == 1:
     END
-time.sleep(100)
+deadline = time.monotonic() + 100
+while time.monotonic() < deadline and not pathlib.Path("over").exists():
+    time.sleep(0.02)
 """
 
 

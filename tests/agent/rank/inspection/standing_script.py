@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptop import agent
+from ddptop.agent.rank.inspection import inspecting
 
 if "NO_HOOKS" in os.environ and hasattr(dist.ProcessGroup, "register_pre_hook"):
     del dist.ProcessGroup.register_pre_hook
@@ -86,7 +87,10 @@ dist.all_reduce(x)
 works = [dist.all_reduce(torch.ones(7), async_op=True)]
 if rank == 0:
     works.append(dist.all_reduce(torch.ones(9), async_op=True))
-    time.sleep(1.5)  # it stands still, and not only for a moment
+    # Torch's record is read only where the rank has called nothing for a while.
+    called = session.collectives.now()
+    while session.collectives.now() - called <= inspecting._STILL_NS:
+        time.sleep(0.01)
 sleep_until("begun")
 if rank == 1:
     works.append(dist.all_reduce(torch.ones(9), async_op=True))
