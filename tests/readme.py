@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.app.keymap import key_table
+from ddptop.tui.app.keys.keymap import key_table
 from ddptop.tui.cli.main import _parser
 from ddptop.tui.settings import Settings, as_toml
 

@@ -7,11 +7,9 @@ states      the state of a rank and of a run, from evidence; its limits in secon
 decisions   actions that either all ranks or none must carry out
 generations the present start of the group, among those that ranks claim
 ends        what the observer saw of the end of each rank's process
-last_output the line of an output that tells why its process ended
 detached    the start of a run's observer, where ddptop did not launch the job
 identity    processes, told from later ones with the same pid
-sources     the files of a program's functions: names, whose code it is, lines
-stacks      stacks of threads, made to fit into a message
+script      what a rank's script is and says: sources, stacks, its last line
 checking    how often parameters are compared, and where
 injection   the grammar of `--inject`
 files       marks, locks, private files, removal

@@ -26,10 +26,13 @@ def loaded_by(statement: str) -> set[str]:
         ("import ddptop.agent.observer.observer", {"torch", "textual"}),
         ("import ddptop.trainers", {"torch", "textual"}),
         ("import ddptop.tui.cli.main", {"torch", "textual", "zmq", "msgspec", "psutil"}),
-        ("import ddptop.tui.link.live, ddptop.tui.control.launch.launch, ddptop.tui.cli.status", {"torch", "textual"}),
+        (
+            "import ddptop.tui.link.live, ddptop.tui.control.launch.launch, ddptop.tui.cli.output.status",
+            {"torch", "textual"},
+        ),
         # A look at a run has to be quick.
         (
-            "import ddptop.tui.link.look, ddptop.tui.cli.status",
+            "import ddptop.tui.link.look, ddptop.tui.cli.output.status",
             {
                 "numpy",
                 "psutil",

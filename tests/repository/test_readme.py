@@ -8,7 +8,7 @@ import pytest
 import readme
 from support.screens.frames import verdict_frame
 
-from ddptop.tui.cli import status
+from ddptop.tui.cli.output import status
 
 
 @pytest.mark.parametrize("part", readme.TEXT, ids=lambda part: part.mark)

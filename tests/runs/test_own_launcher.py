@@ -10,7 +10,7 @@ from typing import Any
 from support.harness import ddptop, until
 
 from ddptop.agent.run import rundir
-from ddptop.tui.cli.status import as_json, run_json
+from ddptop.tui.cli.output.status import as_json, run_json
 from ddptop.tui.link.look import frames
 from ddptop.tui.settings import Thresholds
 

@@ -5,8 +5,8 @@ scripts     training scripts of real runs
 supervised  launched runs
 fakes       ranks, an observer and a relay in the process of a test, and groups of made-up records
 screens     dashboards in process or in a pseudo-terminal, and the frames, sources and fleets that they show
-hostile     values of an enemy; `wiretypes` of every type of the wire
-inspections where made-up ranks stand
-messages    messages of the kind that a test expects
+standing    a run with a clock of its own, whose ranks stand as a test says
+hostile     values of an enemy
+values      made-up messages, steps, histories, inspections and reports
 late        imports that take seconds, made when the tests of a module run
 """

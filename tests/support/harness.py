@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptop.agent.run import rundir
-from ddptop.tui.cli.status import as_json
+from ddptop.tui.cli.output.status import as_json
 from ddptop.tui.link.look import frames
 from ddptop.tui.settings import Thresholds
 

@@ -20,8 +20,8 @@ from ddptop.agent import wire
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
 from ddptop.tui import settings
-from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.keys import keymap
 from ddptop.tui.cli.main import main
 from ddptop.tui.control.launch import launch
 from ddptop.tui.drawing.theme import DARK, LIGHT

@@ -6,10 +6,7 @@ rhythm      when messages are taken in and frames painted
 acting      which action asks first, does it and tells the outcome; the words of questions are in screens.dialogs
 opening     the screens that open over the run, and the way back from them
 several     the list of runs, another run, a launch
-keymap      which keys do what
-counting    the keys that type a number of steps
-hint        what to press next, said once
-palette     every action by its name
+keys        which keys do what, the palette, and the hint what to press next
 program     the app as a program: exit codes, and one line on an error of its own
 snapshot    the screen as an SVG file
 web         the dashboard in a browser: `ddptop serve`

@@ -30,11 +30,11 @@ from textual.reactive import var
 from textual.widget import Widget
 from textual.worker import WorkerFailed
 
-from ddptop.tui.app import counting, keymap
 from ddptop.tui.app.acting import Acted, Acting
-from ddptop.tui.app.hint import HELP, FirstHint
+from ddptop.tui.app.keys import counting, keymap
+from ddptop.tui.app.keys.hint import HELP, FirstHint
+from ddptop.tui.app.keys.palette import Palette, RunCommands
 from ddptop.tui.app.opening import Opening
-from ddptop.tui.app.palette import Palette, RunCommands
 from ddptop.tui.app.rhythm import Rhythm
 from ddptop.tui.app.several import SeveralRuns
 from ddptop.tui.app.shown import ShownRun

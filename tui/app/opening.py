@@ -8,8 +8,8 @@ from textual.app import App
 
 from ddptop.tui.app.shown import ShownRun
 from ddptop.tui.link.source import Source
+from ddptop.tui.model.diagnosis.report import whole
 from ddptop.tui.model.frame import Frame, has_report
-from ddptop.tui.model.report import whole
 from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.screens.log import LogScreen

@@ -13,7 +13,7 @@ import msgspec
 
 from ddptop.agent.text import clean_line
 from ddptop.tui.app.app import DEFAULT, DdptopApp
-from ddptop.tui.app.hint import FirstHint
+from ddptop.tui.app.keys.hint import FirstHint
 from ddptop.tui.drawing.glyphs import locale_is_unicode
 from ddptop.tui.link.fleet import Fleet
 from ddptop.tui.link.source import Source

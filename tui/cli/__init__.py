@@ -1,11 +1,7 @@
 """The command line: `main` reads it, `verbs` carry it out.
 
 view        a run as the dashboard or as lines
-plain       a run as lines
-status      `ps` and `status`, also as JSON
-logs        `ddptop logs`
-stacks      `ddptop stacks`, also as JSON
-report      `ddptop report`
+output      what the verbs print, as lines or JSON
 manual      the pages that `ddptop help` shows
 foreign     the runs of other users, for root
 parsing     the parser: help, and what it says of a wrong option

@@ -17,8 +17,8 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.decisions import Decisions
 from ddptop.agent.run.rundir import RunDir
 from ddptop.agent.text import clean
-from ddptop.tui.cli import plain, status
 from ddptop.tui.cli.complaint import complain
+from ddptop.tui.cli.output import plain, status
 from ddptop.tui.control.actor import who
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
@@ -223,7 +223,7 @@ def _ending_report(link: Link) -> list[str]:
     """Return the short report on a run that has failed; nothing where its directory is gone meanwhile."""
     if frame_now(link).state not in ("failed", "lost"):
         return []
-    from ddptop.tui.model import report
+    from ddptop.tui.model.diagnosis import report
 
     try:
         lines = report.brief(link.report())

@@ -28,7 +28,7 @@ from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.ending import Ending
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
 
 OBSERVER_S: Final = 10.0
 """How long another observer may take to start, where the one before is gone."""

@@ -21,8 +21,8 @@ from ddptop.agent.run.rundir import ENDED_STATES, Member, Run, RunDir
 from ddptop.agent.text import clean_line
 from ddptop.tui.link.control import await_observer, refusing
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model import hang
-from ddptop.tui.model.stacks import Stacks
+from ddptop.tui.model.diagnosis import hang
+from ddptop.tui.model.diagnosis.stacks import Stacks
 
 PATIENCE_S: Final = 4.0
 """How long a rank is waited for: the observer answers in its place within about two seconds."""

@@ -17,8 +17,8 @@ from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import RunDir, RunDirError
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.waiting import Waiting
+from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.stacks import Stacks
 
 if TYPE_CHECKING:
     from ddptop.agent.observer.status.report import Report

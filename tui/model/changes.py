@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ddptop.agent import wire
 from ddptop.tui.drawing import units
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, EventLine
 
 EVENTS: Final = 500

@@ -13,8 +13,8 @@ from ddptop.agent.text import Complaint
 from ddptop.tui.drawing.lines import Roll, Row
 from ddptop.tui.drawing.theme import Ink
 from ddptop.tui.drawing.units import wrapped
+from ddptop.tui.model.diagnosis.report import ReportLine
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.report import ReportLine
 from ddptop.tui.screens.with_roll import ListScreen
 
 _LABEL: Final = 10

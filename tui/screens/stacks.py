@@ -13,9 +13,9 @@ from textual.message import Message
 from ddptop.agent.text import plural
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.link.source import Inspector, Refused
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
+from ddptop.tui.model.diagnosis.stacks import Stacks, places
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.stacks import Stacks, places
 from ddptop.tui.screens.with_roll import ListScreen
 from ddptop.tui.views.stacks.places import StackList
 

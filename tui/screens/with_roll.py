@@ -14,7 +14,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Roll, Row, spread, width_of
 from ddptop.tui.drawing.theme import MARKS
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.live import LiveScreen
 from ddptop.tui.views.screen.keybar import KeyBar

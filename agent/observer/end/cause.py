@@ -16,8 +16,8 @@ from typing import Final
 
 from ddptop.agent.observer.end.processes import signal_name
 from ddptop.agent.run.ends import Death
-from ddptop.agent.run.last_output import explain, in_log, last_output
 from ddptop.agent.run.records import Member, without_foreign_end
+from ddptop.agent.run.script.last_output import explain, in_log, last_output
 from ddptop.agent.text import clean_line, plural
 from ddptop.agent.wire import MOST_RANKS
 

@@ -9,7 +9,7 @@ import os
 import re
 from typing import Final, NamedTuple
 
-from ddptop.agent.run.sources import is_library
+from ddptop.agent.run.script.sources import is_library
 
 _MOST_FRAMES: Final = 200
 _MOST_LINES: Final = 20_000

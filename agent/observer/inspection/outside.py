@@ -19,8 +19,8 @@ from ddptop.agent.observer.inspection.dumps import Dump, Thread, dumps
 from ddptop.agent.run import identity
 from ddptop.agent.run.identity import Process, Row
 from ddptop.agent.run.rundir import Member
-from ddptop.agent.run.sources import Sources, read_lines
-from ddptop.agent.run.stacks import OWN_THREADS, bounded, function_name
+from ddptop.agent.run.script.sources import Sources, read_lines
+from ddptop.agent.run.script.stacks import OWN_THREADS, bounded, function_name
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 

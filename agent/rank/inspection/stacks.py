@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Final, NamedTuple
 
-from ddptop.agent.run.sources import Sources, read_lines
-from ddptop.agent.run.stacks import OWN_THREADS, bounded, function_name
+from ddptop.agent.run.script.sources import Sources, read_lines
+from ddptop.agent.run.script.stacks import OWN_THREADS, bounded, function_name
 from ddptop.agent.text import clean
 from ddptop.agent.wire import MOST_FRAMES, MOST_THREADS, Frame, Thread
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.messages import read_steps
+from support.values.messages import read_steps
 
 from ddptop import agent
 from ddptop.agent import wire

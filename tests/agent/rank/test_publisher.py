@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import zmq
-from support.messages import read_steps
+from support.values.messages import read_steps
 
 from ddptop.agent import wire
 from ddptop.agent.rank.commands.executing import Executing

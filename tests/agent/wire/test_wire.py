@@ -8,7 +8,7 @@ import random
 import msgspec
 import pytest
 from msgspec import inspect
-from support.messages import read_steps
+from support.values.messages import read_steps
 
 from ddptop.agent import wire
 from ddptop.agent.wire import codec

@@ -10,8 +10,8 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.keys import keymap
 from ddptop.tui.drawing.theme import DARK, ink
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.screens.dialogs.kill import KillDialog

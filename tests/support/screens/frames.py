@@ -22,12 +22,12 @@ from ddptop.agent.wire import Collective, Hang, Step, Verdict
 from ddptop.tui.control.consent import Aim, Consent, ProcessLine
 from ddptop.tui.control.waiting import Waiting
 from ddptop.tui.link.source import Refused, Unholdable
+from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import ENDED, EventLine, Frame, RankFrame
 from ddptop.tui.model.framer import Framer
-from ddptop.tui.model.stacks import Stacks
 from ddptop.tui.model.store import Store
-from support.histories import RecordedHistory
-from support.inspections import inspection
+from support.values.histories import RecordedHistory
+from support.values.inspections import inspection
 
 NOW = 1_800_000_000.0
 """The one moment at which still frames are taken."""

@@ -40,7 +40,7 @@ def test_an_error_of_its_own_is_one_line_and_a_file(place: str) -> None:
     """Terminal restored, one line that names the error as text, a traceback kept, the code not 0."""
     owner, method, key = PLACES[place]
     fault = f"""
-from ddptop.tui.app.palette import RunCommands
+from ddptop.tui.app.keys.palette import RunCommands
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.views.screen.log import LogView
 def fail(*args, **options):

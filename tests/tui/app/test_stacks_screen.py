@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.inspections import MODEL, SLEEPS, absent, hung, inspection, stopped, thread
 from support.screens.dashboards import SIZES, dashboard, footer_keys, seen, settled, until
 from support.screens.frames import EVIL, NOW, StillSource, frame, hung_frame
+from support.values.inspections import MODEL, SLEEPS, absent, hung, inspection, stopped, thread
 from textual.pilot import Pilot
 
 from ddptop.agent import wire
 from ddptop.tui.link.source import ReadOnly
+from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.stacks import Stacks
 from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.rank import RankScreen
 from ddptop.tui.screens.run import RunScreen

@@ -12,8 +12,8 @@ from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.cli import status
 from ddptop.tui.cli.main import main
+from ddptop.tui.cli.output import status
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -9,7 +9,8 @@ import pytest
 from support.screens.frames import frame, rank_frame
 
 from ddptop.agent.run.rundir import RunDir
-from ddptop.tui.cli import plain, view
+from ddptop.tui.cli import view
+from ddptop.tui.cli.output import plain
 from ddptop.tui.model.frame import Frame, RankFrame
 from ddptop.tui.settings import Settings
 

@@ -17,7 +17,7 @@ from support.fakes.observers import Observer, observed
 from support.fakes.ranks import ranks
 from support.fakes.relay import relayed
 from support.harness import until
-from support.inspections import absent, inspection
+from support.values.inspections import absent, inspection
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording
@@ -26,7 +26,7 @@ from ddptop.agent.run.rundir import Ended, Run
 from ddptop.tui.link import inspection as asking
 from ddptop.tui.link.inspection import MOST_ASKED, RunInspector
 from ddptop.tui.link.source import Refused
-from ddptop.tui.model.stacks import Stacks
+from ddptop.tui.model.diagnosis.stacks import Stacks
 
 Answer = Callable[[int, wire.Inspect], wire.Reply | None]
 

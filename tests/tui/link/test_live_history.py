@@ -18,7 +18,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.identity import Process
 from ddptop.agent.run.rundir import Member
-from ddptop.tui.cli import status
+from ddptop.tui.cli.output import status
 from ddptop.tui.link.live import CATCH_UP_S, EARLIER_S, Link
 from ddptop.tui.link.replay import RECENT_RECORDS
 from ddptop.tui.link.source import DRAIN_S, frame_now

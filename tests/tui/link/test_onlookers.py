@@ -12,7 +12,7 @@ from ddptop.agent import wire
 from ddptop.agent.run.identity import Process, Row
 from ddptop.agent.run.rundir import Ended, Member, Run
 from ddptop.agent.run.states import ENDED
-from ddptop.tui.cli import status
+from ddptop.tui.cli.output import status
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.situation import Liveness
 from ddptop.tui.model.store import Store

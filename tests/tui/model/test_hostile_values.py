@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from support.histories import RecordedHistory
 from support.hostile import PIECES, cells, marks, structs, texts_in
 from support.screens.dashboards import seen
 from support.screens.frames import StillSource, frame_at
+from support.values.histories import RecordedHistory
 
 from ddptop.agent import wire
 from ddptop.agent.observer.own_log import CleanFormatter
@@ -29,7 +29,8 @@ from ddptop.agent.run.states import LONGEST
 from ddptop.agent.text import clean
 from ddptop.agent.wire.incoming import cleaned
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.cli import card, complaint, main, plain, status
+from ddptop.tui.cli import complaint, main
+from ddptop.tui.cli.output import card, plain, status
 from ddptop.tui.cli.verbs import options
 from ddptop.tui.control import actor
 from ddptop.tui.drawing import units

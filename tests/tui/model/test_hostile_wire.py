@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.histories import RecordedHistory
 from support.screens.dashboards import seen, until
 from support.screens.frames import StillSource, frame_at
-from support.wiretypes import of_type
+from support.values.histories import RecordedHistory
+from support.values.wiretypes import of_type
 
 from ddptop.agent import wire
 from ddptop.agent.run.identity import Row
 from ddptop.agent.run.rundir import Member, Process, Run
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.cli import card, plain, status
+from ddptop.tui.cli.output import card, plain, status
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.situation import Liveness
 from ddptop.tui.model.store import Store

@@ -6,7 +6,7 @@ from support.screens.frames import NOW, frame_at, hung_frame
 
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.cli import plain, status
+from ddptop.tui.cli.output import plain, status
 from ddptop.tui.model.frame import Frame
 from ddptop.tui.model.store import Store
 

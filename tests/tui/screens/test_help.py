@@ -9,8 +9,8 @@ from support.screens.dashboards import dashboard, seen, until
 from support.screens.frames import StillSource, frame
 from textual.binding import Binding
 
-from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.keys import keymap
 from ddptop.tui.drawing.lines import Page
 from ddptop.tui.screens.events import EventScreen
 from ddptop.tui.screens.help import HelpScreen

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.reports import REPORT
 from support.screens.dashboards import dashboard, footer_keys, seen, until
 from support.screens.frames import StillSource, frame
+from support.values.reports import REPORT
 
 from ddptop.tui.screens.report import ReportScreen
 from ddptop.tui.screens.run import RunScreen

@@ -11,8 +11,8 @@ from support.screens.dashboards import seen, until
 from support.screens.fleets import FleetSource, StillFleet
 from support.screens.frames import NOW, StillSource, frame
 
-from ddptop.tui.app import keymap
 from ddptop.tui.app.app import DdptopApp
+from ddptop.tui.app.keys import keymap
 from ddptop.tui.drawing.lines import width_of
 from ddptop.tui.drawing.theme import DARK, Ink
 from ddptop.tui.model.frame import Frame

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.histories import RecordedHistory
 from support.screens.dashboards import INK, KEYS, SIZES, dashboard, rests, seen, still_app, text_of, until
 from support.screens.frames import EVIL, NOW, StillSource, frame, history_of, rank_frame, recorded
+from support.values.histories import RecordedHistory
 from textual.app import App
 from textual.content import Content
 from textual.pilot import Pilot

@@ -14,8 +14,8 @@ from support.screens.frames import EVIL, NOW, frame, frame_at, hung_frame, rank_
 from ddptop.agent import wire
 from ddptop.agent.run.rundir import Run
 from ddptop.agent.wire import Verdict
-from ddptop.tui.cli import plain, status
-from ddptop.tui.cli.card import card
+from ddptop.tui.cli.output import plain, status
+from ddptop.tui.cli.output.card import card
 from ddptop.tui.cli.view import farewell
 from ddptop.tui.drawing.bars import binned, phase_bar, sparkline
 from ddptop.tui.drawing.lines import width_of

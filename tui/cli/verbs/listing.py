@@ -145,7 +145,7 @@ def _ps(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.status import takeover
     from ddptop.agent.run import rundir
     from ddptop.agent.text import clean_line
-    from ddptop.tui.cli import status
+    from ddptop.tui.cli.output import status
 
     thresholds = _thresholds()
     others: list[Frame] = []
@@ -171,7 +171,8 @@ def _ps(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from ddptop.tui.cli import card, parsing, status
+    from ddptop.tui.cli import parsing
+    from ddptop.tui.cli.output import card, status
 
     directory = chosen(options.run, last=True)
     shown = _frames([directory], _thresholds(), measured=False)
@@ -189,7 +190,7 @@ def _events(options: argparse.Namespace) -> int:
     from ddptop.agent.control import journal
     from ddptop.agent.observer.record import recording
     from ddptop.agent.run.files.private import is_plain
-    from ddptop.tui.cli import status
+    from ddptop.tui.cli.output import status
 
     directory = chosen(options.run, last=True)
     database = directory.database
@@ -210,7 +211,7 @@ def _events(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from ddptop.agent.observer.status import report as reports
-    from ddptop.tui.cli import report
+    from ddptop.tui.cli.output import report
 
     found = reports.of(chosen(options.run, last=True))
     if options.json:

@@ -116,7 +116,7 @@ def configured(options: argparse.Namespace) -> Settings:
     found = settings.load()
     if found.keys:
         from ddptop.tui.app.app import DdptopApp
-        from ddptop.tui.app.keymap import check
+        from ddptop.tui.app.keys.keymap import check
 
         check(DdptopApp, found.keymap)
     changed = msgspec.structs.replace
@@ -207,6 +207,6 @@ def chosen(name: str | None, *, looks: bool = False, last: bool = False) -> RunD
 
 def print_json(value: object) -> None:
     """Print a value as JSON, indented."""
-    from ddptop.tui.cli import status
+    from ddptop.tui.cli.output import status
 
     print(status.encoded(value, indent=2))

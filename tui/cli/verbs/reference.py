@@ -61,8 +61,8 @@ def _config(_: argparse.Namespace) -> int:
 
     from ddptop.agent.text import clean
     from ddptop.tui import settings
-    from ddptop.tui.app import keymap
     from ddptop.tui.app.app import DdptopApp
+    from ddptop.tui.app.keys import keymap
 
     file = settings.path()
     # The list is the help for a file with an error.

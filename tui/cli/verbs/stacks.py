@@ -34,7 +34,8 @@ def add(verbs: Verbs) -> None:
 
 def _stacks(options: argparse.Namespace) -> int:
     from ddptop.agent.run.rundir import ENDED_STATES
-    from ddptop.tui.cli import parsing, stacks
+    from ddptop.tui.cli import parsing
+    from ddptop.tui.cli.output import stacks
     from ddptop.tui.control.actor import who
     from ddptop.tui.link import look
     from ddptop.tui.link.live import Link

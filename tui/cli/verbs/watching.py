@@ -135,7 +135,7 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from ddptop.tui.cli import logs
+    from ddptop.tui.cli.output import logs
     from ddptop.tui.model.logs.lines import Level
     from ddptop.tui.model.logs.matching import Wanted
 

@@ -13,7 +13,7 @@ from ddptop.tui.drawing import units
 from ddptop.tui.drawing.bars import gauge, phase_bar, sparkline
 from ddptop.tui.drawing.lines import Row, figure, fitted, spread, width_of
 from ddptop.tui.drawing.theme import LETTERS, MARKS, Ink
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, Frame, RankFrame
 from ddptop.tui.model.ranks.mesh import place_of
 

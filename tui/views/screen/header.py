@@ -17,7 +17,7 @@ from ddptop.tui.drawing.bars import gauge
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Page, Row, figure, packed, spread, width_of
 from ddptop.tui.drawing.theme import MARKS, Ink
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, Frame, has_report, lasting, unobserved
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from ddptop.tui.drawing import units
-from ddptop.tui.model import stacks
-from ddptop.tui.model.stacks import Line, Place
+from ddptop.tui.model.diagnosis import stacks
+from ddptop.tui.model.diagnosis.stacks import Line, Place
 
 if TYPE_CHECKING:
     from ddptop.tui.drawing.lines import Row

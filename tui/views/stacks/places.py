@@ -10,7 +10,7 @@ from textual.scroll_view import ScrollView
 
 from ddptop.tui.drawing.keynames import keys_of
 from ddptop.tui.drawing.lines import Roll
-from ddptop.tui.model.stacks import Place
+from ddptop.tui.model.diagnosis.stacks import Place
 from ddptop.tui.views.filtered import Filtered
 from ddptop.tui.views.stacks.lines import PlacedLine, placed_lines, stack_row
 

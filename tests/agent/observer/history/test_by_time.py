@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from support.steps import BASE, SECOND, step
+from support.values.steps import BASE, SECOND, step
 
 from ddptop.agent.observer.history.by_time import MEMORY_BYTES, HistoryByTime, columns_for
 from ddptop.agent.wire import Step, Summary

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.messages import read_steps
+from support.values.messages import read_steps
 
 from ddptop.agent import wire
 from ddptop.agent.observer.record import recording, thinning

@@ -10,7 +10,7 @@ import zmq
 from support.fakes.ranks import ranks
 from support.fakes.relay import relayed
 from support.harness import DEADLINE_S
-from support.messages import read_reply
+from support.values.messages import read_reply
 
 from ddptop.agent import wire
 from ddptop.agent.observer.inspection import dumps

@@ -13,7 +13,7 @@ import zmq
 from support.fakes.ranks import Rank, beat, hello, ranks, step, steps, summary
 from support.fakes.relay import relayed
 from support.harness import DEADLINE_S, until
-from support.messages import read_reply
+from support.values.messages import read_reply
 
 from ddptop.agent import wire
 from ddptop.agent.control import deadline

@@ -20,7 +20,7 @@ from ddptop.agent.observer.record import recording
 from ddptop.agent.run import rundir
 from ddptop.agent.run.files.private import seal
 from ddptop.agent.run.rundir import ENDED_STATES, Ended, Member, RunDir, identify
-from ddptop.tui.cli import status
+from ddptop.tui.cli.output import status
 from ddptop.tui.link import look
 from ddptop.tui.link.live import Link
 from ddptop.tui.link.source import frame_now

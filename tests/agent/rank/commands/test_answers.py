@@ -14,7 +14,7 @@ import pytest
 import zmq
 from support.harness import DEADLINE_S, until
 from support.hostile import announce, foreign
-from support.messages import read_reply
+from support.values.messages import read_reply
 
 from ddptop import agent
 from ddptop.agent import wire

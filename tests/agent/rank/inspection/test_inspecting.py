@@ -19,7 +19,7 @@ from ddptop.agent.rank.inspection.inspecting import Inspecting
 from ddptop.agent.rank.inspection.stacks import own_sources
 from ddptop.agent.rank.records.stamps import Call, Stamps
 from ddptop.agent.run.rundir import identify
-from ddptop.agent.run.stacks import ROOM
+from ddptop.agent.run.script.stacks import ROOM
 from ddptop.agent.wire import GroupCalls, PastCall
 
 

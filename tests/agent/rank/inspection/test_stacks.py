@@ -16,7 +16,7 @@ from support.harness import DEADLINE_S, until
 from ddptop.agent import wire
 from ddptop.agent.rank.inspection import stacks
 from ddptop.agent.rank.inspection.stacks import Stacks
-from ddptop.agent.run.sources import Sources
+from ddptop.agent.run.script.sources import Sources
 
 HERE = Path(__file__)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 from support.harness import DEADLINE_S, FORKED, started, until
-from support.messages import read_reply
+from support.values.messages import read_reply
 
 from ddptop.agent import wire
 from ddptop.agent.run import rundir

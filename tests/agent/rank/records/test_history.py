@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.messages import read_answered_steps
+from support.values.messages import read_answered_steps
 
 from ddptop.agent import wire
 from ddptop.agent.rank.records.history import PIECE, History, batches

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.histories import RecordedHistory
-from support.steps import BASE, SECOND, step
+from support.values.histories import RecordedHistory
+from support.values.steps import BASE, SECOND, step
 
 from ddptop.tui.model.history.history import LEAST_STEPS, RECORDS, NewestSteps
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.inspections import hung, stopped
 from support.screens.frames import NOW, StillInspector, frame, hung_frame
+from support.values.inspections import hung, stopped
 
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run
-from ddptop.tui.cli import stacks
 from ddptop.tui.cli.main import main
+from ddptop.tui.cli.output import stacks
 from ddptop.tui.link import live, look
+from ddptop.tui.model.diagnosis.stacks import Stacks
 from ddptop.tui.model.frame import Frame
-from ddptop.tui.model.stacks import Stacks
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

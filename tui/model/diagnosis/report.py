@@ -7,10 +7,10 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ddptop.agent.run.sources import is_library
+from ddptop.agent.run.script.sources import is_library
 from ddptop.agent.text import clean_line, plural, size
 from ddptop.tui.drawing.units import duration
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
 
 if TYPE_CHECKING:
     from ddptop.agent import wire

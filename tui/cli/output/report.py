@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ddptop.agent.observer.status.report import RankEnd, Report
 from ddptop.agent.run.files.masking import masked
-from ddptop.tui.cli import status
-from ddptop.tui.model import report as lines
+from ddptop.tui.cli.output import status
+from ddptop.tui.model.diagnosis import report as lines
 
 _FENCE: Final = "```"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ddptop.agent import wire
-from ddptop.tui.cli import plain
+from ddptop.tui.cli.output import plain
 from ddptop.tui.model.frame import EventLine, Frame, RankFrame
 
 if TYPE_CHECKING:

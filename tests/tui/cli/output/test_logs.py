@@ -14,8 +14,8 @@ from support.hostile import PIECES, marks
 from ddptop.agent.observer.status import survey
 from ddptop.agent.run import rundir
 from ddptop.agent.run.rundir import Run, RunDir
-from ddptop.tui.cli import logs
 from ddptop.tui.cli.main import main
+from ddptop.tui.cli.output import logs
 from ddptop.tui.model.logs.lines import Level
 from ddptop.tui.model.logs.matching import ALL, Wanted
 

@@ -18,7 +18,7 @@ from textual.dom import DOMNode
 from textual.keys import Keys, format_key
 from textual.screen import Screen
 
-from ddptop.tui.app.counting import DIGITS, PASSING
+from ddptop.tui.app.keys.counting import DIGITS, PASSING
 from ddptop.tui.screens.dialogs.field import Choice
 from ddptop.tui.screens.dialogs.kill import KillDialog
 from ddptop.tui.screens.dialogs.launch import LaunchDialog

@@ -10,7 +10,7 @@ import pytest
 from support.screens.frames import frame, hung_frame, rank_frame
 
 from ddptop.agent import wire
-from ddptop.tui.cli.card import card
+from ddptop.tui.cli.output.card import card
 
 SLOW = wire.Verdict(1, "slow_rank", "rank 1 holds the group back by 41 ms a step: data loading", 0, rank=1)
 

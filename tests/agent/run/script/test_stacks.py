@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.agent import wire
-from ddptop.agent.run.stacks import ROOM, bounded, function_name
+from ddptop.agent.run.script.stacks import ROOM, bounded, function_name
 
 
 def thread(name: str, frames: int, size: int = 10) -> wire.Thread:

@@ -12,7 +12,7 @@ from support.screens.frames import NOW, StillSource, frame, verdict_frame
 from textual.pilot import Pilot
 
 from ddptop.tui.app.app import DdptopApp
-from ddptop.tui.app.hint import QUIET_S, FirstHint
+from ddptop.tui.app.keys.hint import QUIET_S, FirstHint
 from ddptop.tui.control.launch import remembered
 from ddptop.tui.control.launch.form import Draft
 from ddptop.tui.control.launch.options import Request

@@ -14,7 +14,7 @@ from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import duration
 from ddptop.tui.link.source import Source, frame_now
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import ENDED, EventLine, Frame
 
 POLL_S = 0.05

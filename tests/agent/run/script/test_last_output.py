@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop.agent.run.last_output import LastOutput, explain_exit, in_log, last_output
+from ddptop.agent.run.script.last_output import LastOutput, explain_exit, in_log, last_output
 from ddptop.agent.text import clean_line
 
 TORCHRUN = (

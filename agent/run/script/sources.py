@@ -11,6 +11,7 @@ import re
 import stat
 import sysconfig
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
 
 from ddptop.agent.text import clean
@@ -21,7 +22,7 @@ _LARGEST: Final = 8 << 20
 """Bytes of a file that is read at most."""
 _PARTS: Final = 3
 """Last parts of a path that are shown where it is in no folder that is known."""
-_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS: Final = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
 _STDLIB: Final = sysconfig.get_paths()["stdlib"] + os.sep
 _PACKAGES: Final = re.compile(r"(?<![^/])(?:(?:site|dist)-packages|lib(?:64)?/python3(?:\.\d+)?t?)/")
 """The folders of installed packages and of Python itself, also those of another interpreter than this one."""

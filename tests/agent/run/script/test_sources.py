@@ -11,7 +11,7 @@ import pytest
 from support.harness import DEADLINE_S
 
 import ddptop.agent
-from ddptop.agent.run.sources import LONGEST, Sources, read_lines
+from ddptop.agent.run.script.sources import LONGEST, Sources, read_lines
 
 SOURCES = Sources("/home/ada/net/src", "/home/ada/net")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from support.reports import REPORT
+from support.values.reports import REPORT
 
 from ddptop.agent import wire
 from ddptop.agent.observer.end import kinds
-from ddptop.tui.cli import report as told
-from ddptop.tui.cli import status
 from ddptop.tui.cli.manual import pages
-from ddptop.tui.model import report as lines
+from ddptop.tui.cli.output import report as told
+from ddptop.tui.cli.output import status
+from ddptop.tui.model.diagnosis import report as lines
 
 
 def test_the_text_says_all_of_it() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.screens.frames import NOW, frame, hung_frame
 
-from ddptop.tui.cli import status
+from ddptop.tui.cli.output import status
 
 TEXT = st.text(
     st.characters(codec=None) | st.sampled_from('\x1b\x7f\u202e\ud800\udcff\U0001f1e6 \n\t"\\\\'), max_size=8

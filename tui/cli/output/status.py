@@ -16,8 +16,8 @@ from ddptop.agent import wire
 from ddptop.agent.text import clean
 from ddptop.agent.wire import PHASES
 from ddptop.tui.drawing.units import DASH, count, duration, size
-from ddptop.tui.model import hang
 from ddptop.tui.model.changes import level_of
+from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame, RankFrame, unobserved, with_rank
 
 

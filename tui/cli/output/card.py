@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ddptop.agent.run.states import describe_standing
 from ddptop.agent.text import plural
 from ddptop.agent.wire import PHASES
-from ddptop.tui.cli.plain import progress
-from ddptop.tui.cli.status import remark
+from ddptop.tui.cli.output.plain import progress
+from ddptop.tui.cli.output.status import remark
 from ddptop.tui.drawing.units import DASH, count, loss, size
-from ddptop.tui.model import hang
+from ddptop.tui.model.diagnosis import hang
 from ddptop.tui.model.frame import Frame, RankFrame
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from support.inspections import CALL, GROUP, MODEL, SLEEPS, WAITS, S, absent, hung, inspection, stopped, thread
+from support.values.inspections import CALL, GROUP, MODEL, SLEEPS, WAITS, S, absent, hung, inspection, stopped, thread
 
 from ddptop.agent import wire
-from ddptop.tui.model import stacks
-from ddptop.tui.model.stacks import Stacks, lines_of, named, places
+from ddptop.tui.model.diagnosis import stacks
+from ddptop.tui.model.diagnosis.stacks import Stacks, lines_of, named, places
 
 change = msgspec.structs.replace
 

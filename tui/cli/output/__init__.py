@@ -1,0 +1,9 @@
+"""What the verbs print.
+
+plain       a run as lines, while it goes on
+status      `ps` and `status`, also as JSON
+card        `status` of one run, for people
+logs        `ddptop logs`
+stacks      `ddptop stacks`, also as JSON
+report      `ddptop report`
+"""
