@@ -8,6 +8,7 @@ decisions   actions that either all ranks or none must carry out
 generations the present start of the group, among those that ranks claim
 ends        what the observer saw of the end of each rank's process
 detached    the start of a run's observer, where ddptop did not launch the job
+hosts       what is known of a run's other hosts: where the head listens, and the records of their ranks
 identity    processes, told from later ones with the same pid
 script      what a rank's script is and says: sources, stacks, its last line
 checking    how often parameters are compared, and where

@@ -155,6 +155,10 @@ class Run(msgspec.Struct, frozen=True):
     """Of a job started by hand, its ranks on this host, `world` being that of all hosts; None where nobody has told."""
     cause_kind: Name = ""
     """The kind of failure, such as `host_memory`; empty where it is none, and in records of older versions."""
+    nodes: _Count | None = None
+    """Hosts of the run, where its launcher has told their number."""
+    node: _Count | None = None
+    """Number of this host among them, from 0, likewise."""
 
     @property
     def leader(self) -> str:

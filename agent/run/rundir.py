@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from ddptop.agent.run import generations, records, states
+from ddptop.agent.run import generations, hosts, records, states
 from ddptop.agent.run.base import BASE_VARIABLE as BASE_VARIABLE
 from ddptop.agent.run.base import LONGEST_NAME as LONGEST_NAME
 from ddptop.agent.run.base import base as base
@@ -188,6 +188,13 @@ class RunDir:
             newest = generations.present(claims, bounded=most is not None)
             found = {rank: member for rank, member in found.items() if member.generation == newest}
         return dict(sorted(found.items()))
+
+    def everyone(self) -> dict[int, Member]:
+        """Return the records of all ranks that have reported, by rank, also of those on other hosts.
+
+        The processes of these are not visible here, and must not get signals.
+        """
+        return {**hosts.far_members(self.path), **self.members()}
 
     def write_member(self, member: Member) -> None:
         """Replace one rank's record."""

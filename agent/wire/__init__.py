@@ -5,6 +5,7 @@ commands   from controllers and onlookers, DEALER -> ROUTER, one payload each
 answers    one `Reply` to each command, and what comes before it
 latencies  the latency of all-reduces from `Step` records, alike in the agent and in the dashboard
 telemetry  from PUB sockets, `[topic, payload]`
+hosts      between the observers of a run on several hosts, and of the hosts
 inspection the place at which a rank stands, in detail
 checksums  of a rank's parameters
 message    the base of all messages, the types of their numbers, the bounds on their bytes
@@ -38,6 +39,7 @@ from ddptop.agent.wire.codec import encode as encode
 from ddptop.agent.wire.codec import read_answer as read_answer
 from ddptop.agent.wire.codec import read_command as read_command
 from ddptop.agent.wire.codec import read_history as read_history
+from ddptop.agent.wire.codec import read_host_hello as read_host_hello
 from ddptop.agent.wire.codec import read_numbers as read_numbers
 from ddptop.agent.wire.codec import read_telemetry as read_telemetry
 from ddptop.agent.wire.commands import Advance as Advance
@@ -57,6 +59,12 @@ from ddptop.agent.wire.commands import Note as Note
 from ddptop.agent.wire.commands import Query as Query
 from ddptop.agent.wire.commands import Resume as Resume
 from ddptop.agent.wire.commands import Save as Save
+from ddptop.agent.wire.hosts import MOST_HOSTS as MOST_HOSTS
+from ddptop.agent.wire.hosts import TOPIC_HOSTS as TOPIC_HOSTS
+from ddptop.agent.wire.hosts import Decide as Decide
+from ddptop.agent.wire.hosts import HostHello as HostHello
+from ddptop.agent.wire.hosts import Hosts as Hosts
+from ddptop.agent.wire.hosts import HostState as HostState
 from ddptop.agent.wire.inspection import MOST_FRAMES as MOST_FRAMES
 from ddptop.agent.wire.inspection import MOST_THREADS as MOST_THREADS
 from ddptop.agent.wire.inspection import Frame as Frame

@@ -11,6 +11,7 @@ import msgspec
 
 from ddptop.agent.wire.answers import Answer, HistoryAnswer, HistoryPart
 from ddptop.agent.wire.commands import Command
+from ddptop.agent.wire.hosts import HostHello
 from ddptop.agent.wire.incoming import clean_name, cleaned, is_plain
 from ddptop.agent.wire.telemetry import (
     Beat,
@@ -34,6 +35,7 @@ _numbers: msgspec.msgpack.Decoder[NumberedSteps] = msgspec.msgpack.Decoder(Numbe
 _command: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _history: msgspec.msgpack.Decoder[HistoryAnswer] = msgspec.msgpack.Decoder(HistoryAnswer)
+_host_hello: msgspec.msgpack.Decoder[HostHello] = msgspec.msgpack.Decoder(HostHello)
 
 # Most messages are steps, ten a second of every rank: the names in a step are checked together, and once.
 _plain_calls: Final[set[str]] = set()
@@ -49,7 +51,15 @@ Unreadable = msgspec.MsgspecError
 
 
 def encode(
-    message: Telemetry | EncodedSteps | EncodedRanks | EncodedBundle | Command | Answer | HistoryAnswer | Step,
+    message: Telemetry
+    | EncodedSteps
+    | EncodedRanks
+    | EncodedBundle
+    | Command
+    | Answer
+    | HistoryAnswer
+    | HostHello
+    | Step,
 ) -> bytes:
     """Return the msgpack form of any message."""
     return _encoder.encode(message)
@@ -109,6 +119,11 @@ def read_answer(payload: bytes) -> Answer:
     """Decode an answer of a ROUTER socket and clean its text; raises `Unreadable`."""
     answer = _typed(_answer, payload)
     return _cleaned_steps(answer) if isinstance(answer, Steps) else cleaned(answer)
+
+
+def read_host_hello(payload: bytes) -> HostHello:
+    """Decode the first message of one side of a link and clean its text; raises `Unreadable`."""
+    return cleaned(_typed(_host_hello, payload))
 
 
 def read_history(payload: bytes) -> HistoryAnswer:

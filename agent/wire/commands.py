@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from ddptop.agent.wire.hosts import Decide
 from ddptop.agent.wire.incoming import Label, Name
 from ddptop.agent.wire.message import Count, Furthest, Message, Pid, Rank, Whole
 from ddptop.agent.wire.telemetry import Event
@@ -194,5 +195,5 @@ decision, which every rank also reads by itself.
 
 Command = (
     Hold | Commit | Resume | Fill | Query | Kill | Keep | Advance | End | Lapse | Save | Note | History | Inspect
-    | Check
+    | Check | Decide
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from ddptop.agent.wire.checksums import Checksums
+from ddptop.agent.wire.hosts import Hosts
 from ddptop.agent.wire.incoming import Label, Line, Name
 from ddptop.agent.wire.message import Amount, Called, Count, Message, Moment, Pid, Rank, Size, Span, Whole
 
@@ -374,4 +375,4 @@ class EncodedBundle(Message, frozen=True, tag="bundle"):
     messages: tuple[msgspec.Raw, ...]
 
 
-Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks | Checksums | Bundle
+Telemetry = Hello | Beat | Steps | Summary | Event | RunState | Verdicts | Ranks | Checksums | Bundle | Hosts

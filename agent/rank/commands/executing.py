@@ -170,6 +170,8 @@ class Executing:
                 return self._check(id, step)
             case wire.History(id):
                 return wire.Reply(id, False, "a rank has its newest steps alone; ask the observer")
+            case wire.Decide(id):
+                return wire.Reply(id, False, "a rank decides nothing for others; ask the observer")
 
     def _check(self, id: int, step: int) -> wire.Reply:
         completed = self._session.gate.completed

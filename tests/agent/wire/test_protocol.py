@@ -51,6 +51,10 @@ FORMS: dict[type[msgspec.Struct], str] = {
     wire.Verdicts: "verdicts: at_ns verdicts",
     wire.Ranks: "ranks: at_ns hellos beats summaries bundles",
     wire.Bundle: "bundle: messages",
+    wire.HostState: "host state ranks heard_at_ns offset_ms offset_error_ms rtt_ms agent_version node",
+    wire.Hosts: "hosts: at_ns hosts",
+    wire.HostHello: "host_hello: protocol agent_version run run_id host world generation ranks at_ns",
+    wire.Decide: "decide: id serial content",
     wire.Hold: "hold: id token lease_ms asked_ns until_ns holder",
     wire.Commit: "commit: id token step lease_ms asked_ns until_ns",
     wire.Resume: "resume: id serial asked_ns until_ns",
@@ -80,6 +84,7 @@ def test_every_message_has_a_form_in_this_version() -> None:
     """A new message is added to the table; a new version has a table of its own."""
     assert wire.PROTOCOL == 1
     unions: tuple[Any, ...] = (wire.Telemetry, wire.Command, wire.Answer, wire.HistoryAnswer)
+    unions += (wire.Telemetry | wire.HostHello,)
     messages = {kind for kind, form in FORMS.items() if ":" in form}
     assert {kind for union in unions for kind in union.__args__} == messages
 

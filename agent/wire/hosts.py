@@ -1,0 +1,72 @@
+"""What the observers of a run on several hosts say to each other, and to onlookers, about the hosts.
+
+The observer on the host of rank 0 is the *head*; every other one is a *branch*, with one connection to it, the *link*.
+"""
+
+# Without `annotations` from `__future__`, each of which msgspec would compile: every command and rank waits for that.
+from typing import Annotated, Final
+
+import msgspec
+
+from ddptop.agent.wire.incoming import Label, Name
+from ddptop.agent.wire.message import Amount, Count, Message, Moment, Rank, Whole
+
+TOPIC_HOSTS: Final = b"hosts"
+MOST_HOSTS: Final = 4_096
+"""Hosts of a run at most."""
+
+_Ranks = Annotated[tuple[Rank, ...], msgspec.Meta(max_length=4096)]
+
+
+class HostHello(Message, frozen=True, tag="host_hello"):
+    """Identity of one side of a link: its first message, sent again at each change."""
+
+    protocol: Count
+    agent_version: Name
+    run: Name
+    run_id: Label
+    host: Label
+    world: Count
+    generation: Count = 0
+    ranks: _Ranks = ()
+    """The ranks of this host that were found."""
+    at_ns: Moment = 0
+
+
+class HostState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One host of a run, as the head knows it."""
+
+    host: Label
+    state: Name
+    """`linked`; `silent`: nothing is heard of it; `gone`: its connection has ended and did not come back, or its ranks
+    have ended; `alone`: its observer has no link, and shows its own ranks only."""
+    ranks: _Ranks = ()
+    heard_at_ns: Moment | None = None
+    """Time of its last sign of life, by the head's clock."""
+    offset_ms: float | None = None
+    """Its clock less the head's. None: not known yet."""
+    offset_error_ms: Amount | None = None
+    """The true offset is at most so far from that."""
+    rtt_ms: Amount | None = None
+    """Time to its observer and back."""
+    agent_version: Name = ""
+    node: Count | None = None
+    """Number of the host in its run, from 0, where the launcher has told it."""
+
+
+class Hosts(Message, frozen=True, tag="hosts"):
+    """All hosts of a run on several, sent by its observer once a second, and at every change."""
+
+    at_ns: Moment
+    hosts: Annotated[tuple[HostState, ...], msgspec.Meta(max_length=MOST_HOSTS)] = ()
+
+
+class Decide(Message, frozen=True, tag="decide"):
+    """To the observer: make decision `serial` of the run, unless another was made with that number.
+
+    Answered by `Reply.done`. See `agent.run.decisions`.
+    """
+
+    id: Whole
+    serial: Count
+    content: Annotated[bytes, msgspec.Meta(max_length=2048)]
