@@ -137,7 +137,8 @@ class RunDir:
             return records.decode(private.read(self.path / "run.json"), Run)
         except OSError as error:
             where = self.path / "run.json"
-            raise RunDirError(f"run {self.name}: no record {where} ({error.strerror}); {self._cure}") from error
+            cure = private.remedy(error, self._cure)
+            raise RunDirError(f"run {self.name}: no record {where} ({error.strerror}); {cure}") from error
         except ValueError as error:
             raise RunDirError(f"run {self.name}: damaged record, {error}; {self._cure}") from error
 

@@ -25,8 +25,20 @@ LARGEST_RECORD: Final = 1 << 20
 """Bytes of a record at most; ddptop writes none that is larger."""
 
 
+_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
+"""Errors that say that there is no file of ours."""
+
+
 class RunDirError(Complaint):
     """An error in a run directory as one line for the user: what is wrong and what to do."""
+
+
+def remedy(error: OSError, absent: str) -> str:
+    """Return what to do about a file that cannot be read: `absent` only where there is surely none."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many files are open: close some, or raise the limit (`ulimit -n`)"
+    # In all other cases the file may be there, and sound.
+    return absent if error.errno in _ABSENT else "leave it as it is, and try again"
 
 
 def check_folder(path: Path, owner: int, cure: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import multiprocessing
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -142,3 +145,34 @@ def test_every_base_that_is_accepted_has_room_for_all_sockets(base, monkeypatch)
     run.mkdir()
     with zmq.Context() as context, context.socket(zmq.PUB) as socket:
         socket.bind(RunDir(run).address("observer", "pub"))
+
+
+def test_a_record_that_is_only_out_of_reach_is_not_to_be_removed(monkeypatch):
+    """Where the process has no descriptor left, or the disk fails, the advice is about that; a missing one may go."""
+    directory = rundir.create(a_run("mine"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        with pytest.raises(RunDirError, match="ulimit -n") as caught:
+            directory.read()
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "remove" not in str(caught.value)
+
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ddptop.agent.run.files.private.read", fails)
+        with pytest.raises(RunDirError, match="try again") as caught:
+            directory.read()
+    assert "remove" not in str(caught.value)
+    (directory.path / "run.json").unlink()
+    with pytest.raises(RunDirError, match="if no process of it lives, remove"):
+        directory.read()
