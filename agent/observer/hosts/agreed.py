@@ -34,9 +34,10 @@ def listen(environment: Mapping[str, str], run: str, run_id: str) -> Listen | No
     told = environment.get(LISTEN_VARIABLE, "")
     host, port = addresses.parse(told) if told else ("", 0)
     if not port:
+        quoted = clean_line(told, 100)
         raise Complaint(
-            f"{LISTEN_VARIABLE}={clean_line(told, 100)!r}: with {KEY_FILE_VARIABLE} it has to name host and port of the observer on the "
-            "host of rank 0, the same on all hosts, such as 10.0.0.1:4321"
+            f"{LISTEN_VARIABLE}={quoted!r}: with {KEY_FILE_VARIABLE} it has to name host and port of the "
+            "observer on the host of rank 0, the same on all hosts, such as 10.0.0.1:4321"
         )
     return Listen(
         run=run,
