@@ -97,7 +97,8 @@ class Links:
 
     def turn(self, most_s: float = 0.05) -> None:
         """Wait for something to do on any side, and let it be done."""
-        sides: list[Side] = [each for each in (self.head, *self.branches) if each not in self.still]
+        every: list[Side] = [self.head, *self.branches]
+        sides = [each for each in every if each not in self.still]
         poller = zmq.Poller()
         for side in sides:
             for each in side.sockets:
