@@ -217,15 +217,22 @@ class Training:
     def __init__(self, ranks: list[HeldRank], folder: Path, given: Any) -> None:
         self._ranks = ranks
         self._delayed = folder / _DELAYED
-        self._step_s = given.step_ms / 1e3
+        self._go = folder / "go"
+        self._waits = True
         self._owed = [0.0] * len(ranks)
         self._due = [index / len(ranks) for index in range(len(ranks))]
         self._began = self._last = time.monotonic()
         self._looked = 0.0
 
     def turn(self) -> None:
-        """Make the steps that are due."""
+        """Make the steps that are due; all ranks of all hosts begin together."""
         now = time.monotonic()
+        if self._waits:
+            self._waits = not self._go.exists()
+            if self._waits:
+                return
+            # They have looked for it at different moments.
+            self._last = now - (time.time_ns() - int(self._go.read_text())) / 1e9
         passed, self._last = now - self._last, now
         if now > self._looked + 0.1:
             self._looked, delayed = now, self._delayed.exists()
@@ -350,13 +357,18 @@ class Group:
         assert observer is not None, "the record names no observer"
         self.head = psutil.Process(observer.pid)
 
-    def told(self) -> list[dict[str, Any]]:
-        """Return what the processes of the fake hosts have written last."""
+    def told(self, since: float = 0.0) -> list[dict[str, Any]]:
+        """Return what the processes of the fake hosts have written last, each of them after `since`."""
+        while min((found := self._reports()), key=lambda each: each["at"])["at"] < since:
+            time.sleep(0.1)
+        return found
+
+    def _reports(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.directory.path.glob("traffic-*[0-9]"))]
 
     def linked(self) -> int:
         """Return how many hosts say that they are linked."""
-        return sum(each["linked"] for each in self.told())
+        return sum(each["linked"] for each in self._reports())
 
     def cpu(self, windows: int, seconds: float) -> list[float]:
         """Return the percentages of a core that the head has used in each window, sorted."""
@@ -370,9 +382,9 @@ class Group:
     def measure(self, name: str) -> None:
         """Print a row on the present state."""
         given = self._given
-        before = self.told()
+        before = self.told(time.monotonic())
         shares = self.cpu(given.windows, given.seconds)
-        after = self.told()
+        after = self.told(time.monotonic())
         far = given.ranks * (given.hosts - 1)
         rate = sum(
             (new["bytes"] - old["bytes"]) / (new["at"] - old["at"]) for old, new in zip(before, after, strict=True)
@@ -413,6 +425,8 @@ def started(given: Any) -> Iterator[Group]:
             group.find_head()
             began = time.monotonic()
             wait(lambda: group.linked() == given.hosts - 1, "all links", processes)
+            (directory.path / ".go").write_text(str(time.time_ns()))
+            (directory.path / ".go").rename(directory.path / "go")
             print(f"{given.hosts:,} hosts linked {time.monotonic() - began:.1f} s after the start of the head")
             yield group
         finally:
