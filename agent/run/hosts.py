@@ -22,6 +22,12 @@ LISTEN: Final = "listen.json"
 """Where the head on this host listens, written by it."""
 HEAD: Final = "head.json"
 """Where the head on another host listens, written by an agent of this host that has found it."""
+KEY_FILE_VARIABLE: Final = "DDPTOP_KEY_FILE"
+"""Environment variable with a file of at least 32 bytes, alike on all hosts and readable by its owner only: the
+observers make their keys from it where the ranks do not meet in a TCPStore."""
+LISTEN_VARIABLE: Final = "DDPTOP_LISTEN"
+"""Environment variable with `HOST:PORT` or `HOST`, where the observer of rank 0's host listens. With a store it counts
+on that host only; with a key file all hosts need it, with a port."""
 _MEETING: Final = "meeting.json"
 _FAR: Final = "far.json"
 _HOSTS: Final = "hosts.json"
@@ -67,6 +73,12 @@ class Meeting(msgspec.Struct, frozen=True):
     """DDPTOP_KEY_FILE, an absolute path on this host. Empty: none."""
     why: Line = ""
     """The reason why this host has not found the head. Empty: none is known."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the rank that this record has, for what reads an environment."""
+        told = {"MASTER_ADDR": self.master, LISTEN_VARIABLE: self.listen, KEY_FILE_VARIABLE: self.key_file}
+        return {name: value for name, value in told.items() if value}
 
 
 class _Hosts(msgspec.Struct, frozen=True):

@@ -13,15 +13,9 @@ from ddptop.agent.rank.faults import Faults
 from ddptop.agent.rank.process.meeting.exchange import Exchange
 from ddptop.agent.rank.process.standing import Standing
 from ddptop.agent.run import hosts
-from ddptop.agent.run.hosts import Meeting
+from ddptop.agent.run.hosts import KEY_FILE_VARIABLE, LISTEN_VARIABLE, Meeting
 from ddptop.agent.run.rundir import RunDir
 
-KEY_FILE_VARIABLE: Final = "DDPTOP_KEY_FILE"
-"""Environment variable with a file of at least 32 bytes, alike on all hosts and readable by its owner only: the
-observers make their keys from it where the ranks do not meet in a TCPStore."""
-LISTEN_VARIABLE: Final = "DDPTOP_LISTEN"
-"""Environment variable with `HOST:PORT` or `HOST`, where the observer of rank 0's host listens. With a store it counts
-on that host only; with a key file all hosts need it, with a port."""
 _WRAPPED: Final = 16
 """Stores around a store at most."""
 
