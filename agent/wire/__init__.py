@@ -38,6 +38,7 @@ from ddptop.agent.wire.codec import Unreadable as Unreadable
 from ddptop.agent.wire.codec import encode as encode
 from ddptop.agent.wire.codec import read_answer as read_answer
 from ddptop.agent.wire.codec import read_command as read_command
+from ddptop.agent.wire.codec import read_encoded_ranks as read_encoded_ranks
 from ddptop.agent.wire.codec import read_history as read_history
 from ddptop.agent.wire.codec import read_host_hello as read_host_hello
 from ddptop.agent.wire.codec import read_numbers as read_numbers

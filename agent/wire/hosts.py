@@ -31,6 +31,8 @@ class HostHello(Message, frozen=True, tag="host_hello"):
     ranks: _Ranks = ()
     """The ranks of this host that were found."""
     at_ns: Moment = 0
+    gone: _Ranks = ()
+    """Those of them whose process is gone."""
 
 
 class HostState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -52,6 +54,8 @@ class HostState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     agent_version: Name = ""
     node: Count | None = None
     """Number of the host in its run, from 0, where the launcher has told it."""
+    gone: _Ranks = ()
+    """Those of its ranks whose process is gone."""
 
 
 class Hosts(Message, frozen=True, tag="hosts"):

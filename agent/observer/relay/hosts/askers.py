@@ -1,0 +1,29 @@
+"""The names of those who ask over a link, in the rooms that know askers only as bytes: `link:<peer>:<asker>`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = b"link:"
+"""No onlooker of a door is called so: ZeroMQ makes up names that begin with a zero byte, and the door refuses others."""
+
+
+def named(peer: bytes, asker: bytes) -> bytes:
+    """Return the name of an asker of another host."""
+    return PREFIX + peer.hex().encode() + b":" + asker
+
+
+def is_afar(asker: bytes) -> bool:
+    """Say whether an asker is on another host."""
+    return asker.startswith(PREFIX)
+
+
+def parts(asker: bytes) -> tuple[bytes, bytes]:
+    """Return the peer of an asker on another host, and its name there."""
+    peer, _, name = asker[len(PREFIX) :].partition(b":")
+    return bytes.fromhex(peer.decode()), name
+
+
+def host_of(asker: bytes) -> bytes:
+    """Return who a command is counted for: all askers of another host are one."""
+    return asker[: asker.index(b":", len(PREFIX))] if is_afar(asker) else asker
