@@ -238,6 +238,6 @@ def ranks_here(run: Run, known: int) -> int:
     The ranks that a job has on other hosts never do. A launcher other than torchrun may not tell how many those are;
     then the ranks that have reported count as all.
     """
-    if run.launched:
+    if run.launched and run.local_world is None:
         return run.world
     return min(run.world, run.local_world or max(1, known))

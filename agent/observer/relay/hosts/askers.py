@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-PREFIX: Final = b"link:"
+from ddptop.agent.observer.orders.far import LINK
+
+PREFIX: Final = LINK
 """No onlooker of a door is called so: ZeroMQ makes up names that begin with a zero byte, and the door refuses others."""
 
 
