@@ -31,6 +31,8 @@ class HostHello(Message, frozen=True, tag="host_hello"):
     ranks: _Ranks = ()
     """The ranks of this host that were found."""
     at_ns: Moment = 0
+    session: Count = 0
+    """Number of the connection, by the side that has connected; the answer repeats it."""
     gone: _Ranks = ()
     """Those of them whose process is gone."""
 
